@@ -1,0 +1,32 @@
+"""Errors that autogpu raises on purpose, named by what the reader can do about them."""
+
+from __future__ import annotations
+
+
+class AutoGpuError(Exception):
+    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy`` in the reader's hands."""
+
+    def __init__(self, what: str, *, remedy: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+
+class PolicyError(AutoGpuError):
+    """Fix a file or a variable: it asks for something that autogpu does not know."""
+
+
+class DriverUnavailable(AutoGpuError):
+    """Fix the machine: there is no working NVIDIA driver to ask."""
+
+
+class NoEligibleDevice(AutoGpuError):
+    """Wait or loosen: no GPU satisfies the policy at this moment."""
+
+
+class FrameworkRefused(AutoGpuError):
+    """Import earlier: the framework had already decided when autogpu came."""
+
+
+class InstallError(AutoGpuError):
+    """Fix the environment: the start-up files can't be written or don't run in it."""

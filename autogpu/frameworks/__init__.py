@@ -1,0 +1,1 @@
+"""Frameworks: one file for each, and nothing outside this folder names one."""

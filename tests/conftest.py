@@ -1,0 +1,34 @@
+"""What every test gets: a home of its own, and none of the machine's policy or GPU settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import environments
+
+
+@pytest.fixture(autouse=True)
+def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Point every directory that autogpu reads at ``tmp_path`` and clear what steers it."""
+    for name in list(os.environ):
+        if name.startswith(("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "SLURM_", "PYTHON")):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
+    monkeypatch.setenv("AUTOGPU_LEASE_DIR", str(tmp_path / "leases"))
+
+
+def each_python() -> list:
+    """One parameter for each supported version; those this machine lacks skip and say so."""
+    parameters = []
+    for version in environments.SUPPORTED:
+        found = environments.interpreter(version)
+        marks = [] if found else [pytest.mark.skip(reason=f"no Python {version} on this machine")]
+        parameters.append(pytest.param(version, id=version, marks=marks))
+    return parameters
