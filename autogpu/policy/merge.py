@@ -1,0 +1,131 @@
+"""Layers become one policy, each value with its history."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import MappingProxyType
+
+from autogpu.policy import check, model, sources
+from autogpu.policy.model import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Policy, Problem, Resolved, Setting
+from autogpu.policy.values import MemoryLimit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping
+
+    from autogpu.policy.check import Layer
+
+_NO_FLAGS: Mapping[str, str] = MappingProxyType({})
+
+
+def resolve(
+    environ: Mapping[str, str],
+    *,
+    script: Path | None,
+    working_directory: Path,
+    flags: Mapping[str, str] = _NO_FLAGS,
+    system_file: Path = SYSTEM_FILE,
+) -> Resolved:
+    """Read every layer and merge them. Bad input never raises: it becomes ``problems``, and the rest holds.
+
+    Args:
+        environ: Gives ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*``. Without ``HOME`` there is no user
+            file.
+        script: The file of the running script; ``None`` at a prompt, with ``-c`` and in a notebook.
+        working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is
+            relative to.
+        flags: The command line of ``autogpu run``: key to text, as in the environment.
+        system_file: The host's own policy.
+    """
+    places = sources.Places.of(environ)
+    system = sources.system_source(places, system_file)
+    user = sources.user_source(places)
+    named = environ.get(model.FILE_VARIABLE, "").strip()
+    if named:
+        project = sources.named_source(places, named, working_directory)
+    else:
+        project = sources.found_source(places, script, working_directory, system_file=system_file)
+    files = [check.file_layer(source, places) for source in (system, user, project)]
+    switch = check.switch_layer(environ)
+    environment, command_line = check.environment_layer(environ), check.flag_layer(flags)
+    is_off = switch.values.get("enabled", (True,))[0] is False
+    # Off is obeyed by the start-up hook before this package is even imported, so nothing can stand above it
+    # here.
+    texts = [environment, command_line, switch] if is_off else [environment, switch, command_line]
+
+    settings, refused = merge([*files, *texts])
+    problems = [problem for layer in [*files, *texts] for problem in layer.problems]
+    problems += [*refused, *_contradictions(settings)]
+    notes = list(files[0].unknown)
+    notes += check.unknown_locks(files[0])
+    return Resolved(
+        policy=_policy(settings, frozenset(check.locks(files[0]))),
+        settings=MappingProxyType(settings),
+        problems=tuple(_with_outcome(problem, settings) for problem in problems),
+        system_notes=tuple(notes),
+        project_file=project.file,
+        files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
+    )
+
+
+def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
+    """Stack layers on the defaults, lowest precedence first; each setting remembers what it overrode.
+
+    Returns:
+        The settings, and one problem for each attempt to change a key that the system file has locked.
+    """
+    origin = Origin(model.DEFAULT, model.DEFAULT)
+    settings = {key.dotted: _setting(key.dotted, key.default, origin, None) for key in KEYS}
+    problems = []
+    locked: Mapping[str, Origin] = {}
+    for layer in layers:
+        for dotted, (value, origin) in layer.values.items():
+            held = settings[dotted]
+            if dotted not in locked or _is_off_switch(dotted, value, origin):
+                settings[dotted] = _setting(dotted, value, origin, held)
+            elif value != held.value:
+                what = f"{origin}: {dotted} is locked by {locked[dotted]}"
+                problems.append(Problem(what, "", origin, dotted))
+        if layer.name == model.SYSTEM:
+            locked = check.locks(layer)
+    return settings, problems
+
+
+def _setting(dotted: str, value: object, origin: Origin, overrides: Setting | None) -> Setting:
+    return Setting(dotted, value, origin, BY_DOTTED[dotted].written(value), overrides)
+
+
+def _is_off_switch(dotted: str, value: object, origin: Origin) -> bool:
+    return dotted == "enabled" and value is False and origin.variable == model.SWITCH_VARIABLE
+
+
+def _contradictions(settings: dict[str, Setting]) -> list[Problem]:
+    """Keys that can't hold together on any machine; the one that gives way is taken back to its default."""
+    parts, limit = settings["memory.virtual_gpus"], settings["memory.limit"]
+    if not isinstance(parts.value, int) or not isinstance(limit.value, MemoryLimit):
+        return []
+    if limit.value.percent is None or limit.value.percent * parts.value <= 100:
+        return []
+    settings["memory.limit"] = _setting("memory.limit", None, Origin(model.DEFAULT, model.DEFAULT), limit)
+    what = (
+        f"{limit.origin}: memory.limit can't be {limit.text} with memory.virtual_gpus = {parts.text} "
+        f"({parts.origin}); allowed: up to {100 / parts.value:.4g}%"
+    )
+    return [Problem(what, "each virtual GPU gets an equal share", limit.origin, "memory.limit")]
+
+
+def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
+    values = {key.attribute: settings[key.dotted].value for key in KEYS}
+    values["locked"] = locked
+    return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
+
+
+def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
+    """Say what holds instead, which is only known when all layers are merged."""
+    if problem.instead or problem.key is None:
+        return problem
+    holds = settings[problem.key]
+    is_default = holds.origin.layer == model.DEFAULT
+    instead = f"the default {holds.text} holds" if is_default else f"{holds.text} from {holds.origin} holds"
+    return dataclasses.replace(problem, instead=instead)

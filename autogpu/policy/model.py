@@ -1,0 +1,381 @@
+"""The shape of a policy: what can be said, what holds when nothing is said, and who said it.
+
+Every other part of the room (checks, example file, reference page, JSON schema) is derived from ``KEYS`` and
+from the defaults of :class:`Policy`, so that a key is described once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autogpu.policy import values
+from autogpu.policy.values import MemoryLimit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, Mapping
+
+SYSTEM_FILE = Path("/etc/autogpu/autogpu.toml")
+ENVIRONMENT_PREFIX = "AUTOGPU_"
+SWITCH_VARIABLE = "AUTOGPU"
+FILE_VARIABLE = "AUTOGPU_POLICY"
+
+DEFAULT, SYSTEM, USER, PROJECT = "default", "system", "user", "project"
+ENVIRONMENT, COMMAND_LINE = "environment", "command line"
+LAYERS = (DEFAULT, SYSTEM, USER, PROJECT, ENVIRONMENT, COMMAND_LINE)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What holds for this process, all layers merged. The defaults here are the defaults of the product.
+
+    Attributes:
+        need_bytes: What the job will need on each GPU; ``None`` means unknown.
+        devices: Choose only among these; empty means all. Each entry is an index (``"0"``), a range
+            (``"0-3"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or else a name in which ``*`` stands
+            for anything.
+        limit: The cap on each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
+        per_user: GPUs one person may lease on this host at a time; 0 means no cap.
+        locked: Dotted keys that only the system file may change; names of no key are not in it.
+    """
+
+    enabled: bool = True
+    locked: frozenset[str] = frozenset()
+    count: int | Literal["all"] = 1
+    need_bytes: int | None = None
+    devices: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    busy: Literal["share", "share-own", "wait", "cpu", "error"] = "share"
+    wait_s: float = 1800.0
+    script: Literal["respect", "override"] = "respect"
+    visible: Literal["pool", "chosen"] = "pool"
+    identifier: Literal["uuid", "index"] = "uuid"
+    growth: bool = True
+    limit: MemoryLimit | None = None
+    limit_includes: Literal["arena", "process"] = "arena"
+    virtual_gpus: int = 1
+    per_user: int = 0
+    level: Literal["quiet", "line", "explain"] = "line"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One thing a policy can say.
+
+    Attributes:
+        section: The TOML table it stands in; ``""`` is the top level.
+        attribute: Its name in :class:`Policy`, which carries the unit.
+        about: What it does, in the few words that fit beside it in the example file.
+        more: The same at length, for the reference page.
+        example: A line of TOML for the reference page.
+        system_only: Counts in the system file alone.
+    """
+
+    section: str
+    name: str
+    kind: values.Kind
+    about: str
+    more: str
+    example: str
+    attribute: str
+    system_only: bool = False
+
+    @property
+    def dotted(self) -> str:
+        """The name that messages and ``locked`` use: ``select.count``."""
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def variable(self) -> str:
+        """The name in the environment: ``AUTOGPU_COUNT``."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line of ``autogpu run``: ``--count``."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def default(self) -> object:
+        """What holds when no layer says anything."""
+        return getattr(Policy(), self.attribute)
+
+    def written(self, value: object) -> str:
+        """A value of this key as a TOML file holds it."""
+        return values.toml(self.kind.plain(value))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was written.
+
+    Attributes:
+        layer: One of ``LAYERS``.
+        shown: What people read: ``~/proj/autogpu.toml:7``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
+        line: Line in ``file``, from 1; ``None`` where it is not certain.
+        variable: The environment variable, for the layer of the environment.
+    """
+
+    layer: str
+    shown: str
+    file: Path | None = None
+    line: int | None = None
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The value that holds for one key, and what it overrode.
+
+    Attributes:
+        key: Dotted, such as ``select.count``.
+        value: As :class:`Policy` carries it.
+        text: As a TOML file would hold it; safe for a terminal.
+        overrides: The next lower layer that says something, down to the default.
+    """
+
+    key: str
+    value: object
+    origin: Origin
+    text: str
+    overrides: Setting | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the policy that does not hold, as one line that is safe for a terminal.
+
+    Attributes:
+        what: Where it stands, what is wrong, and what is allowed.
+        instead: What holds in its place.
+        key: The dotted key it is about; ``None`` where it is about a file or an unknown name.
+    """
+
+    what: str
+    instead: str
+    origin: Origin
+    key: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.instead}"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """All layers merged, with their history.
+
+    Attributes:
+        settings: One for each key, under its dotted name, in the order of ``KEYS``.
+        problems: All that was wrong, in the order of the layers. For people, at every run.
+        system_notes: Names that this version does not know in the system file. For ``doctor`` alone, since a
+            host carries several versions.
+        project_file: The project file that counts, also where it could not be read.
+        files: Every file that was read in full, lowest layer first.
+    """
+
+    policy: Policy
+    settings: Mapping[str, Setting]
+    problems: tuple[Problem, ...]
+    system_notes: tuple[Problem, ...]
+    project_file: Path | None
+    files: tuple[Path, ...]
+
+
+# Section titles, in the order in which the generated documents show them.
+SECTIONS = {
+    "": "General",
+    "select": "Which GPU",
+    "memory": "How much of its memory",
+    "limits": "Limits of the host",
+    "report": "What is said",
+}
+
+KEYS = (
+    Key(
+        section="",
+        name="enabled",
+        kind=values.Flag(),
+        about="whether autogpu does anything at all",
+        more="With `false`, TensorFlow starts as if autogpu were not installed. For one process, "
+        "`AUTOGPU=0` does the same; it stands above every layer and every lock, because it is obeyed "
+        "before any policy is read.",
+        example="enabled = false",
+        attribute="enabled",
+    ),
+    Key(
+        section="",
+        name="locked",
+        kind=values.Names(),
+        about="keys that no other layer may change. Counts only in the system file",
+        more="A value that the system file gives a locked key, or else the default, is final: another "
+        "layer that asks for something different is told so in one line, and is not followed.",
+        example='locked = ["select.exclude", "limits.per_user"]',
+        attribute="locked",
+        system_only=True,
+    ),
+    Key(
+        section="select",
+        name="count",
+        kind=values.Number('a number of GPUs (0 for CPU only), or "all"', 0, 1024, ("all",)),
+        about='GPUs for this process: a number, "all", or 0 for CPU only',
+        more="Where the machine has fewer, the process gets what there is, and one line says so. With 0 "
+        "the script runs on the CPU although GPUs exist.",
+        example="count = 2",
+        attribute="count",
+    ),
+    Key(
+        section="select",
+        name="need",
+        kind=values.Size(),
+        about='memory the job will need on each GPU, such as "6GiB". "" = unknown',
+        more="A GPU without that much room is not chosen, and only that much is claimed, so that others "
+        "may use the rest. Unknown means that the whole GPU is claimed. `GiB`, `Gi` and `G` are 2^30 "
+        "bytes, `GB` is 10^9; a bare number below 1048576 is refused, since nobody means so few "
+        "bytes.",
+        example='need = "6GiB"',
+        attribute="need_bytes",
+    ),
+    Key(
+        section="select",
+        name="devices",
+        kind=values.Devices(),
+        about='choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
+        more="An empty list means every GPU. Indexes count in the order of `nvidia-smi`. A UUID prefix "
+        "begins with `GPU-` or `MIG-`. Anything else is a name, in which `*` stands for any text; "
+        "without a `*` it must be the whole name. In a variable, entries are separated by commas, and"
+        " `none` is the empty list.",
+        example='devices = ["0-3", "*A100*"]',
+        attribute="devices",
+    ),
+    Key(
+        section="select",
+        name="exclude",
+        kind=values.Devices(),
+        about="never these, written in the same way",
+        more="Wins over `devices`. A `CUDA_VISIBLE_DEVICES` that you set yourself wins over `exclude`, "
+        "unless the system file locks it.",
+        example='exclude = ["0"]   # the one with the display',
+        attribute="exclude",
+    ),
+    Key(
+        section="select",
+        name="busy",
+        kind=values.Choice("share", "share-own", "wait", "cpu", "error"),
+        about='when no GPU is free: "share" one that has room, "share-own" only beside my own jobs,\n'
+        '"wait" for one, "cpu" to go on without, or "error"',
+        more="What happens when every GPU has a job. `share` places this one beside another where there is"
+        " room, and caps it unless `need` or `limit` says how much it takes; `share-own` does so only"
+        " beside jobs of the same user. `wait` queues for a free GPU, `cpu` goes on without one, "
+        "`error` stops the script.",
+        example='busy = "wait"',
+        attribute="busy",
+    ),
+    Key(
+        section="select",
+        name="wait",
+        kind=values.Duration(),
+        about='how long "wait" waits',
+        more='Counts for `busy = "wait"`. After that time the script ends with an error and exit status 75.',
+        example='wait = "1h30m"',
+        attribute="wait_s",
+    ),
+    Key(
+        section="select",
+        name="script",
+        kind=values.Choice("respect", "override"),
+        about='a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"',
+        more="Scripts copied from another machine often carry a number that means nothing here. `override`"
+        " chooses as if that line were not there. A `CUDA_VISIBLE_DEVICES` that was set outside the "
+        "script, by you, a shell or a scheduler, is respected in any case.",
+        example='script = "override"',
+        attribute="script",
+    ),
+    Key(
+        section="select",
+        name="visible",
+        kind=values.Choice("pool", "chosen"),
+        about='CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
+        more="With `pool`, code that names another GPU stays valid, and TensorFlow alone is led to the "
+        "chosen one. `chosen` hides the others from every library in the process.",
+        example='visible = "chosen"',
+        attribute="visible",
+    ),
+    Key(
+        section="select",
+        name="identifier",
+        kind=values.Choice("uuid", "index"),
+        about='"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers',
+        more="How GPUs are written into `CUDA_VISIBLE_DEVICES`. With `index`, "
+        "`CUDA_DEVICE_ORDER=PCI_BUS_ID` is set along with it, without which a number would not say "
+        "which GPU is meant.",
+        example='identifier = "index"',
+        attribute="identifier",
+    ),
+    Key(
+        section="memory",
+        name="growth",
+        kind=values.Flag(),
+        about="take memory as it is needed, instead of all at the start",
+        more="TensorFlow's memory growth. What it has taken it keeps until the process ends.",
+        example="growth = false",
+        attribute="growth",
+    ),
+    Key(
+        section="memory",
+        name="limit",
+        kind=values.Limit(),
+        about='hard cap on each GPU: "8GiB" or "50%", "" = none. Growth goes up to it',
+        more="A job that wants more gets TensorFlow's out-of-memory error, and its neighbours on the GPU "
+        "go on. Sizes are written as for `need`.",
+        example='limit = "50%"',
+        attribute="limit",
+    ),
+    Key(
+        section="memory",
+        name="limit_includes",
+        kind=values.Choice("arena", "process"),
+        about='"arena": the cap covers what TensorFlow allocates; the CUDA context comes on top.\n'
+        '"process": the cap covers all that nvidia-smi shows for the job.',
+        more="A CUDA context and the libraries loaded into it take some hundreds of MiB that TensorFlow's "
+        "own accounting does not see. `arena` gives TensorFlow exactly `limit`; `process` keeps the "
+        "whole process within `limit`, so that shares of a card add up.",
+        example='limit_includes = "process"',
+        attribute="limit_includes",
+    ),
+    Key(
+        section="memory",
+        name="virtual_gpus",
+        kind=values.Number("a number from 1 to 64", 1, 64),
+        about="split each chosen GPU into N logical GPUs of `limit` each",
+        more="For writing multi-GPU code on one card. Without `limit` each gets an equal share. "
+        "Percentages that add up to more than the whole GPU are refused.",
+        example="virtual_gpus = 2",
+        attribute="virtual_gpus",
+    ),
+    Key(
+        section="limits",
+        name="per_user",
+        kind=values.Number("a number of GPUs (0 for no cap)", 0, 1024),
+        about="GPUs one person may lease at a time; 0 = no cap. Counts only in the system file",
+        more="Binds everyone who uses autogpu on this host. It does not bind programs that take a GPU without it.",
+        example="per_user = 2",
+        attribute="per_user",
+        system_only=True,
+    ),
+    Key(
+        section="report",
+        name="level",
+        kind=values.Choice("quiet", "line", "explain"),
+        about='"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
+        more="`explain` adds why each of the other GPUs was not taken. `quiet` says nothing as long as all goes well.",
+        example='level = "explain"',
+        attribute="level",
+    ),
+)
+
+BY_DOTTED = {key.dotted: key for key in KEYS}
+BY_NAME = {key.name: key for key in KEYS}

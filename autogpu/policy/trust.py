@@ -1,0 +1,141 @@
+"""Reading a policy file without being led astray: what may be opened, and whose word counts."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+LARGEST_FILE_BYTES = 1024**2
+_MOST_LINKS = 40
+
+
+class Unreadable(Exception):
+    """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What one opening of a file gave.
+
+    Attributes:
+        content: All of it.
+        distrust: Why a file that was merely found does not count, as the end of a sentence; ``""`` if it
+            does.
+    """
+
+    content: bytes
+    distrust: str
+
+
+def read(path: Path, *, judge: bool) -> Opened | None:
+    """Read a regular file of bounded size, ``None`` where there is none.
+
+    Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so nobody can swap
+    the file in between.
+
+    Args:
+        path: The file, or a link to it.
+        judge: Whether to ask who could have written it. Not asked where there are no owners (Windows).
+
+    Raises:
+        Unreadable: It exists, but it is not a file, too large, or not permitted.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        # Also a folder that may not be entered, as with a foreign HOME kept by sudo: no file is known there.
+        return None
+    # Opening a device can already have an effect, so it is asked before, and again after opening.
+    if not stat.S_ISREG(mode):
+        raise Unreadable("is not a regular file")
+    flags = os.O_RDONLY
+    for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        descriptor = os.open(str(path), flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unreadable(f"can't be read ({error.strerror or error})") from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable("is not a regular file")
+        distrust = _distrust(path, descriptor, found) if judge and hasattr(os, "geteuid") else ""
+        content = _all_of(descriptor)
+    except OSError as error:
+        raise Unreadable(f"can't be read ({error.strerror or error})") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > LARGEST_FILE_BYTES:
+        raise Unreadable(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
+    return Opened(content, distrust)
+
+
+def _all_of(descriptor: int) -> bytes:
+    content = b""
+    while len(content) <= LARGEST_FILE_BYTES:
+        part = os.read(descriptor, LARGEST_FILE_BYTES + 1 - len(content))
+        if not part:
+            break
+        content += part
+    return content
+
+
+def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
+    """Why somebody else could have written the opened file, or put it or a link to it where it is."""
+    foreign = _foreign(descriptor, found)
+    if foreign:
+        return f"it {foreign}"
+    place = path
+    for _ in range(_MOST_LINKS):
+        foreign = _foreign(place.parent, place.parent.stat())
+        if foreign:
+            return f"its folder {place.parent} {foreign}"
+        if not place.is_symlink():
+            now = place.stat()
+            is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
+            return "" if is_same else "it was replaced while it was read"
+        place = place.parent / os.readlink(str(place))
+    return "it is behind too many links"
+
+
+def _foreign(place: int | Path, found: os.stat_result) -> str:
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"belongs to uid {found.st_uid}"
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written by everyone"
+    if found.st_mode & stat.S_IWGRP and (_has_access_list(place) or not _is_private_group(found)):
+        return f"can be written by group {found.st_gid}"
+    return ""
+
+
+def _is_private_group(found: os.stat_result) -> bool:
+    """Whether the group of a file has its owner as only member, as far as the group says.
+
+    Debian, Ubuntu and Fedora give everyone a group of their own name and an umask of 002, so refusing all
+    that a group can write would refuse every project there. A primary group that many share ("users") has
+    another name. An account that was made with somebody else's group as its primary one goes unseen: only a
+    listing of all accounts would show it, which takes minutes on a host with a directory service.
+    """
+    import grp
+    import pwd
+
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    is_own = group.gr_name == owner.pw_name and owner.pw_gid == found.st_gid
+    return is_own and set(group.gr_mem) <= {owner.pw_name}
+
+
+def _has_access_list(place: int | Path) -> bool:
+    # With an access control list the group bits are its mask: they say that somebody may write, not who.
+    if not hasattr(os, "getxattr"):
+        return False
+    try:
+        return bool(os.getxattr(place, "system.posix_acl_access"))
+    except OSError:
+        return False

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autogpu.policy import Policy
+
+KEYS_OF_SELECT = "count, need, devices, exclude, busy, wait, script, visible, identifier"
+
+
+def test_all_problems_come_at_once_and_the_rest_holds(workplace):
+    workplace.autogpu_toml(
+        """\
+        enabled = "yes"
+        count = 2
+
+        [select]
+        cuont = 3
+        need = 6
+        busy = "shared"
+        exclude = ["0", "3-1"]
+        limit = "50%"
+
+        [memory]
+        growth = false
+        """
+    )
+    resolved = workplace.resolve({"AUTOGPU_WAIT": "30"})
+    assert resolved.policy == Policy(growth=False)
+    assert [str(problem) for problem in resolved.problems] == [
+        '~/proj/autogpu.toml:1: enabled can\'t be "yes" (say true, without quotes); allowed: true or false; '
+        "the default true holds",
+        "~/proj/autogpu.toml:2: count belongs in [select], not at the top level; allowed: a number of GPUs "
+        '(0 for CPU only), or "all"; it is left out',
+        "~/proj/autogpu.toml:5: unknown key select.cuont, nearest is select.count (a number of GPUs "
+        '(0 for CPU only), or "all"); it is left out',
+        '~/proj/autogpu.toml:6: select.need can\'t be 6 (6 would be bytes: give the unit, as in "6GiB"); '
+        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the default "" holds',
+        '~/proj/autogpu.toml:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
+        '"share-own", "wait", "cpu" or "error"; the default "share" holds',
+        '~/proj/autogpu.toml:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
+        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the default '
+        "[] holds",
+        "~/proj/autogpu.toml:9: limit belongs in [memory], not in [select]; allowed: a size with its "
+        "unit such "
+        'as "8GiB", a percentage such as "50%", or "" for none; it is left out',
+        'AUTOGPU_WAIT: select.wait can\'t be "30" (give the unit, as in "30m" or "30s"); allowed: a duration '
+        'with its unit such as "30m", "90s" or "1h30m", or "0"; the default "30m" holds',
+    ]
+
+
+def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
+    workplace.user("[select]\ncount = 2\n")
+    resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})
+    assert resolved.policy.count == 2
+    assert [str(problem) for problem in resolved.problems] == [
+        'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: a number of GPUs (0 for CPU only), or "all"; '
+        "2 from ~/.config/autogpu/autogpu.toml:2 holds"
+    ]
+    (problem,) = resolved.problems
+    assert (problem.key, problem.origin.layer, problem.origin.variable) == (
+        "select.count",
+        "environment",
+        "AUTOGPU_COUNT",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        pytest.param(
+            "[select]\ncount = true",
+            "~/proj/autogpu.toml:2: select.count can't be true",
+            id="bool-is-no-count",
+        ),
+        pytest.param("[select]\ncount = 1.0", "~/proj/autogpu.toml:2: select.count can't be 1.0", id="float"),
+        pytest.param("[select]\ncount = -1", "~/proj/autogpu.toml:2: select.count can't be -1", id="negative"),
+        pytest.param(
+            '[select]\ncount = "2"',
+            '~/proj/autogpu.toml:2: select.count can\'t be "2" (numbers stand without quotes)',
+            id="number-in-quotes",
+        ),
+        pytest.param("[select]\ncount = [2]", "~/proj/autogpu.toml:2: select.count can't be a list", id="list"),
+        pytest.param(
+            "[select]\ncount = 1979-05-27",
+            "~/proj/autogpu.toml:2: select.count can't be a date or time",
+            id="date",
+        ),
+        pytest.param(
+            "[select]\ncount = 0x" + "f" * 5000,
+            "~/proj/autogpu.toml:2: select.count can't be a number beyond 64 bits",
+            id="endless-number",
+        ),
+        pytest.param(
+            "[memory]\nvirtual_gpus = 0",
+            "~/proj/autogpu.toml:2: memory.virtual_gpus can't be 0",
+            id="too-small",
+        ),
+        pytest.param("[memory]\ngrowth = 1", "~/proj/autogpu.toml:2: memory.growth can't be 1", id="1-is-no-bool"),
+        pytest.param(
+            'select = { count = 2, busy = "x" }',
+            '~/proj/autogpu.toml:1: select.busy can\'t be "x"',
+            id="inline",
+        ),
+        pytest.param(
+            "[select]\ndevices = 0",
+            "~/proj/autogpu.toml:2: select.devices can't be 0 (a list stands in [ ])",
+            id="one-device-is-no-list",
+        ),
+    ],
+)
+def test_wrong_types_and_ranges(workplace, text, what):
+    workplace.autogpu_toml(text)
+    assert [problem.what.partition("; allowed: ")[0] for problem in workplace.resolve().problems] == [what]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param(
+            "select = 3",
+            f"~/proj/autogpu.toml:1: select can't be 3; allowed: a table with {KEYS_OF_SELECT}; it is left out",
+            id="section-is-no-table",
+        ),
+        pytest.param(
+            "[[select]]\ncount = 2",
+            f"~/proj/autogpu.toml: select can't be a list; allowed: a table with {KEYS_OF_SELECT}; it is left out",
+            id="array-of-tables",
+        ),
+        pytest.param(
+            "[selct]\ncount = 2",
+            "~/proj/autogpu.toml:1: unknown table selct, nearest is [select]; it is left out",
+            id="misspelt-section",
+        ),
+        pytest.param(
+            "[gpu]\n",
+            "~/proj/autogpu.toml:1: unknown table gpu; known at the top level: enabled, locked, [select], "
+            "[memory], [limits], [report]; it is left out",
+            id="nothing-near",
+        ),
+        pytest.param(
+            "[report]\nqqq = 1",
+            "~/proj/autogpu.toml:2: unknown key report.qqq; known in [report]: level; it is left out",
+            id="nothing-near-in-section",
+        ),
+        pytest.param(
+            "[memory]\nmemory_limit = 1",
+            "~/proj/autogpu.toml:2: unknown key memory.memory_limit, nearest is memory.limit (a size "
+            "with its unit "
+            'such as "8GiB", a percentage such as "50%", or "" for none); it is left out',
+            id="longer-name",
+        ),
+        pytest.param(
+            "[limits]\nper-user = 1",
+            "~/proj/autogpu.toml:2: unknown key limits.per-user, nearest is limits.per_user (a "
+            "number of GPUs "
+            "(0 for no cap)); it is left out",
+            id="hyphen",
+        ),
+        pytest.param(
+            '"select.count" = 2',
+            '~/proj/autogpu.toml:1: unknown key "select.count", nearest is select.count (a number of GPUs '
+            '(0 for CPU only), or "all"); it is left out',
+            id="dot-inside-quotes",
+        ),
+        pytest.param(
+            "[select]\nenabled = true",
+            "~/proj/autogpu.toml:2: enabled belongs at the top level, not in [select]; allowed: true "
+            "or false; "
+            "it is left out",
+            id="top-level-key-below-a-header",
+        ),
+        pytest.param(
+            "'' = 1\n",
+            '~/proj/autogpu.toml:1: unknown key ""; known at the top level: enabled, locked, [select], '
+            "[memory], [limits], [report]; it is left out",
+            id="empty-name",
+        ),
+    ],
+)
+def test_names_that_do_not_exist_are_told_the_nearest(workplace, text, problem):
+    workplace.autogpu_toml(text)
+    assert workplace.problems() == [problem]
+
+
+def test_in_pyproject_the_right_place_is_named_with_its_table(workplace):
+    workplace.pyproject("[tool.autogpu]\ncount = 2\nqqq = 1\n")
+    assert workplace.problems() == [
+        "~/proj/pyproject.toml:2: count belongs in [tool.autogpu.select], not in [tool.autogpu]; allowed: "
+        'a number of GPUs (0 for CPU only), or "all"; it is left out',
+        "~/proj/pyproject.toml:3: unknown key qqq; known in [tool.autogpu]: enabled, locked, [select], "
+        "[memory], [limits], [report]; it is left out",
+    ]
+
+
+def test_tool_autogpu_that_is_no_table(workplace):
+    workplace.pyproject("[tool]\nautogpu = 3\n")
+    assert workplace.problems() == ["~/proj/pyproject.toml:2: [tool.autogpu] must be a table, not 3; it is left out"]
+
+
+def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
+    workplace.system("qqq = 1\n[select]\ncuont = 2\nlimit = 1\ncount = 2\n[future]\nx = 1\n")
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.problems) == (2, ())
+    assert [note.origin.line for note in resolved.system_notes] == [1, 3, 4, 6]
+
+
+def test_bad_values_in_the_system_file_are_for_everyone(workplace):
+    workplace.system("[select]\ncount = -1\n")
+    assert workplace.problems() == [
+        f"{workplace.system_file}:2: select.count can't be -1; allowed: a number of GPUs (0 for CPU "
+        "only), or "
+        '"all"; the default 1 holds'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param(
+            "AUTOGPU_CUONT",
+            "AUTOGPU_CUONT is not a variable of autogpu, nearest is AUTOGPU_COUNT (a number of GPUs "
+            '(0 for CPU only), or "all"); it is left out',
+            id="misspelt",
+        ),
+        pytest.param(
+            "AUTOGPU_MEMORY_LIMIT",
+            "AUTOGPU_MEMORY_LIMIT is not a variable of autogpu, nearest is AUTOGPU_LIMIT (a size "
+            "with its unit "
+            'such as "8GiB", a percentage such as "50%", or "" for none); it is left out',
+            id="with-section",
+        ),
+        pytest.param(
+            "AUTOGPU_POLCY",
+            "AUTOGPU_POLCY is not a variable of autogpu, nearest is AUTOGPU_POLICY; it is left out",
+            id="other-variable",
+        ),
+        pytest.param(
+            "AUTOGPU_QQQ",
+            "AUTOGPU_QQQ is not a variable of autogpu, keys are AUTOGPU_BUSY, AUTOGPU_COUNT, "
+            "AUTOGPU_DEVICES, "
+            "AUTOGPU_ENABLED, AUTOGPU_EXCLUDE, AUTOGPU_GROWTH, AUTOGPU_IDENTIFIER, AUTOGPU_LEVEL, "
+            "AUTOGPU_LIMIT, "
+            "AUTOGPU_LIMIT_INCLUDES, AUTOGPU_LOCKED, AUTOGPU_NEED, AUTOGPU_PER_USER, AUTOGPU_SCRIPT, "
+            "AUTOGPU_VIRTUAL_GPUS, AUTOGPU_VISIBLE, AUTOGPU_WAIT; it is left out",
+            id="nothing-near",
+        ),
+    ],
+)
+def test_unknown_variables_are_told_the_nearest(workplace, name, problem):
+    assert workplace.problems({name: "1"}) == [problem]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"],
+)
+def test_variables_of_other_rooms_are_no_problem(workplace, name):
+    assert workplace.problems({name: "anything"}) == []
+
+
+def test_a_switch_that_is_neither_on_nor_off(workplace):
+    assert workplace.problems({"AUTOGPU": "2"}) == [
+        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true holds'
+    ]
+
+
+def test_an_unknown_flag(workplace):
+    assert workplace.problems(flags={"cuont": "2"}) == [
+        "--cuont is not a key of the policy, nearest is --count (a number of GPUs (0 for CPU only), "
+        'or "all"); '
+        "it is left out"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "pattern"),
+    [
+        pytest.param(b"[select]\ncount 2\n", r"~/proj/autogpu.toml:2 is not valid TOML: .+", id="no-equals"),
+        pytest.param(
+            b"[select]\ncount = 1\ncount = 2\n",
+            r"~/proj/autogpu.toml:3 is not valid TOML: .+",
+            id="duplicate",
+        ),
+        pytest.param(b"[select]\n\n[select]\n", r"~/proj/autogpu.toml:3 is not valid TOML: .+", id="table-twice"),
+        pytest.param(b'a = """\n', r"~/proj/autogpu.toml is not valid TOML: .+", id="unterminated"),
+        pytest.param(
+            b"[select]\na = '\xff'\n",
+            r"~/proj/autogpu.toml:2 is not valid TOML: it is not UTF-8",
+            id="not-utf-8",
+        ),
+        pytest.param(
+            b"a = " + b"[" * 5000,
+            r"~/proj/autogpu.toml is not valid TOML: brackets are nested more than 100 deep",
+            id="nested-lists",
+        ),
+        pytest.param(
+            b"a = " + b"{a=" * 5000,
+            r"~/proj/autogpu.toml is not valid TOML: brackets are nested more than 100 deep",
+            id="nested-tables",
+        ),
+        pytest.param(b"count = " + b"9" * 9000, r"~/proj/autogpu.toml.*", id="endless-number"),
+        pytest.param(b"\x00" * 10, r"~/proj/autogpu.toml:1 is not valid TOML: .+", id="zeros"),
+        pytest.param(b"#" * (1024**2 + 1), r"~/proj/autogpu.toml is larger than 1024 KiB", id="too-large"),
+    ],
+)
+def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, content, pattern):
+    workplace.user("[select]\ncount = 2\n")
+    (workplace.project / "autogpu.toml").write_bytes(content)
+    resolved = workplace.resolve()
+    assert resolved.policy == Policy(count=2)
+    (problem,) = resolved.problems
+    assert re.fullmatch(pattern, problem.what.partition("; allowed")[0])
+    assert str(problem).count("\n") == 0
+    assert problem.instead in ("this file is left out", "it is left out")
+
+
+def test_a_byte_order_mark_is_no_problem(workplace):
+    (workplace.project / "autogpu.toml").write_bytes(b"\xef\xbb\xbf[select]\r\ncount = 2\r\n")
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.problems) == (2, ())
+
+
+def test_deep_tables_do_not_break_the_report(workplace):
+    workplace.autogpu_toml(f"[select.{'.'.join('a' * 5000)}]\n[select.count.{'.'.join('b' * 5000)}]\n")
+    lines = [problem.what.partition(",")[0].partition(";")[0] for problem in workplace.resolve().problems]
+    # Compiled parsers give up on it, the others read it.
+    assert lines in (
+        ["~/proj/autogpu.toml is not valid TOML: it is nested too deep"],
+        ["~/proj/autogpu.toml: unknown table select.a", "~/proj/autogpu.toml: select.count can't be a table"],
+    )
+
+
+def test_what_a_hostile_file_says_can_not_steer_a_terminal(workplace):
+    workplace.autogpu_toml('[select]\nbusy = "\\u001b[2Jx\\u202e' + "y" * 5000 + '"\n"\\u001b]0;z\\u0007" = 1\n')
+    lines = workplace.problems()
+    assert len(lines) == 2
+    assert all(line.isprintable() and len(line) < 500 for line in lines)
+    assert lines[0].startswith("~/proj/autogpu.toml:2: select.busy can't be \"\\x1b[2Jx\\u202eyyy")
+
+
+def test_a_hostile_folder_name_can_not_steer_a_terminal(workplace):
+    folder = workplace.home / "a\x1b[2J\nb"
+    workplace.write(folder / "autogpu.toml", "[select]\ncount = -1\n")
+    (problem,) = workplace.resolve(working_directory=folder).problems
+    assert str(problem).startswith("~/a\\x1b[2J\\nb/autogpu.toml:2: select.count can't be -1;")
+
+
+def test_a_flood_of_problems_is_cut_and_counted(workplace):
+    workplace.autogpu_toml("".join(f"kount{number} = 1\n" for number in range(60000)))
+    lines = workplace.problems()
+    assert len(lines) == 21
+    assert lines[-1].endswith(": and 59980 more; they are left out")

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from autogpu.policy.lines import KeyLines
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "line"),
+    [
+        pytest.param("[select]\n\ncount = 2\n", "select.count", 3, id="below-a-header"),
+        pytest.param("# count = 1\n[select] # [memory]\ncount=2", "select.count", 3, id="comments"),
+        pytest.param("select.count = 2", "select.count", 1, id="dotted"),
+        pytest.param("x = 1\nselect = { need = '', count = 2 }", "select.count", 2, id="inline-table"),
+        pytest.param("[ 'select' ]\n\"count\" = 2", "select.count", 2, id="quoted"),
+        pytest.param('a = """\n[select]\ncount = 1\n"""\n[select]\ncount = 2', "select.count", 6, id="text"),
+        pytest.param("a = '''\ncount = 1'''''\ncount = 2", "count", 3, id="text-ends-in-five-quotes"),
+        pytest.param('a = """\\"""\ncount = 1"""\ncount = 2', "count", 3, id="escaped-quotes"),
+        pytest.param("a = [\n  '[select]', # ]\n  1,\n]\ncount = 2", "count", 5, id="array-over-lines"),
+        pytest.param("[select]\r\ncount = 2\r\n", "select.count", 2, id="windows"),
+        pytest.param("[tool.autogpu.select]\ncount = 2", "tool.autogpu.select.count", 2, id="pyproject"),
+        pytest.param("[select]\n[memory]\ncount = 2", "memory", 2, id="header-itself"),
+        pytest.param("[select]\ncount = 2", "select.need", None, id="absent"),
+        pytest.param('[select]\n"co\\u0075nt" = 2\nneed = ""', "select.count", None, id="escape-is-not-guessed"),
+        pytest.param("[[select]]\n[[select]]", "select", None, id="array-of-tables"),
+        pytest.param("", "select.count", None, id="empty-file"),
+    ],
+)
+def test_line_of_a_key_is_right_or_unknown(text, path, line):
+    assert KeyLines(text).of(path.split(".")) == line

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from autogpu.policy import resolve, trust
+
+STRANGER = 12345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+COUNT_2 = "[select]\ncount = 2\n"
+COUNT_3 = "[select]\ncount = 3\n"
+
+
+def refused(file: str, why: str, path: Path) -> str:
+    return (
+        f"{file} does not count as a project file: {why} (AUTOGPU_POLICY={path} names it outright); "
+        "this file is left out"
+    )
+
+
+def test_project_file_is_the_nearest_above_the_script(workplace):
+    workplace.write(workplace.home / "autogpu.toml", "[select]\ncount = 9\n")
+    near = workplace.autogpu_toml(COUNT_2)
+    script = workplace.project / "a" / "b" / "train.py"
+    resolved = workplace.resolve(script=script, working_directory=Path("/"))
+    assert (resolved.policy.count, resolved.project_file) == (2, near)
+
+
+def test_script_s_folder_comes_before_the_working_directory(workplace):
+    workplace.autogpu_toml(COUNT_2)
+    elsewhere = workplace.write(workplace.home / "elsewhere" / "autogpu.toml", COUNT_3).parent
+    assert workplace.resolve(script=workplace.script, working_directory=elsewhere).policy.count == 2
+
+
+def test_working_directory_is_searched_where_the_script_has_no_file(workplace):
+    workplace.autogpu_toml(COUNT_2)
+    script = workplace.home / "bin" / "tool"
+    assert workplace.resolve(script=script, working_directory=workplace.project / "deep" / "er").policy.count == 2
+
+
+@pytest.mark.parametrize("through", ["home", "link"])
+def test_home_is_looked_at_and_ends_the_search(workplace, tmp_path, through):
+    above = workplace.write(workplace.home.parent / "autogpu.toml", "[select]\ncount = 9\n")
+    home = workplace.home
+    if through == "link":
+        home = tmp_path / "link"
+        home.symlink_to(workplace.home)
+    assert workplace.resolve({"HOME": str(home)}).policy.count == 1
+    own = workplace.write(workplace.home / "autogpu.toml", COUNT_2)
+    assert workplace.resolve({"HOME": str(home)}).project_file == own
+    assert workplace.resolve({"HOME": "/nowhere"}, working_directory=above.parent / "x").project_file == above
+
+
+def test_a_linked_home_is_shown_as_a_tilde(workplace, tmp_path):
+    (tmp_path / "link").symlink_to(workplace.home)
+    workplace.autogpu_toml(COUNT_2)
+    resolved = workplace.resolve({"HOME": str(tmp_path / "link")})
+    assert str(resolved.settings["select.count"].origin) == "~/proj/autogpu.toml:2"
+
+
+def test_autogpu_toml_wins_over_pyproject_toml_beside_it(workplace):
+    workplace.pyproject("[tool.autogpu.select]\ncount = 3\n")
+    workplace.autogpu_toml(COUNT_2)
+    assert workplace.resolve().policy.count == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("[tool.black]\nline-length = 100\n", id="without-our-table"),
+        pytest.param("[project]\ndependencies = ['autogpu']\n", id="depends-on-autogpu"),
+        pytest.param("tool = 'autogpu'\n", id="tool-is-no-table"),
+        pytest.param("[project\nautogpu = \n", id="broken-without-our-table"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
+    above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
+    workplace.pyproject(content)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.project_file, resolved.problems) == (3, above, ())
+
+
+def test_a_broken_pyproject_toml_with_our_table_is_one_problem(workplace):
+    file = workplace.pyproject("[project\n[tool.autogpu.select]\ncount = 2\n")
+    resolved = workplace.resolve()
+    assert resolved.project_file == file
+    assert [str(problem).partition(":1 is not valid TOML")[0] for problem in resolved.problems] == [
+        "~/proj/pyproject.toml"
+    ]
+
+
+def test_a_folder_named_like_the_file_is_passed_by(workplace):
+    (workplace.project / "autogpu.toml").mkdir()
+    (workplace.project / "pyproject.toml").mkdir()
+    workplace.write(workplace.home / "autogpu.toml", COUNT_3)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.problems) == (3, ())
+
+
+@pytest.mark.parametrize("layer", ["project", "named", "user", "system"])
+def test_a_pipe_never_blocks(workplace, layer):
+    fifo = {
+        "project": workplace.project / "autogpu.toml",
+        "named": workplace.project / "named.toml",
+        "user": workplace.user_file,
+        "system": workplace.system_file,
+    }[layer]
+    fifo.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(str(fifo))
+    answers = []
+    environ = {"AUTOGPU_POLICY": "named.toml"} if layer == "named" else {}
+    reader = threading.Thread(target=lambda: answers.extend(workplace.problems(environ)), daemon=True)
+    reader.start()
+    reader.join(10)
+    shown = fifo if layer == "system" else f"~/{fifo.relative_to(workplace.home)}"
+    assert answers == [f"{shown} is not a regular file; this file is left out"]
+
+
+def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace):
+    class Swapping(type(Path())):
+        def stat(self, **arguments):
+            seen = super().stat(**arguments)
+            self.unlink()
+            os.mkfifo(str(self))
+            return seen
+
+    answers = []
+
+    def read():
+        try:
+            trust.read(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
+        except trust.Unreadable as error:
+            answers.append(str(error))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    assert answers == ["is not a regular file"]
+
+
+def test_a_found_pipe_hides_no_file_further_up(workplace):
+    os.mkfifo(str(workplace.project / "autogpu.toml"))
+    workplace.write(workplace.home / "autogpu.toml", COUNT_3)
+    assert workplace.resolve().policy.count == 3
+
+
+@pytest.mark.parametrize("where", ["relative", "absolute", "tilde"])
+def test_autogpu_policy_names_the_project_file(workplace, where):
+    workplace.autogpu_toml(COUNT_2)
+    named = workplace.write(workplace.home / "other" / "gpu.toml", COUNT_3)
+    name = {"relative": "../other/gpu.toml", "absolute": str(named), "tilde": "~/other/gpu.toml"}[where]
+    resolved = workplace.resolve({"AUTOGPU_POLICY": name}, script=workplace.script)
+    assert (resolved.policy.count, resolved.problems) == (3, ())
+    assert resolved.project_file is not None
+    assert resolved.project_file.resolve() == named
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        pytest.param("missing.toml", "~/proj/missing.toml", id="missing"),
+        pytest.param("a\0b", "~/proj/a\\x00b", id="no-name-at-all"),
+    ],
+)
+def test_a_named_file_that_is_missing_is_a_problem_and_replaces_the_found_one(workplace, name, shown):
+    workplace.autogpu_toml(COUNT_2)
+    resolved = workplace.resolve({"AUTOGPU_POLICY": name})
+    assert (resolved.policy.count, resolved.project_file) == (1, None)
+    assert [str(problem) for problem in resolved.problems] == [
+        f"AUTOGPU_POLICY names {shown}, which does not exist or can't be reached; no project file is read"
+    ]
+
+
+def test_a_named_pyproject_toml_needs_our_table(workplace):
+    workplace.pyproject("[project]\n")
+    assert workplace.problems({"AUTOGPU_POLICY": "pyproject.toml"}) == [
+        "AUTOGPU_POLICY names ~/proj/pyproject.toml, which has no [tool.autogpu]; no project file is read"
+    ]
+
+
+def test_autogpu_policy_dev_null_means_no_project_file(workplace):
+    workplace.autogpu_toml(COUNT_2)
+    resolved = workplace.resolve({"AUTOGPU_POLICY": os.devnull})
+    assert (resolved.policy.count, resolved.project_file, resolved.problems) == (1, None, ())
+
+
+def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
+    file = workplace.user(COUNT_2)
+    resolved = workplace.resolve(working_directory=file.parent)
+    assert (resolved.project_file, resolved.settings["select.count"].origin.layer) == (None, "user")
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "why"),
+    [
+        pytest.param(0o666, 0o755, "it can be written by everyone", id="file-of-all"),
+        pytest.param(0o644, 0o777, "its folder {folder} can be written by everyone", id="folder-of-all"),
+        pytest.param(0o644, 0o1777, "its folder {folder} can be written by everyone", id="sticky-folder"),
+    ],
+)
+@pytest.mark.parametrize("name", ["autogpu.toml", "pyproject.toml"])
+def test_a_file_that_everyone_can_write_is_refused(workplace, file_mode, folder_mode, why, name):
+    text = COUNT_2 if name == "autogpu.toml" else "[tool.autogpu.select]\ncount = 2\n"
+    file = workplace.write(workplace.project / name, text)
+    file.chmod(file_mode)
+    workplace.project.chmod(folder_mode)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.project_file) == (1, None)
+    why = why.format(folder=workplace.project)
+    assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", why, file)]
+
+
+def test_a_refused_file_counts_once_it_is_named(workplace):
+    file = workplace.autogpu_toml(COUNT_2)
+    file.chmod(0o666)
+    resolved = workplace.resolve({"AUTOGPU_POLICY": str(file)})
+    assert (resolved.policy.count, resolved.problems) == (2, ())
+
+
+def test_a_refused_file_hides_no_file_further_up(workplace):
+    workplace.autogpu_toml(COUNT_2).chmod(0o666)
+    above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.project_file, len(resolved.problems)) == (3, above, 1)
+
+
+def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
+    workplace.pyproject("[project]\ndependencies = ['autogpu']\n").chmod(0o666)
+    assert workplace.problems() == []
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("whose", "why"),
+    [
+        pytest.param("file", f"it belongs to uid {STRANGER}", id="file"),
+        pytest.param("folder", f"its folder {{folder}} belongs to uid {STRANGER}", id="folder"),
+    ],
+)
+def test_what_belongs_to_somebody_else_is_refused(workplace, whose, why):
+    file = workplace.autogpu_toml(COUNT_2)
+    os.chown(file if whose == "file" else workplace.project, STRANGER, 0)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.project_file) == (1, None)
+    why = why.format(folder=workplace.project)
+    assert [str(problem) for problem in resolved.problems] == [refused("~/proj/autogpu.toml", why, file)]
+
+
+@as_root
+def test_root_s_file_counts_for_everyone(workplace):
+    workplace.autogpu_toml(COUNT_2)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for folder in (workplace.project, *workplace.project.parents):
+                if not folder.stat().st_mode & 0o001:
+                    folder.chmod(folder.stat().st_mode | 0o011)
+            os.setuid(STRANGER)
+            os.write(writing, repr(workplace.resolve().policy.count).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    assert os.read(reading, 100) == b"2"
+    os.close(reading)
+
+
+@as_root
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_group_write_of_a_shared_group_is_refused(workplace, what):
+    file = workplace.autogpu_toml(COUNT_2)
+    place = file if what == "file" else workplace.project
+    os.chown(place, 0, STRANGER)
+    place.chmod(place.stat().st_mode | 0o020)
+    why = f"can be written by group {STRANGER}"
+    why = f"it {why}" if what == "file" else f"its folder {workplace.project} {why}"
+    assert workplace.problems() == [refused("~/proj/autogpu.toml", why, file)]
+
+
+def own_group_is_private() -> bool:
+    try:
+        me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(os.getegid())
+    except KeyError:
+        return False
+    return me.pw_name == group.gr_name and me.pw_gid == group.gr_gid and set(group.gr_mem) <= {me.pw_name}
+
+
+needs_private_group = pytest.mark.skipif(not own_group_is_private(), reason="this account's group is not its own")
+
+
+@needs_private_group
+def test_group_write_of_the_owner_s_private_group_is_trusted(workplace):
+    workplace.autogpu_toml(COUNT_2).chmod(0o664)
+    workplace.project.chmod(0o775)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.problems) == (2, ())
+
+
+@needs_private_group
+def test_an_access_list_behind_the_group_bits_is_refused(workplace):
+    file = workplace.autogpu_toml(COUNT_2)
+    user_obj, user, group_obj, mask, other, nobody = 1, 2, 4, 16, 32, 2**32 - 1
+    entries = [
+        (user_obj, 6, nobody),
+        (user, 6, STRANGER),
+        (group_obj, 4, nobody),
+        (mask, 6, nobody),
+        (other, 4, nobody),
+    ]
+    content = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(str(file), "system.posix_acl_access", content)
+    except (AttributeError, OSError):
+        pytest.skip("this file system has no access control lists")
+    assert file.stat().st_mode & 0o777 == 0o664
+    assert workplace.problems() == [refused("~/proj/autogpu.toml", f"it can be written by group {os.getegid()}", file)]
+
+
+@pytest.mark.parametrize("where", ["link", "target", "between"])
+def test_every_folder_on_the_way_of_a_link_is_judged(workplace, tmp_path, where):
+    target = workplace.write(tmp_path / "target" / "real.toml", COUNT_2)
+    (tmp_path / "between").mkdir()
+    (tmp_path / "between" / "second").symlink_to(target)
+    (workplace.project / "autogpu.toml").symlink_to(tmp_path / "between" / "second")
+    assert workplace.resolve().policy.count == 2
+    folder = {"link": workplace.project, "target": target.parent, "between": tmp_path / "between"}[where]
+    folder.chmod(0o777)
+    why = f"its folder {folder} can be written by everyone"
+    assert workplace.problems() == [refused("~/proj/autogpu.toml", why, workplace.project / "autogpu.toml")]
+
+
+def test_a_link_to_nothing_is_no_file(workplace):
+    (workplace.project / "autogpu.toml").symlink_to("missing")
+    (workplace.home / "autogpu.toml").symlink_to("autogpu.toml")
+    assert workplace.problems() == []
+
+
+def test_where_there_are_no_owners_a_found_file_counts(workplace, monkeypatch):
+    workplace.autogpu_toml(COUNT_2).chmod(0o666)
+    monkeypatch.delattr(os, "geteuid")
+    assert workplace.resolve().policy.count == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.parametrize("layer", ["project", "user"])
+def test_a_file_without_permission_is_one_problem(workplace, layer):
+    file = workplace.autogpu_toml(COUNT_2) if layer == "project" else workplace.user(COUNT_2)
+    file.chmod(0)
+    assert workplace.problems() == [
+        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is left out"
+    ]
+
+
+def test_a_file_can_be_checked_alone(workplace):
+    workplace.user("[select]\ncount = 5\n")
+    file = workplace.autogpu_toml("[select]\ncount = -2\n")
+    resolved = resolve(
+        {"AUTOGPU_POLICY": str(file)},
+        script=None,
+        working_directory=workplace.project,
+        system_file=Path(os.devnull, "none"),
+    )
+    assert [str(problem) for problem in resolved.problems] == [
+        f'{file}:2: select.count can\'t be -2; allowed: a number of GPUs (0 for CPU only), or "all"; '
+        "the default 1 holds"
+    ]
