@@ -1,0 +1,110 @@
+"""Take a reading of the GPUs outside the user's process, while that process goes on with something else."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from autogpu.devices import nvml
+from autogpu.devices.model import Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping, Protocol
+
+    class Probe(Protocol):
+        """A reading under way."""
+
+        def result(self, deadline_s: float) -> Inventory | None:
+            """The reading, or ``None`` if it has not come ``deadline_s`` seconds after the probe's start."""
+
+
+def start(environ: Mapping[str, str]) -> Probe:
+    """Begin a reading of the driver; at most tens of ms pass before this returns, whatever the driver does."""
+    if _is_python(sys.executable):
+        return _ProcessProbe(environ)
+    return _ThreadProbe()
+
+
+def _is_python(executable: str | None) -> bool:
+    # A frozen application or an embedder such as uWSGI is its own sys.executable: starting that would start the
+    # application once more.
+    if not executable or getattr(sys, "frozen", False):
+        return False
+    return Path(executable).name.lower().startswith(("python", "pypy"))
+
+
+class _ProcessProbe:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._started_s = time.monotonic()
+        self._inventory: Inventory | None = None
+        self._owner_pid = os.getpid()
+        # -I -S: no site, so neither our hook nor anybody's start-up code runs in it.
+        command = [sys.executable, "-I", "-S", nvml.__file__, *_folder_of_pynvml()]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(environ),
+        )
+        atexit.register(self._abandon)
+
+    def result(self, deadline_s: float) -> Inventory | None:
+        if self._inventory is None:
+            left_s = self._started_s + deadline_s - time.monotonic()
+            try:
+                printed, _ = self._process.communicate(timeout=max(left_s, 0.001))
+            except subprocess.TimeoutExpired:
+                return None
+            atexit.unregister(self._abandon)
+            self._inventory = _inventory(printed, self._process.returncode)
+        return self._inventory
+
+    def _abandon(self) -> None:
+        if os.getpid() != self._owner_pid:
+            return
+        # A process stuck inside the driver does not die by SIGKILL until the driver lets go: never wait for it.
+        self._process.kill()
+        if self._process.stdout:
+            self._process.stdout.close()
+        if self._process.poll() is None:
+            self._process.returncode = -9
+
+
+class _ThreadProbe:
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._inventory: Inventory | None = None
+        self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        self._inventory = Inventory.from_reading(nvml.read())
+
+    def result(self, deadline_s: float) -> Inventory | None:
+        self._thread.join(max(self._started_s + deadline_s - time.monotonic(), 0))
+        return self._inventory
+
+
+def _folder_of_pynvml() -> list[str]:
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        return []
+    module = Path(spec.origin)
+    return [os.fspath(module.parent.parent if module.name == "__init__.py" else module.parent)]
+
+
+def _inventory(printed: bytes, exit_status: int) -> Inventory:
+    try:
+        return Inventory.from_reading(json.loads(printed.decode()))
+    except (ValueError, KeyError, TypeError):
+        how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
+        return Inventory(failure=f"the process that reads NVML ended with {how}")

@@ -1,0 +1,63 @@
+"""What a framework asks of autogpu, and what it gets. A second framework is one more file beside this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ContextManager, Protocol
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a process may use.
+
+    Attributes:
+        ordinals: CUDA ordinals (positions in ``CUDA_VISIBLE_DEVICES``) of the GPUs to use; ``()`` means CPU only,
+            ``None`` leaves the choice to the framework.
+        growth: Whether memory is allocated as needed; ``None`` leaves it to the framework.
+    """
+
+    ordinals: tuple[int, ...] | None = None
+    growth: bool | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a framework is about to take, the script's own settings and the grant together.
+
+    Attributes:
+        ordinals: CUDA ordinals of the GPUs on which it makes a context.
+        memory: How it allocates there, in words.
+    """
+
+    ordinals: tuple[int, ...]
+    memory: str
+
+
+if TYPE_CHECKING:
+
+    class Granter(Protocol):
+        """What a framework calls, in this order, when it is about to take GPUs."""
+
+        def guard(self) -> ContextManager[None]:
+            """Around every step of ours: an error is reported once, and the framework goes on as without us."""
+
+        def prepare(self) -> None:
+            """The framework is about to initialise CUDA, or has done so: last call for the environment."""
+
+        def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
+            """Decide, once per process; later calls get the same answer.
+
+            Args:
+                gpu_count: How many GPUs the framework sees.
+                chosen: Ordinals that the script named itself; ``None`` if it named none.
+            """
+
+        def took(self, usage: Usage) -> None:
+            """The framework has settled what it takes; the first call is reported."""
+
+        @property
+        def granted(self) -> Grant | None:
+            """The decision, once it has been made."""

@@ -1,0 +1,127 @@
+"""Which GPU is best, and why not the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.selection import Rejection, SelectionRules, Tier, describe, matches, rank, tier
+from tests.values import gpu
+
+ANYTHING = SelectionRules()
+
+
+def order(*devices, rules=ANYTHING):
+    return [candidate.device.index for candidate in rank(devices, rules).candidates]
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        pytest.param([gpu(0), gpu(1, pids=[7], used_gib=2)], [0, 1], id="a-process-makes-busy"),
+        pytest.param(
+            [gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90), gpu(1, total_gib=8)],
+            [1, 0],
+            id="an-idle-small-gpu-beats-a-busy-big-one",
+        ),
+        pytest.param([gpu(0, total_gib=11), gpu(1, total_gib=24)], [1, 0], id="more-room-first"),
+        pytest.param([gpu(0, busy=3), gpu(1, busy=0)], [1, 0], id="less-utilization-first"),
+        pytest.param([gpu(0), gpu(1), gpu(2)], [2, 1, 0], id="tie-goes-to-the-highest-index"),
+        pytest.param(
+            [gpu(0, used_gib=0.3, busy=0), gpu(1, used_gib=0.2, busy=40)],
+            [0, 1],
+            id="a-few-mib-do-not-outweigh-utilization",
+        ),
+        pytest.param([gpu(0), gpu(1, total_gib=None)], [0, 1], id="unknown-memory-is-last-in-its-tier"),
+        pytest.param([gpu(0, busy=40), gpu(1, busy=None)], [0, 1], id="unknown-utilization-is-last-in-its-tier"),
+        pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1, busy=None)], [1, 0], id="unknown-but-free-beats-busy"),
+        pytest.param(
+            [gpu(0, pids=[7], used_gib=20), gpu(1, pids=[8], used_gib=4)],
+            [1, 0],
+            id="among-busy-the-roomiest",
+        ),
+    ],
+)
+def test_order(devices, expected):
+    assert order(*devices) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        pytest.param(gpu(), Tier.FREE, id="nothing-on-it"),
+        pytest.param(gpu(used_gib=0.9, total_gib=8), Tier.FREE, id="a-desktop-under-a-gib"),
+        pytest.param(gpu(used_gib=3.5, total_gib=80), Tier.FREE, id="a-desktop-under-five-percent"),
+        pytest.param(gpu(used_gib=1.1, total_gib=8), Tier.BUSY, id="hidden-processes-hold-memory"),
+        pytest.param(gpu(busy=50, compute_processes=None), Tier.BUSY, id="hidden-processes-work"),
+        pytest.param(gpu(busy=49), Tier.FREE, id="a-desktop-draws"),
+        pytest.param(gpu(pids=[7], used_gib=0.1), Tier.BUSY, id="one-small-process"),
+        pytest.param(gpu(compute_processes=None, used_gib=0), Tier.FREE, id="processes-unreadable-memory-empty"),
+        pytest.param(gpu(total_gib=None, used_gib=None), Tier.FREE, id="memory-unreadable-no-process"),
+    ],
+)
+def test_tier(device, expected):
+    assert tier(device) is expected
+
+
+def test_own_memory_does_not_make_a_gpu_busy():
+    mine = gpu(pids=[42], used_gib=5)
+    assert tier(mine, own_pid=42) is Tier.FREE
+    assert tier(mine, own_pid=43) is Tier.BUSY
+
+
+@pytest.mark.parametrize(
+    ("device", "rules", "why", "by_policy"),
+    [
+        (gpu(3), SelectionRules(devices=("0-2",)), "not among select.devices", True),
+        (gpu(3), SelectionRules(exclude=("3",)), "excluded by select.exclude", True),
+        (gpu(mig_enabled=True), ANYTHING, "split into MIG instances", False),
+        (gpu(compute_mode="prohibited"), ANYTHING, "its compute mode is PROHIBITED", False),
+        (
+            gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1),
+            ANYTHING,
+            "its compute mode is EXCLUSIVE and a process has it",
+            False,
+        ),
+    ],
+    ids=["not-listed", "excluded", "mig", "prohibited", "exclusive-and-taken"],
+)
+def test_rejected_with_the_reason(device, rules, why, by_policy):
+    assert rank([device], rules).rejected == (Rejection(device, why, by_policy),)
+
+
+def test_an_exclusive_gpu_without_a_process_may_be_taken():
+    assert order(gpu(compute_mode="exclusive_process")) == [0]
+
+
+def test_every_gpu_appears_once():
+    ranking = rank([gpu(0), gpu(1), gpu(2)], SelectionRules(exclude=("1",)))
+    assert sorted([c.device.index for c in ranking.candidates] + [r.device.index for r in ranking.rejected]) == [
+        0,
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "indices"),
+    [
+        ("2", [2]),
+        ("10", [10]),
+        ("1-2", [1, 2]),
+        ("GPU-0000000a", [10]),
+        ("gpu-0000000A", [10]),
+        ("*titan*", [0, 1, 2, 10]),
+        ("NVIDIA TITAN RTX", [0, 1, 2, 10]),
+        ("TITAN", []),
+        ("*A100*", []),
+        ("", []),
+    ],
+)
+def test_entries(entry, indices):
+    assert [i for i in (0, 1, 2, 10) if matches(gpu(i), [entry])] == indices
+
+
+def test_description_names_processes_utilization_and_memory():
+    device = gpu(pids=[7, 8, 9, 10], used_gib=4, busy=93)
+    assert describe(device) == "pids 7, 8, 9 and 1 more compute on it, 93 % busy, 20.0 of 24.0 GiB free"
+    assert describe(gpu(total_gib=None, busy=None)) == "utilization unknown, memory unknown"
