@@ -50,6 +50,8 @@ def environment(
     requirements: Sequence[str] = (),
     *,
     with_autogpu: bool = True,
+    on_top_of: Path | None = None,
+    with_hook: bool = False,
     name: str = "",
 ) -> Path:
     """A virtual environment's interpreter; shared between tests, so nobody may write into it.
@@ -57,10 +59,14 @@ def environment(
     Args:
         python: The interpreter to make the environment from.
         requirements: What pip installs besides autogpu's wheel.
-        with_autogpu: Whether the wheel is installed. Start-up files are never: ``autogpu install`` is a test's work.
+        with_autogpu: Whether the wheel is installed.
+        on_top_of: The interpreter of another environment whose packages are visible in this one, for packages too
+            big to have twice.
+        with_hook: Whether ``autogpu install`` has been run in it.
         name: Makes a second environment from the same parts, for a test that writes into its own.
     """
     parts = [str(python), *requirements, wheel().parent.name if with_autogpu else "", name]
+    parts += [str(on_top_of or ""), "hook" if with_hook else ""]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     folder = CACHE / "environments" / digest
     executable = folder / "bin" / "python"
@@ -70,9 +76,43 @@ def environment(
             _run([str(python), "-m", "venv", str(folder)])
             wanted = [*requirements, *([str(wheel())] if with_autogpu else [])]
             if wanted:
-                _run([str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
+                _run(
+                    [
+                        str(executable),
+                        "-m",
+                        "pip",
+                        "install",
+                        "--quiet",
+                        "--disable-pip-version-check",
+                        *wanted,
+                    ]
+                )
+            if on_top_of:
+                (site_packages(executable) / "on_top_of.pth").write_text(f"{site_packages(on_top_of)}\n")
+            if with_hook:
+                _run([str(executable), "-m", "autogpu", "install"])
             (folder / "complete").touch()
     return executable
+
+
+def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
+    """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB."""
+    found = interpreter(python)
+    if found is None:
+        raise RuntimeError(f"no Python {python} on this machine")
+    return environment(found, [f"tensorflow=={version}"], with_autogpu=False)
+
+
+def tensorflow_with_autogpu(version: str = "2.21.*", python: str = "3.11") -> Path:
+    """The same TensorFlow in an environment where a user has run ``autogpu install``."""
+    base = tensorflow(version, python)
+    return environment(base.resolve(), on_top_of=base, with_hook=True)
+
+
+def site_packages(executable: Path) -> Path:
+    """The folder that pip installs into."""
+    folders = list(executable.parent.parent.glob("lib/python*/site-packages"))
+    return folders[0]
 
 
 def _source_digest() -> str:

@@ -1,0 +1,43 @@
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: help demo demo-real test test-fast lint docs clean
+
+help:
+	@echo "make demo       two jobs at once on a simulated four-GPU server, without and with autogpu"
+	@echo "make demo-real  the same on this machine's idle GPUs; asks first"
+	@echo "make test       lint, types and all tests; sets itself up, takes some minutes"
+	@echo "make test-fast  the tests that need no TensorFlow"
+	@echo "make docs       write the generated pages again"
+
+demo: $(VENV)/ready
+	@$(RUN) -m demo
+
+demo-real: $(VENV)/ready
+	@$(RUN) -m demo.real
+
+test: lint
+	$(RUN) -m pytest
+
+test-fast: $(VENV)/ready
+	$(RUN) -m pytest -m "not tensorflow"
+
+lint: $(VENV)/ready
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) -m autogpu.policy.reference --check
+
+docs: $(VENV)/ready
+	$(RUN) -m autogpu.policy.reference
+
+$(VENV)/ready: pyproject.toml
+	@echo "setting up $(VENV) (once, about half a minute)" >&2
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "autogpu is developed on Python 3.9 or later: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable . --group test --group lint --group typing
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .cache dist

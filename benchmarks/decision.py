@@ -1,0 +1,164 @@
+"""What a decision costs, and what TensorFlow's start costs with autogpu over without.
+
+    python benchmarks/decision.py [--runs N] [--json]
+
+On eight simulated GPUs, and each ratio within one run of this command:
+
+* the whole decision in a fresh process (policy, reading, ranking, the environment written) against nvitop's
+  ``select_devices`` and against reading the same values with bare pynvml, as whole processes;
+* ``import tensorflow`` and the first tensor on a GPU, measured inside the process, with autogpu and with AUTOGPU=0.
+
+The commands take turns, so that a machine whose speed drifts slows all of them; medians are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests import environments  # noqa: E402
+from tests.gpusim import Gpu, Server  # noqa: E402
+
+GOALS = {"decision / nvitop": 0.5, "import tensorflow": 1.02, "first context": 1.10}
+
+AUTOGPU = """
+import os
+from pathlib import Path
+from autogpu import policy
+from autogpu.activation import Activation
+resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
+Activation(resolved, os.environ, None).imported()
+assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+"""
+
+NVITOP = """
+from nvitop import select_devices
+assert select_devices(format="uuid", max_count=1)
+"""
+
+PYNVML = """
+import pynvml as nvml
+nvml.nvmlInit()
+for index in range(nvml.nvmlDeviceGetCount()):
+    gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+    nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetPciInfo(gpu)
+    nvml.nvmlDeviceGetMemoryInfo(gpu), nvml.nvmlDeviceGetSamples(gpu, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+    nvml.nvmlDeviceGetComputeRunningProcesses(gpu), nvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)
+    nvml.nvmlDeviceGetComputeMode(gpu)
+"""
+
+TENSORFLOW = """
+import time
+start = time.perf_counter()
+import tensorflow as tf
+imported = time.perf_counter()
+with tf.device("/GPU:0"):
+    tf.zeros((8, 8)) + 1
+print("seconds", imported - start, time.perf_counter() - imported)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: 15)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    options = parser.parse_args()
+
+    say("installing nvitop and TensorFlow where they are missing")
+    python = environments.tensorflow_with_autogpu()
+    nvitop = environments.environment(python.resolve(), ["nvitop"])
+    with tempfile.TemporaryDirectory() as folder, Server([Gpu()] * 8, folder=Path(folder)) as server:
+        decision = decisions(server, nvitop, options.runs)
+        start = tensorflow_start(server, python, options.runs)
+    report({**decision, **start}, as_json=options.json)
+
+
+def decisions(server: Server, python: Path, runs: int) -> dict[str, dict[str, float]]:
+    """Whole processes, in seconds, less nothing: a bare interpreter is a row of its own."""
+    programs = {"bare python": "pass", "pynvml": PYNVML, "autogpu": AUTOGPU, "nvitop": NVITOP}
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for turn in range(runs + 1):
+        say(f"decision, run {turn} of {runs}")
+        for name, program in programs.items():
+            begun = time.perf_counter()
+            done = server.run([str(python), "-c", program])
+            if done.returncode:
+                raise SystemExit(f"{name} failed:\n{done.stderr}")
+            if turn:  # the first fills caches
+                times[name].append(time.perf_counter() - begun)
+    return {
+        "decision / nvitop": ratio(times["autogpu"], times["nvitop"]),
+        "decision / pynvml": ratio(times["autogpu"], times["pynvml"]),
+        "decision / bare python": ratio(times["autogpu"], times["bare python"]),
+    }
+
+
+def tensorflow_start(server: Server, python: Path, runs: int) -> dict[str, dict[str, float]]:
+    """Inside the process: the import, then the first tensor, which makes the context."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for turn in range(runs + 1):
+        say(f"TensorFlow's start, run {turn} of {runs}")
+        order = ["1", "0"] if turn % 2 else ["0", "1"]
+        for switch in order:
+            # One visible GPU for both: without autogpu TensorFlow would pay for a context on each of the eight.
+            environ = {
+                "AUTOGPU": switch,
+                "CUDA_VISIBLE_DEVICES": server.gpus[0].uuid,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            }
+            if switch == "1":
+                del environ["AUTOGPU"]
+            done = server.run([str(python), "-c", TENSORFLOW], environ=environ, timeout=300)
+            words = done.stdout.split()
+            if done.returncode or words[:1] != ["seconds"]:
+                raise SystemExit(f"TensorFlow failed:\n{done.stderr}")
+            if turn:
+                times.setdefault(("import tensorflow", switch), []).append(float(words[1]))
+                times.setdefault(("first context", switch), []).append(float(words[2]))
+    return {name: ratio(times[name, "1"], times[name, "0"]) for name in ("import tensorflow", "first context")}
+
+
+def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
+    """The median of the ratios pair by pair, and both medians in ms."""
+    pairs = [a / b for a, b in zip(ours, theirs)]
+    return {
+        "ratio": statistics.median(pairs),
+        "ours_ms": statistics.median(ours) * 1000,
+        "theirs_ms": statistics.median(theirs) * 1000,
+    }
+
+
+def report(results: dict[str, dict[str, float]], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(results))
+        return
+    print(f"{'':24}{'ratio':>8}{'goal':>8}{'ours':>12}{'theirs':>12}")
+    for name, row in results.items():
+        goal = f"{GOALS[name]:.2f}" if name in GOALS else ""
+        print(f"{name:24}{row['ratio']:8.3f}{goal:>8}{row['ours_ms']:9.1f} ms{row['theirs_ms']:9.1f} ms")
+
+
+def say(message: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
+    elif "run" not in message:
+        print(message, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    for name in [name for name in os.environ if name.startswith(("AUTOGPU", "CUDA_"))]:
+        del os.environ[name]
+    try:
+        main()
+    except (KeyboardInterrupt, subprocess.TimeoutExpired) as error:
+        raise SystemExit(f"stopped: {error or 'interrupted'}") from None

@@ -1,0 +1,1 @@
+"""What autogpu changes, shown: the same script twice at once, without and with autogpu."""

@@ -1,0 +1,92 @@
+"""What two jobs did to a server, told from the driver's log. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Iterable, Sequence
+
+from tests.gpusim import Call
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Both jobs in one of the two runs.
+
+    Attributes:
+        exit_statuses: Of the jobs, in the order they were started.
+        most_bytes: By GPU, the most that both jobs together held on it.
+        working_gpus: For each job, the GPUs on which it allocated memory for its work.
+        context_gpus: For each job, the GPUs on which it opened a context.
+        refused: How often the driver had to refuse memory.
+        lines: What autogpu said.
+    """
+
+    exit_statuses: tuple[int, ...]
+    most_bytes: tuple[int, ...]
+    working_gpus: tuple[frozenset[int], ...]
+    context_gpus: tuple[frozenset[int], ...]
+    refused: int
+    lines: tuple[str, ...]
+
+
+def phase(
+    calls: Sequence[Call], pids: Sequence[int], statuses: Sequence[int], gpu_count: int, errors: Iterable[str]
+) -> Phase:
+    """Read one run out of the driver's log; ``errors`` are the jobs' stderr."""
+    held: dict[int, int] = defaultdict(int)
+    most = [0] * gpu_count
+    working: dict[int, set[int]] = {pid: set() for pid in pids}
+    contexts: dict[int, set[int]] = {pid: set() for pid in pids}
+    for call in calls:
+        if call.pid not in contexts or call.gpu is None:
+            continue
+        if call.call in ("context", "allocate"):
+            held[call.gpu] += call.bytes or 0
+            most[call.gpu] = max(most[call.gpu], held[call.gpu])
+            (contexts if call.call == "context" else working)[call.pid].add(call.gpu)
+        elif call.call in ("context_end", "free"):
+            held[call.gpu] -= call.bytes or 0
+    return Phase(
+        exit_statuses=tuple(statuses),
+        most_bytes=tuple(most),
+        working_gpus=tuple(frozenset(working[pid]) for pid in pids),
+        context_gpus=tuple(frozenset(contexts[pid]) for pid in pids),
+        refused=sum(call.call == "refused" and call.pid in contexts for call in calls),
+        lines=tuple(line for error in errors for line in error.splitlines() if line.startswith("autogpu: ")),
+    )
+
+
+def sentence(before: Phase, after: Phase, busy: Iterable[int]) -> str:
+    """What happened, for somebody who has never heard of any of this; every word follows from the log."""
+    busy = set(busy)
+    return f"Without autogpu {_deeds(before, busy)}. With it {_deeds(after, busy)}."
+
+
+def _deeds(run: Phase, busy: set[int]) -> str:
+    worked = set().union(*run.working_gpus)
+    opened = set().union(*run.context_gpus)
+    count = sum(len(gpus) for gpus in run.working_gpus)
+    if len(worked) == 1 and len(run.working_gpus) > 1:
+        where = f"both jobs worked on GPU {next(iter(worked))}"
+    elif len(worked) == count:
+        where = "each job had a GPU to itself ({})".format(" and ".join(f"GPU {gpu}" for gpu in sorted(worked)))
+    else:
+        where = "the jobs worked on {}".format(" and ".join(f"GPU {gpu}" for gpu in sorted(worked)))
+    parts = [where + (", where a colleague's job was running" if worked & busy else "")]
+    parts.append(f"took {sum(run.most_bytes) / GIB:.1f} GiB in all")
+    trespassed = sorted((opened & busy) - worked)
+    if trespassed:
+        parts.append(f"opened contexts on colleagues' {_names(trespassed)} as well")
+    elif not opened & busy:
+        parts.append("left the colleagues' GPUs alone")
+    failed = sum(status != 0 for status in run.exit_statuses)
+    if failed:
+        parts.append("one of them failed" if failed == 1 else f"{failed} of them failed")
+    return ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _names(gpus: Sequence[int]) -> str:
+    return "GPU " + str(gpus[0]) if len(gpus) == 1 else "GPUs " + " and ".join(map(str, gpus))
