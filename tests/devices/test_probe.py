@@ -1,0 +1,180 @@
+"""The driver is read from outside the process, and nothing that it does hurts the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.gpusim import Gpu, Server
+
+GIB = 1 << 30
+
+# The reader prints an Inventory as Python source; the test evaluates it to the value again.
+READ = """
+import os, sys
+from autogpu.devices import probe
+print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
+"""
+
+
+def read(server, deadline_s=30.0, program=READ):
+    from autogpu.devices.model import Device, Inventory, Process, Unreadable  # noqa: F401  (for eval)
+
+    done = server.run([sys.executable, "-c", program, str(deadline_s)])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return eval(done.stdout)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    def running(*gpus, **faults):
+        return Server(gpus, folder=tmp_path, **faults)
+
+    return running
+
+
+def test_every_reading_arrives(machine):
+    described = Gpu(
+        name="NVIDIA A100",
+        memory="40GiB",
+        used="1GiB",
+        processes={4242: "2GiB"},
+        graphics={17: "0.25GiB"},
+        utilization=93,
+        compute_mode="exclusive_process",
+    )
+    with machine(described) as server:
+        inventory = read(server)
+        (device,) = inventory.devices
+        assert (device.uuid, device.index, device.name) == (server.gpus[0].uuid, 0, "NVIDIA A100")
+    assert device.memory_total_bytes == 40 * GIB
+    assert device.memory_free_bytes == int(36.75 * GIB)
+    assert device.utilization_percent == 93
+    assert [(p.pid, p.memory_used_bytes) for p in device.compute_processes] == [(4242, 2 * GIB)]
+    assert [p.pid for p in device.graphics_processes] == [17]
+    assert (device.compute_mode, device.mig_enabled) == ("exclusive_process", False)
+    assert (inventory.failure, inventory.driver_version) == (None, "550.54.15")
+
+
+def test_a_pause_between_two_batches_is_not_idleness(machine):
+    with machine(Gpu(utilization_samples=[90, 90, 90, 90, 0])) as server:
+        assert read(server).devices[0].utilization_percent == 72
+
+
+@pytest.mark.parametrize(
+    ("reading", "field"),
+    [
+        ("memory", "memory_total_bytes"),
+        ("processes", "compute_processes"),
+        ("graphics_processes", "graphics_processes"),
+        ("compute_mode", "compute_mode"),
+        ("pci", "pci_bus_id"),
+    ],
+)
+def test_a_reading_that_is_not_supported_is_missing_and_the_others_stand(machine, reading, field):
+    with machine(Gpu(unsupported=[reading], name="A"), Gpu(name="B")) as server:
+        first, second = read(server).devices
+    assert getattr(first, field) is None
+    assert getattr(second, field) is not None
+    assert first.name == "A"
+
+
+def test_without_samples_the_momentary_utilization_counts(machine):
+    with machine(Gpu(unsupported=["samples"], utilization_samples=[0, 0, 80])) as server:
+        assert read(server).devices[0].utilization_percent == 80
+
+
+def test_without_any_utilization_it_is_unknown(machine):
+    with machine(Gpu(unsupported=["samples", "utilization"])) as server:
+        assert read(server).devices[0].utilization_percent is None
+
+
+@pytest.mark.parametrize("error", ["GPU_IS_LOST", "NO_PERMISSION"])
+def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine, error):
+    with machine(Gpu(), Gpu(nvml=error), Gpu()) as server:
+        inventory = read(server)
+    assert [device.index for device in inventory.devices] == [0, 2]
+    assert [lost.index for lost in inventory.unreadable] == [1]
+    assert inventory.unreadable[0].reason
+
+
+@pytest.mark.parametrize(
+    ("error", "is_driverless"),
+    [("DRIVER_NOT_LOADED", True), ("LIB_RM_VERSION_MISMATCH", False), ("UNKNOWN", False)],
+)
+def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, is_driverless):
+    with machine(Gpu(), nvml=error) as server:
+        inventory = read(server)
+    assert inventory.devices == ()
+    assert inventory.failure.startswith("NVML says: ")
+    assert inventory.is_driverless is is_driverless
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a driver")
+def test_no_library_is_a_machine_without_gpu():
+    done = subprocess.run(
+        [sys.executable, "-c", READ + "\n", "30"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "is_driverless=True" in done.stdout
+
+
+def test_a_driver_that_crashes_takes_only_the_probe_along(machine):
+    with machine(Gpu(), nvml="crash") as server:
+        assert read(server).failure == "the process that reads NVML ended with signal 6"
+
+
+def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
+    program = """
+        import os, sys, time
+        from autogpu.devices import probe
+        probe_ = probe.start(os.environ)
+        before = time.monotonic()
+        print(repr((probe_.result(float(sys.argv[1])), time.monotonic() - before, probe_._process.pid)))
+    """
+    with machine(Gpu(), nvml="hang") as server:
+        inventory, waited_s, pid = read(server, 0.5, textwrap.dedent(program))
+        # The hung process has no test for its parent's end; SIGKILL at the parent's exit is what ends it.
+        deadline = time.monotonic() + 10
+        while _is_running(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert inventory is None
+    assert 0.3 < waited_s < 5
+    assert not _is_running(pid)
+
+
+def test_where_python_is_embedded_the_driver_is_read_in_a_thread(machine):
+    program = """
+        import os, sys
+        sys.executable = "/usr/bin/uwsgi"
+        from autogpu.devices import probe
+        print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
+    """
+    with machine(Gpu(), Gpu()) as server:
+        assert len(read(server, program=textwrap.dedent(program)).devices) == 2
+
+
+def test_the_process_itself_never_imports_pynvml(machine):
+    program = READ + "assert 'pynvml' not in sys.modules\n"
+    with machine(Gpu()) as server:
+        read(server, program=program)
+
+
+def _is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_gpu_that_hangs_is_named_and_the_others_stand(machine):
+    with machine(Gpu(), Gpu(nvml="hang"), Gpu()) as server:
+        inventory = read(server)
+    assert [device.index for device in inventory.devices] == [0, 2]
+    assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]

@@ -1,0 +1,12 @@
+"""A simulated GPU server: unmodified TensorFlow and NVML tools believe in the GPUs that a fleet describes.
+
+``gpusim.h`` says what is simulated and what it can't tell. From a shell: ``python -m tests.gpusim --help``.
+"""
+
+from __future__ import annotations
+
+from tests.gpusim.build import BuildError
+from tests.gpusim.fleet import Fleet, FleetError, Gpu, read_fleet
+from tests.gpusim.server import Call, Server
+
+__all__ = ["BuildError", "Call", "Fleet", "FleetError", "Gpu", "Server", "read_fleet"]

@@ -1,0 +1,145 @@
+"""``python -m tests.gpusim``: one command on a simulated GPU server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NoReturn, Sequence
+
+from tests.gpusim.build import BuildError
+from tests.gpusim.fleet import FleetError, read_fleet
+from tests.gpusim.server import lay_out, with_libraries_in_front, write_fleet
+
+DEFAULT_FLEET = Path(__file__).resolve().parent / "lab.toml"
+SECONDS_BETWEEN_LOOKS = 0.2
+WRONG_USAGE, NOT_STARTED, NOT_FOUND = 2, 126, 127
+HELP = """\
+Run a command on a machine with simulated NVIDIA GPUs. Unmodified TensorFlow and NVML tools believe in them:
+memory rises as programs allocate and falls when they end. Kernels are accepted and never run, so every number
+that a program computes is garbage.
+"""
+EXAMPLE = f"""\
+example:
+  # four different GPUs, two of them busy
+  python -m tests.gpusim -- python -c "import tensorflow as tf; print(tf.config.list_physical_devices('GPU'))"
+
+  # your own machine; edit my-lab.toml while train.py runs, and the load of others moves
+  cp {os.path.relpath(DEFAULT_FLEET)} my-lab.toml
+  python -m tests.gpusim --fleet my-lab.toml --log calls.jsonl -- python train.py
+
+  # several programs on one server: start a shell on it
+  python -m tests.gpusim --fleet my-lab.toml -- bash
+
+The command's exit status, signals and input and output are its own.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Lay the server out and become the command; returns only where that fails."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpusim",
+        description=HELP,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--fleet", type=Path, default=DEFAULT_FLEET, metavar="FILE", help="the machine, as TOML")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="keep what the driver was asked, as JSON lines")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run, and its arguments"
+    )
+    options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("no command: python -m tests.gpusim -- python train.py")
+    if options.log is not None and options.log.exists() and not options.log.is_file():
+        parser.error(f"--log: {options.log} is not a plain file")
+    try:
+        fleet = read_fleet(options.fleet)
+    except (FleetError, OSError) as error:
+        return _fail(f"gpusim: {error}", WRONG_USAGE)
+    folder = Path(tempfile.mkdtemp(prefix="gpusim-"))
+    folder.chmod(0o755)
+    try:
+        environ = lay_out(fleet, folder, (options.log or folder / "gpusim.log").resolve())
+    except (BuildError, OSError) as error:
+        shutil.rmtree(folder)
+        return _fail(str(error), NOT_STARTED)
+    _start_attendant(options.fleet.resolve(), folder)
+    return _become(command, {**os.environ, **with_libraries_in_front(environ, os.environ)})
+
+
+def _become(command: Sequence[str], environ: dict[str, str]) -> int:
+    # The command takes this process's place and not a child's: so its exit status, its signals, its terminal
+    # and its pid are those that whoever started us sees.
+    try:
+        os.execvpe(command[0], list(command), environ)
+    except FileNotFoundError:
+        return _fail(f"gpusim: {command[0]}: no such command", NOT_FOUND)
+    except OSError as error:
+        return _fail(f"gpusim: {command[0]}: {error.strerror}", NOT_STARTED)
+
+
+def _start_attendant(fleet_file: Path, folder: Path) -> None:
+    """Start the process that passes on what is edited, and tidies up after the command.
+
+    It is nobody's child: the command must not meet a child that it doesn't know.
+    """
+    seen = fleet_file.stat().st_mtime_ns
+    served = os.getpid()
+    middle = os.fork()
+    if middle:
+        os.waitpid(middle, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    # Whoever reads the command's output must not wait for us. Complaints about an edit still go to stderr.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    _attend(served, fleet_file, seen, folder)
+
+
+def _attend(served: int, fleet_file: Path, seen: int, folder: Path) -> NoReturn:
+    try:
+        while not _ends_within(served, SECONDS_BETWEEN_LOOKS):
+            try:
+                edited = fleet_file.stat().st_mtime_ns
+                if edited != seen:
+                    seen = edited
+                    write_fleet(read_fleet(fleet_file), folder)
+            except (FleetError, OSError) as error:
+                print(f"gpusim: {error}; the fleet stays as it was", file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _ends_within(pid: int, seconds: float) -> bool:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except (AttributeError, OSError):
+        # No pidfd on this kernel: look at the end of the wait instead.
+        time.sleep(seconds)
+        return not Path(f"/proc/{pid}").exists()
+    try:
+        return bool(select.select([process], [], [], seconds)[0])
+    finally:
+        os.close(process)
+
+
+def _fail(message: str, status: int) -> int:
+    print(message, file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

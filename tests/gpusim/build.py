@@ -1,0 +1,83 @@
+"""Compiles the simulation on first use, with the C compiler of the machine."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.environments import CACHE
+
+SOURCES = Path(__file__).resolve().parent
+LIBRARY = "libgpusim.so"
+# The names that programs ask for: NVIDIA's driver and NVML, then the CUDA 12, 11 and 10 libraries that the
+# TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once.
+NAMES = (
+    *("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"),
+    *("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcusolver.so.11"),
+    *("libcusparse.so.12", "libcurand.so.10", "libnvrtc.so.12", "libnvJitLink.so.12", "libcupti.so.12"),
+    *("libcudart.so.11.0", "libcublas.so.11", "libcublasLt.so.11", "libcufft.so.10", "libcusolver.so.10"),
+    *("libcusparse.so.11", "libcupti.so.11.2", "libcupti.so.11.8"),
+    *("libcudart.so.10.0", "libcublas.so.10.0", "libcufft.so.10.0", "libcusolver.so.10.0"),
+    *("libcusparse.so.10.0", "libcurand.so.10.0", "libcupti.so.10.0"),
+    *("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so.7"),
+)
+FLAGS = (
+    *("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared"),
+    # TensorFlow exports cu*, cuda* and nvml* names of its own: ours must find each other and nobody else's.
+    *("-fvisibility=hidden", "-Wl,-Bsymbolic"),
+    # A program may close the library while a thread of ours still waits in it.
+    "-Wl,-z,nodelete",
+)
+
+
+class BuildError(RuntimeError):
+    """The simulation can't be compiled; says what to do about it."""
+
+
+def build() -> Path:
+    """The folder with the libraries, for ``LD_LIBRARY_PATH``; compiled when the sources have changed.
+
+    Raises:
+        BuildError: There is no C compiler, or it fails.
+    """
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    folder = CACHE / "gpusim" / _digest(compiler)
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _compile(compiler, folder)
+    return folder
+
+
+def _digest(compiler: list[str]) -> str:
+    digest = hashlib.sha256(repr((compiler, FLAGS, NAMES, platform.machine())).encode())
+    for source in sorted(SOURCES.glob("*.[ch]")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(compiler: list[str], folder: Path) -> None:
+    if shutil.which(compiler[0]) is None:
+        raise BuildError(f"gpusim: no C compiler: {compiler[0]} not found; install gcc or name one in CC")
+    # Made beside its place and then moved there, so that a folder that exists is complete.
+    making = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
+    sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
+    command = [*compiler, *FLAGS, "-o", str(making / LIBRARY), *sources, "-lpthread", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        shutil.rmtree(making)
+        raise BuildError(f"gpusim: {shlex.join(command)} failed:\n{done.stderr}")
+    for name in NAMES:
+        (making / name).symlink_to(LIBRARY)
+    making.chmod(0o755)
+    making.rename(folder)

@@ -1,0 +1,200 @@
+/* The machine as a file describes it: `key = value` lines, `[gpu]` before those of each GPU.
+
+   fleet.py writes that file and has checked it, so that this reader can be short. It is replaced as a whole,
+   never edited in place. */
+#include "gpusim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+static const struct {
+  const char *name;
+  Reading reading;
+} READINGS[] = {
+    {"name", READING_NAME},
+    {"uuid", READING_UUID},
+    {"pci", READING_PCI},
+    {"memory", READING_MEMORY},
+    {"utilization", READING_UTILIZATION},
+    {"samples", READING_SAMPLES},
+    {"processes", READING_PROCESSES},
+    {"graphics_processes", READING_GRAPHICS_PROCESSES},
+    {"process_memory", READING_PROCESS_MEMORY},
+    {"compute_mode", READING_COMPUTE_MODE},
+    {"temperature", READING_TEMPERATURE},
+    {"power", READING_POWER},
+};
+
+static unsigned readings_from(char *text) {
+  unsigned set = 0;
+  char *rest = text;
+  for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    for (size_t i = 0; i < sizeof READINGS / sizeof *READINGS; i++) {
+      if (strcmp(word, READINGS[i].name) == 0) {
+        set |= READINGS[i].reading;
+      }
+    }
+  }
+  return set;
+}
+
+/* "4242:2147483648,4243:1048576" */
+static void read_holdings(Holdings *holdings, char *text) {
+  char *rest = text;
+  for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    unsigned pid;
+    unsigned long long bytes;
+    if (holdings->count < MAX_OTHERS && sscanf(word, "%u:%llu", &pid, &bytes) == 2) {
+      holdings->holding[holdings->count++] = (Holding){pid, bytes};
+    }
+  }
+}
+
+static void read_samples(Gpu *gpu, char *text) {
+  char *rest = text;
+  for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    if (gpu->sample_count < MAX_SAMPLES) {
+      gpu->samples[gpu->sample_count++] = (unsigned)atoi(word);
+    }
+  }
+}
+
+static void read_uuid(Gpu *gpu, const char *text) {
+  snprintf(gpu->uuid, sizeof gpu->uuid, "%s", text);
+  int digits = 0;
+  for (const char *c = text + strlen("GPU-"); *c && digits < 32; c++) {
+    if (*c == '-') {
+      continue;
+    }
+    char digit[2] = {*c, 0};
+    gpu->uuid_bytes[digits / 2] = (uint8_t)(gpu->uuid_bytes[digits / 2] << 4 | strtoul(digit, NULL, 16));
+    digits++;
+  }
+}
+
+static int compute_mode_from(const char *text) {
+  if (strcmp(text, "exclusive_process") == 0) {
+    return MODE_EXCLUSIVE_PROCESS;
+  }
+  return strcmp(text, "prohibited") == 0 ? MODE_PROHIBITED : MODE_DEFAULT;
+}
+
+static void read_gpu_key(Gpu *gpu, const char *key, char *value) {
+  if (strcmp(key, "name") == 0) {
+    snprintf(gpu->name, sizeof gpu->name, "%s", value);
+  } else if (strcmp(key, "uuid") == 0) {
+    read_uuid(gpu, value);
+  } else if (strcmp(key, "pci") == 0) {
+    sscanf(value, "%x:%x:%x", &gpu->pci_domain, &gpu->pci_bus, &gpu->pci_device);
+  } else if (strcmp(key, "memory_bytes") == 0) {
+    gpu->memory_bytes = strtoull(value, NULL, 10);
+  } else if (strcmp(key, "used_bytes") == 0) {
+    gpu->used_bytes = strtoull(value, NULL, 10);
+  } else if (strcmp(key, "processes") == 0) {
+    read_holdings(&gpu->compute, value);
+  } else if (strcmp(key, "graphics") == 0) {
+    read_holdings(&gpu->graphics, value);
+  } else if (strcmp(key, "utilization_samples") == 0) {
+    read_samples(gpu, value);
+  } else if (strcmp(key, "compute_capability") == 0) {
+    sscanf(value, "%d.%d", &gpu->major, &gpu->minor);
+  } else if (strcmp(key, "multiprocessors") == 0) {
+    gpu->multiprocessors = atoi(value);
+  } else if (strcmp(key, "speed") == 0) {
+    gpu->speed = atoi(value);
+  } else if (strcmp(key, "compute_mode") == 0) {
+    gpu->compute_mode = compute_mode_from(value);
+  } else if (strcmp(key, "nvml_fault") == 0) {
+    gpu->nvml_fault = atoi(value);
+  } else if (strcmp(key, "hide_processes") == 0) {
+    gpu->hide_processes = atoi(value);
+  } else if (strcmp(key, "unsupported") == 0) {
+    gpu->unsupported = readings_from(value);
+  }
+}
+
+static void read_fleet_key(Fleet *fleet, const char *key, const char *value) {
+  if (strcmp(key, "driver") == 0) {
+    snprintf(fleet->driver, sizeof fleet->driver, "%s", value);
+  } else if (strcmp(key, "cuda_version") == 0) {
+    fleet->cuda_version = atoi(value);
+  } else if (strcmp(key, "cudnn_version") == 0) {
+    fleet->cudnn_version = atoi(value);
+  } else if (strcmp(key, "context_bytes") == 0) {
+    fleet->context_bytes = strtoull(value, NULL, 10);
+  } else if (strcmp(key, "nvml_fault") == 0) {
+    fleet->nvml_fault = atoi(value);
+  } else if (strcmp(key, "cuda_fault") == 0) {
+    fleet->cuda_fault = atoi(value);
+  }
+}
+
+static Fleet *read_fleet(const char *path) {
+  FILE *file = fopen(path, "re");
+  if (!file) {
+    give_up("cannot read the fleet", path);
+  }
+  Fleet *fleet = calloc(1, sizeof *fleet);
+  Gpu *gpu = NULL;
+  char line[8192];
+  while (fgets(line, sizeof line, file)) {
+    line[strcspn(line, "\n")] = 0;
+    if (strcmp(line, "[gpu]") == 0 && fleet->gpu_count < MAX_GPUS) {
+      gpu = &fleet->gpu[fleet->gpu_count++];
+      continue;
+    }
+    char *value = strstr(line, " = ");
+    if (!value) {
+      continue;
+    }
+    *value = 0;
+    value += strlen(" = ");
+    if (gpu) {
+      read_gpu_key(gpu, line, value);
+    } else {
+      read_fleet_key(fleet, line, value);
+    }
+  }
+  fclose(file);
+  return fleet;
+}
+
+static bool is_same_file(const struct stat *a, const struct stat *b) {
+  return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+         a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+const Fleet *fleet_now(void) {
+  static const Fleet NO_GPUS;
+  static const Fleet *latest;
+  static struct stat latest_file;
+
+  const char *path = process_path(PATH_FLEET);
+  if (!path) {
+    return &NO_GPUS;
+  }
+  process_lock();
+  struct stat file;
+  if (stat(path, &file) == 0 && !(latest && is_same_file(&file, &latest_file))) {
+    Fleet *fleet = read_fleet(path);
+    /* Devices can't come or go under a running process: it has counted them. The snapshot before is not
+       freed, since another thread may be reading it; fleets change a few times in a test. */
+    if (!latest || latest->gpu_count == fleet->gpu_count) {
+      latest = fleet;
+    }
+    latest_file = file;
+  }
+  if (!latest) {
+    give_up("cannot read the fleet", path);
+  }
+  const Fleet *now = latest;
+  process_unlock();
+  return now;
+}
+
+unsigned gpu_utilization(const Gpu *gpu) {
+  return gpu->sample_count ? gpu->samples[gpu->sample_count - 1] : 0;
+}

@@ -1,0 +1,239 @@
+/* Who has how much memory on which GPU: one file that all processes map, a row for each process.
+
+   A process that ended leaves its row behind; whoever looks next clears it. So memory comes back after an
+   exit, a crash and SIGKILL alike. */
+#include "gpusim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_PROCESSES 1024
+
+typedef struct {
+  uint32_t pid;        /* 0: the row is free */
+  uint64_t start_time; /* pids are used again; a pid with its start time is not */
+  uint32_t contexts[MAX_GPUS];
+  uint64_t bytes[MAX_GPUS];
+} Row;
+
+static Row *rows;
+static Row *own_row;
+static int ledger_file = -1;
+
+void ledger_forget_after_fork(void) {
+  own_row = NULL;
+}
+
+/* The 22nd field of /proc/PID/stat; 0 for a process that has ended, reaped or not. */
+static uint64_t start_time_of(uint32_t pid) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%u/stat", pid);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return 0;
+  }
+  char text[1024];
+  ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) {
+    return 0;
+  }
+  text[length] = 0;
+  /* The second field is the program's name in brackets, which may hold anything, brackets too. */
+  char *field = strrchr(text, ')');
+  if (!field || field[2] == 'Z' || field[2] == 'X') {
+    return 0;
+  }
+  for (int number = 2; number < 22 && field; number++) {
+    field = strchr(field + 1, ' ');
+  }
+  return field ? strtoull(field, NULL, 10) : 0;
+}
+
+static void clear_rows_of_the_dead(void) {
+  for (int i = 0; i < MAX_PROCESSES; i++) {
+    if (rows[i].pid && start_time_of(rows[i].pid) != rows[i].start_time) {
+      memset(&rows[i], 0, sizeof rows[i]);
+    }
+  }
+}
+
+/* The file is opened for each use: a lock of flock() belongs to the open file, which a fork would share. */
+static void open_ledger(void) {
+  process_lock();
+  const char *path = process_path(PATH_STATE);
+  ledger_file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  if (ledger_file < 0) {
+    give_up("cannot open the ledger", path);
+  }
+  while (flock(ledger_file, LOCK_EX) != 0) {
+    if (errno != EINTR) {
+      give_up("cannot lock the ledger", path);
+    }
+  }
+  if (!rows) {
+    size_t size = MAX_PROCESSES * sizeof(Row);
+    struct stat status;
+    if (fstat(ledger_file, &status) != 0 ||
+        ((size_t)status.st_size < size && ftruncate(ledger_file, (off_t)size) != 0)) {
+      give_up("cannot grow the ledger", path);
+    }
+    rows = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, ledger_file, 0);
+    if (rows == MAP_FAILED) {
+      give_up("cannot map the ledger", path);
+    }
+  }
+  clear_rows_of_the_dead();
+}
+
+static void close_ledger(void) {
+  flock(ledger_file, LOCK_UN);
+  close(ledger_file);
+  process_unlock();
+}
+
+/* This process's row, new at its first use; NULL when all are taken. */
+static Row *row_of_this_process(void) {
+  if (own_row) {
+    return own_row;
+  }
+  uint32_t pid = (uint32_t)getpid();
+  Row *free_row = NULL;
+  for (int i = 0; i < MAX_PROCESSES; i++) {
+    /* Our pid on a row we didn't write: exec() replaced the program that did, and its CUDA with it. */
+    if (rows[i].pid == pid) {
+      free_row = &rows[i];
+      break;
+    }
+    if (!rows[i].pid && !free_row) {
+      free_row = &rows[i];
+    }
+  }
+  if (free_row) {
+    memset(free_row, 0, sizeof *free_row);
+    free_row->pid = pid;
+    free_row->start_time = start_time_of(pid);
+  }
+  own_row = free_row;
+  return own_row;
+}
+
+static uint64_t sum_of(const Holdings *holdings) {
+  uint64_t sum = 0;
+  for (int i = 0; i < holdings->count; i++) {
+    sum += holdings->holding[i].bytes;
+  }
+  return sum;
+}
+
+static uint64_t used_bytes_in_open_ledger(const Gpu *gpu, int index) {
+  uint64_t used = gpu->used_bytes + sum_of(&gpu->compute) + sum_of(&gpu->graphics);
+  for (int i = 0; i < MAX_PROCESSES; i++) {
+    used += rows[i].pid ? rows[i].bytes[index] : 0;
+  }
+  return used;
+}
+
+static bool somebody_else_computes_on(const Gpu *gpu, int index) {
+  for (int i = 0; i < MAX_PROCESSES; i++) {
+    if (rows[i].pid && rows[i].pid != (uint32_t)getpid() && rows[i].contexts[index]) {
+      return true;
+    }
+  }
+  return gpu->compute.count > 0;
+}
+
+static Grant take_from_open_ledger(int index, uint64_t bytes, unsigned contexts) {
+  const Gpu *gpu = &fleet_now()->gpu[index];
+  if (used_bytes_in_open_ledger(gpu, index) + bytes > gpu->memory_bytes) {
+    return NO_ROOM;
+  }
+  Row *row = row_of_this_process();
+  if (!row) {
+    return NO_ROOM;
+  }
+  row->bytes[index] += bytes;
+  row->contexts[index] += contexts;
+  return GRANTED;
+}
+
+Grant ledger_take(int index, uint64_t bytes) {
+  open_ledger();
+  Grant grant = take_from_open_ledger(index, bytes, 0);
+  close_ledger();
+  return grant;
+}
+
+Grant ledger_open_context(int index, uint64_t bytes) {
+  open_ledger();
+  const Gpu *gpu = &fleet_now()->gpu[index];
+  Grant grant = NOT_FOR_YOU;
+  bool is_forbidden = gpu->compute_mode == MODE_PROHIBITED ||
+                      (gpu->compute_mode == MODE_EXCLUSIVE_PROCESS && somebody_else_computes_on(gpu, index));
+  if (!is_forbidden) {
+    grant = take_from_open_ledger(index, bytes, 1);
+  }
+  close_ledger();
+  return grant;
+}
+
+static void give_back(int index, uint64_t bytes, unsigned contexts) {
+  open_ledger();
+  if (own_row) {
+    own_row->bytes[index] -= bytes;
+    own_row->contexts[index] -= contexts;
+  }
+  close_ledger();
+}
+
+void ledger_give_back(int index, uint64_t bytes) {
+  give_back(index, bytes, 0);
+}
+
+void ledger_close_context(int index, uint64_t bytes) {
+  give_back(index, bytes, 1);
+}
+
+uint64_t ledger_used_bytes(int index) {
+  const Gpu *gpu = &fleet_now()->gpu[index];
+  open_ledger();
+  uint64_t used = used_bytes_in_open_ledger(gpu, index);
+  close_ledger();
+  /* A fleet that changes can promise others more than is left. */
+  return used < gpu->memory_bytes ? used : gpu->memory_bytes;
+}
+
+/* Compute processes: other people's, then the live ones. Returns how many there are, listed or not. */
+int ledger_processes(int index, Holding *list, int capacity) {
+  const Holdings *others = &fleet_now()->gpu[index].compute;
+  int count = 0;
+  for (int i = 0; i < others->count; i++, count++) {
+    if (count < capacity) {
+      list[count] = others->holding[i];
+    }
+  }
+  open_ledger();
+  for (int i = 0; i < MAX_PROCESSES; i++) {
+    if (!rows[i].pid || !rows[i].contexts[index]) {
+      continue;
+    }
+    if (count < capacity) {
+      list[count] = (Holding){rows[i].pid, rows[i].bytes[index]};
+    }
+    count++;
+  }
+  close_ledger();
+  return count;
+}
+
+/* For the tests' server: what NVML would say if no fault kept it from saying anything. */
+API uint64_t gpusim_used_bytes(int index) {
+  return index >= 0 && index < fleet_now()->gpu_count ? ledger_used_bytes(index) : 0;
+}

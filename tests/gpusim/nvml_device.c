@@ -1,0 +1,246 @@
+/* NVML: the readings of one GPU. What has no key in the fleet follows from its load, or is a constant. */
+#include "gpusim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- identity ---- */
+
+API nvmlReturn nvmlDeviceGetName(nvmlDevice device, char *name, unsigned size) {
+  NEEDS_GPU(device, READING_NAME);
+  return nvml_copy_text(name, size, gpu->name);
+}
+
+API nvmlReturn nvmlDeviceGetUUID(nvmlDevice device, char *uuid, unsigned size) {
+  NEEDS_GPU(device, READING_UUID);
+  return nvml_copy_text(uuid, size, gpu->uuid);
+}
+
+API nvmlReturn nvmlDeviceGetIndex(nvmlDevice device, unsigned *index) {
+  NEEDS_GPU(device, READING_ANY);
+  *index = (unsigned)device - 1;
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetMinorNumber(nvmlDevice device, unsigned *number) {
+  return nvmlDeviceGetIndex(device, number);
+}
+
+typedef struct {
+  char legacy_id[16];
+  unsigned domain, bus, device, vendor_and_device, subsystem;
+  char id[32];
+} PciInfo;
+
+API nvmlReturn nvmlDeviceGetPciInfo_v3(nvmlDevice device, PciInfo *info) {
+  enum { SOME_NVIDIA_CARD = 0x1b0610de };
+  NEEDS_GPU(device, READING_PCI);
+  memset(info, 0, sizeof *info);
+  info->domain = gpu->pci_domain;
+  info->bus = gpu->pci_bus;
+  info->device = gpu->pci_device;
+  info->vendor_and_device = SOME_NVIDIA_CARD;
+  snprintf(info->legacy_id, sizeof info->legacy_id, "%04X:%02X:%02X.0", gpu->pci_domain & 0xffff,
+           gpu->pci_bus & 0xff, gpu->pci_device & 0xff);
+  snprintf(info->id, sizeof info->id, "%08X:%02X:%02X.0", gpu->pci_domain, gpu->pci_bus, gpu->pci_device);
+  return NVML_SUCCESS;
+}
+ALIAS(nvmlDeviceGetPciInfo_v2, nvmlDeviceGetPciInfo_v3);
+
+API nvmlReturn nvmlDeviceGetCudaComputeCapability(nvmlDevice device, int *major, int *minor) {
+  NEEDS_GPU(device, READING_ANY);
+  *major = gpu->major;
+  *minor = gpu->minor;
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetNumGpuCores(nvmlDevice device, unsigned *cores) {
+  NEEDS_GPU(device, READING_ANY);
+  *cores = (unsigned)gpu->multiprocessors * 128;
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetBrand(nvmlDevice device, int *brand) {
+  enum { UNKNOWN = 0, TESLA = 2, GEFORCE = 5, TITAN = 6 };
+  NEEDS_GPU(device, READING_ANY);
+  *brand = strstr(gpu->name, "GeForce") ? GEFORCE
+           : strstr(gpu->name, "TITAN") ? TITAN
+           : strstr(gpu->name, "Tesla") ? TESLA
+                                        : UNKNOWN;
+  return NVML_SUCCESS;
+}
+
+/* ---- memory ---- */
+
+typedef struct {
+  uint64_t total, free, used;
+} MemoryInfo;
+
+typedef struct {
+  unsigned version;
+  uint64_t total, reserved, free, used;
+} MemoryInfoV2;
+
+API nvmlReturn nvmlDeviceGetMemoryInfo(nvmlDevice device, MemoryInfo *info) {
+  NEEDS_GPU(device, READING_MEMORY);
+  uint64_t used = ledger_used_bytes((int)device - 1);
+  *info = (MemoryInfo){gpu->memory_bytes, gpu->memory_bytes - used, used};
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice device, MemoryInfoV2 *info) {
+  NEEDS_GPU(device, READING_MEMORY);
+  uint64_t used = ledger_used_bytes((int)device - 1);
+  *info = (MemoryInfoV2){info->version, gpu->memory_bytes, 0, gpu->memory_bytes - used, used};
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetBAR1MemoryInfo(nvmlDevice device, MemoryInfo *info) {
+  NEEDS_GPU(device, READING_MEMORY);
+  *info = (MemoryInfo){256 << 20, 250 << 20, 6 << 20};
+  return NVML_SUCCESS;
+}
+
+/* ---- load ---- */
+
+API nvmlReturn nvmlDeviceGetUtilizationRates(nvmlDevice device, unsigned rates[2]) {
+  enum { GPU = 0, MEMORY = 1 };
+  NEEDS_GPU(device, READING_UTILIZATION);
+  rates[GPU] = gpu_utilization(gpu);
+  rates[MEMORY] = gpu_utilization(gpu) / 2;
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetEncoderUtilization(nvmlDevice device, unsigned *percent, unsigned *period_us) {
+  NEEDS_GPU(device, READING_UTILIZATION);
+  *percent = 0;
+  *period_us = 1000000;
+  return NVML_SUCCESS;
+}
+ALIAS(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetEncoderUtilization);
+
+static unsigned temperature_of(const Gpu *gpu) {
+  return 35 + gpu_utilization(gpu) / 2;
+}
+
+API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, int sensor, unsigned *celsius) {
+  NEEDS_GPU(device, READING_TEMPERATURE);
+  *celsius = temperature_of(gpu);
+  return NVML_SUCCESS;
+}
+
+typedef struct {
+  unsigned version;
+  int sensor, celsius;
+} Temperature;
+
+API nvmlReturn nvmlDeviceGetTemperatureV(nvmlDevice device, Temperature *temperature) {
+  NEEDS_GPU(device, READING_TEMPERATURE);
+  temperature->celsius = (int)temperature_of(gpu);
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetPowerUsage(nvmlDevice device, unsigned *milliwatts) {
+  NEEDS_GPU(device, READING_POWER);
+  *milliwatts = 30000 + 2000 * gpu_utilization(gpu);
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetPerformanceState(nvmlDevice device, int *state) {
+  NEEDS_GPU(device, READING_ANY);
+  *state = gpu_utilization(gpu) ? 2 : 8;
+  return NVML_SUCCESS;
+}
+
+/* ---- modes ---- */
+
+API nvmlReturn nvmlDeviceGetComputeMode(nvmlDevice device, int *mode) {
+  NEEDS_GPU(device, READING_COMPUTE_MODE);
+  *mode = gpu->compute_mode;
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice device, unsigned *is_mig) {
+  *is_mig = 0;
+  return NVML_SUCCESS;
+}
+
+/* ---- constants ---- */
+
+#define CONSTANT(function, value)                                \
+  API nvmlReturn function(nvmlDevice device, unsigned *answer) { \
+    NEEDS_GPU(device, READING_ANY);                              \
+    *answer = (value);                                           \
+    return NVML_SUCCESS;                                         \
+  }
+
+CONSTANT(nvmlDeviceGetPersistenceMode, 0)
+CONSTANT(nvmlDeviceGetDisplayActive, 0)
+CONSTANT(nvmlDeviceGetDisplayMode, 0)
+CONSTANT(nvmlDeviceGetMaxMigDeviceCount, 0)
+CONSTANT(nvmlDeviceGetFanSpeed, 30)
+CONSTANT(nvmlDeviceGetEnforcedPowerLimit, 250000)
+CONSTANT(nvmlDeviceGetPowerManagementLimit, 250000)
+CONSTANT(nvmlDeviceGetCurrPcieLinkGeneration, 3)
+CONSTANT(nvmlDeviceGetMaxPcieLinkGeneration, 3)
+CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
+CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
+
+#define CONSTANT_OF_KIND(function, value)                                  \
+  API nvmlReturn function(nvmlDevice device, int kind, unsigned *answer) { \
+    NEEDS_GPU(device, READING_ANY);                                        \
+    *answer = (value);                                                     \
+    return NVML_SUCCESS;                                                   \
+  }
+
+CONSTANT_OF_KIND(nvmlDeviceGetClockInfo, 1500)
+CONSTANT_OF_KIND(nvmlDeviceGetMaxClockInfo, 1900)
+CONSTANT_OF_KIND(nvmlDeviceGetPcieThroughput, 0)
+
+/* ---- what these GPUs don't have; the function is there, since tools tell that from a driver too old ---- */
+
+#define NOT_SUPPORTED(function)                \
+  API nvmlReturn function(nvmlDevice device) { \
+    NEEDS_GPU(device, READING_ANY);            \
+    return NVML_ERROR_NOT_SUPPORTED;           \
+  }
+
+NOT_SUPPORTED(nvmlDeviceGetApplicationsClock)
+NOT_SUPPORTED(nvmlDeviceGetArchitecture)
+NOT_SUPPORTED(nvmlDeviceGetBoardId)
+NOT_SUPPORTED(nvmlDeviceGetComputeInstanceId)
+NOT_SUPPORTED(nvmlDeviceGetConfComputeMemSizeInfo)
+NOT_SUPPORTED(nvmlDeviceGetConfComputeProtectedMemoryUsage)
+NOT_SUPPORTED(nvmlDeviceGetCpuAffinity)
+NOT_SUPPORTED(nvmlDeviceGetCurrentClocksThrottleReasons)
+NOT_SUPPORTED(nvmlDeviceGetDetailedEccErrors)
+NOT_SUPPORTED(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
+NOT_SUPPORTED(nvmlDeviceGetDriverModel)
+NOT_SUPPORTED(nvmlDeviceGetDriverModel_v2)
+NOT_SUPPORTED(nvmlDeviceGetEccMode)
+NOT_SUPPORTED(nvmlDeviceGetFanSpeed_v2)
+NOT_SUPPORTED(nvmlDeviceGetFieldValues)
+NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo)
+NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
+NOT_SUPPORTED(nvmlDeviceGetGpuInstanceId)
+NOT_SUPPORTED(nvmlDeviceGetMaxCustomerBoostClock)
+NOT_SUPPORTED(nvmlDeviceGetMemoryErrorCounter)
+NOT_SUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
+NOT_SUPPORTED(nvmlDeviceGetMigMode)
+NOT_SUPPORTED(nvmlDeviceGetMultiGpuBoard)
+NOT_SUPPORTED(nvmlDeviceGetNumFans)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
+NOT_SUPPORTED(nvmlDeviceGetP2PStatus)
+NOT_SUPPORTED(nvmlDeviceGetPowerState)
+NOT_SUPPORTED(nvmlDeviceGetRemappedRows)
+NOT_SUPPORTED(nvmlDeviceGetRetiredPages)
+NOT_SUPPORTED(nvmlDeviceGetSerial)
+NOT_SUPPORTED(nvmlDeviceGetSupportedEventTypes)
+NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)
+NOT_SUPPORTED(nvmlDeviceGetTopologyCommonAncestor)
+NOT_SUPPORTED(nvmlDeviceGetTotalEccErrors)
+NOT_SUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
+NOT_SUPPORTED(nvmlDeviceGetVbiosVersion)
+NOT_SUPPORTED(nvmlDeviceGetVirtualizationMode)
