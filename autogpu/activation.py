@@ -47,6 +47,8 @@ def before_import(framework: str, started_with: str | None) -> None:
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
     """
     global _activation
+    if not sys.platform.startswith("linux"):
+        return  # no TensorFlow has CUDA there, WSL2 counts as Linux
     with _guard():
         resolved = policies.resolve(os.environ, script=_script(), working_directory=Path.cwd())
         for problem in resolved.problems:

@@ -10,13 +10,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from demo.story import GIB, Phase, phase, sentence
+from demo.screen import show
+from demo.story import Phase, phase
 from tests import environments
 from tests.gpusim import Gpu, Server
+from tests.gpusim.fleet import size_bytes
 
 SCRIPT = Path(__file__).with_name("train.py")
 JOBS = 2
@@ -28,28 +28,23 @@ LAB = (
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", processes={4243: "9GiB"}, utilization=88),
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB"),
 )
-BUSY = (0, 2)
 
 
 def main() -> int:
+    """Run the jobs twice and show both runs; 1 if a job failed with autogpu."""
     console, progress = Console(), Console(stderr=True)
-    with progress.status("setting up: TensorFlow (once: a minute, 2 GB) ..."):
-        plain = environments.environment(
-            environments.tensorflow().resolve(), on_top_of=environments.tensorflow(), with_autogpu=False
-        )
+    with progress.status("setting up: installing TensorFlow (once: about a minute, 2 GB) ..."):
+        python = environments.tensorflow()
+        plain = environments.environment(python.resolve(), on_top_of=python, with_autogpu=False)
         with_autogpu = environments.tensorflow_with_autogpu()
     with progress.status("two jobs at once, without autogpu ..."):
         without = run(plain)
     with progress.status("the same two jobs at once, with autogpu ..."):
         with_ = run(with_autogpu)
-    console.print(f"\nThe script: {SCRIPT.relative_to(Path.cwd()) if SCRIPT.is_relative_to(Path.cwd()) else SCRIPT}")
-    console.print("A plain Keras training; it says nothing about GPUs. Started twice at the same moment.\n")
-    console.print(table(without, with_))
-    if with_.lines:
-        console.print("\nWhat autogpu said:")
-        for line in with_.lines:
-            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\n[bold]{sentence(without, with_, BUSY)}[/bold]\n", soft_wrap=True)
+    console.print("\ndemo/train.py is a plain Keras training that says nothing about GPUs.")
+    console.print(f"It was started twice at the same moment, on a simulated server with {len(LAB)} GPUs of 11 GiB.\n")
+    before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]
+    show(console, before, [index for index, gpu in enumerate(LAB) if gpu.processes], without, with_)
     return 1 if any(with_.exit_statuses) else 0
 
 
@@ -61,48 +56,16 @@ def run(python: Path) -> Phase:
                 [str(python), str(SCRIPT)],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                cwd=folder,
                 environ={"TF_CPP_MIN_LOG_LEVEL": "3", "AUTOGPU_LEASE_DIR": folder},
             )
             for _ in range(JOBS)
         ]
         errors = [job.communicate(timeout=600)[1] for job in jobs]
         statuses = [job.returncode for job in jobs]
+        for status, error in zip(statuses, errors):
+            if status:
+                print(f"a job ended with status {status}:\n{error[-2000:]}", file=sys.stderr)
         return phase(server.calls(), [job.pid for job in jobs], statuses, len(LAB), errors)
-
-
-def table(without: Phase, with_: Phase) -> Table:
-    """Each GPU's memory before, without and with autogpu."""
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        title="Memory in use on each GPU (11 GiB each), at the most",
-        title_justify="left",
-    )
-    for heading in ("GPU", "before", "without autogpu", "with autogpu"):
-        shown.add_column(heading, justify="left" if heading == "GPU" else "right")
-    for index, gpu in enumerate(LAB):
-        before = sum(environ_bytes(size) for size in gpu.processes.values())
-        whose = "a colleague's job" if index in BUSY else "idle"
-        shown.add_row(
-            f"{index}  {whose}",
-            f"{before / GIB:.1f} GiB",
-            cell(before, without, index),
-            cell(before, with_, index),
-        )
-    return shown
-
-
-def cell(before: int, run: Phase, gpu: int) -> str:
-    """The memory, and which jobs are on the GPU."""
-    jobs = [str(number) for number, gpus in enumerate(run.working_gpus, start=1) if gpu in gpus]
-    who = f"  [bold]job {' + '.join(jobs)}[/bold]" if jobs else ""
-    return f"{(before + run.most_bytes[gpu]) / GIB:.1f} GiB{who}"
-
-
-def environ_bytes(size: str) -> int:
-    from tests.gpusim.fleet import size_bytes
-
-    return size_bytes(size)
 
 
 if __name__ == "__main__":

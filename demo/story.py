@@ -72,16 +72,13 @@ def _deeds(run: Phase, busy: set[int]) -> str:
     if len(worked) == 1 and len(run.working_gpus) > 1:
         where = f"both jobs worked on GPU {next(iter(worked))}"
     elif len(worked) == count:
-        where = "each job had a GPU to itself ({})".format(" and ".join(f"GPU {gpu}" for gpu in sorted(worked)))
+        where = "each job had a GPU to itself ({})".format(_names(sorted(worked)))
     else:
-        where = "the jobs worked on {}".format(" and ".join(f"GPU {gpu}" for gpu in sorted(worked)))
+        where = "the jobs worked on {}".format(_names(sorted(worked)))
     parts = [where + (", where a colleague's job was running" if worked & busy else "")]
+    unused = sorted(opened - worked)
+    parts.append(f"held memory on {_names(unused)} without using it" if unused else "touched no other GPU")
     parts.append(f"took {sum(run.most_bytes) / GIB:.1f} GiB in all")
-    trespassed = sorted((opened & busy) - worked)
-    if trespassed:
-        parts.append(f"opened contexts on colleagues' {_names(trespassed)} as well")
-    elif not opened & busy:
-        parts.append("left the colleagues' GPUs alone")
     failed = sum(status != 0 for status in run.exit_statuses)
     if failed:
         parts.append("one of them failed" if failed == 1 else f"{failed} of them failed")
@@ -89,4 +86,5 @@ def _deeds(run: Phase, busy: set[int]) -> str:
 
 
 def _names(gpus: Sequence[int]) -> str:
-    return "GPU " + str(gpus[0]) if len(gpus) == 1 else "GPUs " + " and ".join(map(str, gpus))
+    *others, last = map(str, gpus)
+    return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"

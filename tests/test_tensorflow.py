@@ -309,3 +309,18 @@ def test_a_child_of_a_process_that_only_imported_chooses_from_the_whole_machine(
 def test_exit_status_and_exceptions_are_the_scripts_own(server, python, tmp_path):
     ran = run(server, python, tmp_path, script(WORK, "raise SystemExit(3)\n"))
     assert ran.exit_status == 3
+
+
+@pytest.mark.parametrize("fault", ["GPU_IS_LOST", "hang"])
+def test_a_broken_gpu_is_left_out_where_plain_tensorflow_fails(python, tmp_path, fault):
+    with Server([Gpu(), Gpu(nvml=fault), Gpu()], folder=tmp_path) as server:
+        ran = run(server, python, tmp_path, script(WORK))
+    assert (ran.exit_status, ran.contexts) == (0, [2]), ran.stderr
+    assert "the idlest of 2" in ran.lines[0]
+
+
+def test_a_driver_that_does_not_start_is_one_line_and_the_script_runs(python, tmp_path):
+    with Server([Gpu()], folder=tmp_path, nvml="LIB_RM_VERSION_MISMATCH") as server:
+        ran = run(server, python, tmp_path, script("print(int(tf.constant(1) + 1))\n"))
+    assert (ran.exit_status, ran.stdout, len(ran.lines)) == (0, "2\n", 1), ran.stderr
+    assert ran.lines[0].startswith("autogpu: TensorFlow sees no GPU; NVML says: ")

@@ -7,10 +7,16 @@ crashes then takes this process along and not a training job. It therefore impor
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from typing import Any, Callable
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
+
+# A GPU that answers at all answers in milliseconds; one that has fallen off the bus can block a call for ever, and
+# must not take the readings of the others along.
+DEVICE_DEADLINE_S = 3.0
 
 # An absent driver is a machine without GPU, not a fault. Numbers: nvmlReturn_t of the NVML API reference.
 _DRIVER_NOT_LOADED = 9
@@ -42,13 +48,33 @@ def read() -> dict[str, Any]:
     if count is None:
         reading["failure"] = "NVML can't count the GPUs"
         return reading
+    answers = _ask_all_at_once(pynvml, count)
     for index in range(count):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            reading["devices"].append(_device(pynvml, handle, index))
-        except pynvml.NVMLError as error:
-            reading["unreadable"].append({"index": index, "reason": str(error)})
+        answer = answers.get(index, "it does not answer")
+        if isinstance(answer, str):
+            reading["unreadable"].append({"index": index, "reason": answer})
+        else:
+            reading["devices"].append(answer)
     return reading
+
+
+def _ask_all_at_once(nvml: Any, count: int) -> dict[int, Any]:
+    """By index, a GPU's readings or the reason why there are none; a GPU that does not answer is missing."""
+    answers: dict[int, Any] = {}
+
+    def ask(index: int) -> None:
+        try:
+            answers[index] = _device(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index)
+        except nvml.NVMLError as error:
+            answers[index] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(index,), daemon=True) for index in range(count)]
+    deadline_s = time.monotonic() + DEVICE_DEADLINE_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return dict(answers)
 
 
 def _device(nvml: Any, handle: Any, index: int) -> dict[str, Any]:
@@ -121,9 +147,14 @@ def _text(value: Any) -> str:
 def main() -> None:
     """Print one reading as JSON; the folder of pynvml comes last on the path, so it can't hide a standard module."""
     import json
+    import os
 
     sys.path.extend(sys.argv[1:2])
-    json.dump(read(), sys.stdout)
+    printed = json.dumps(read()).encode()
+    while printed:
+        printed = printed[os.write(1, printed) :]
+    # Not sys.exit: a thread that is stuck in the driver would be waited for.
+    os._exit(0)
 
 
 if __name__ == "__main__":

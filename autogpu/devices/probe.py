@@ -6,6 +6,7 @@ import atexit
 import importlib.util
 import json
 import os
+import selectors
 import subprocess
 import sys
 import threading
@@ -45,6 +46,7 @@ class _ProcessProbe:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._started_s = time.monotonic()
         self._inventory: Inventory | None = None
+        self._pieces: list[bytes] = []
         self._owner_pid = os.getpid()
         # -I -S: no site, so neither our hook nor anybody's start-up code runs in it.
         command = [sys.executable, "-I", "-S", nvml.__file__, *_folder_of_pynvml()]
@@ -58,15 +60,34 @@ class _ProcessProbe:
         atexit.register(self._abandon)
 
     def result(self, deadline_s: float) -> Inventory | None:
-        if self._inventory is None:
-            left_s = self._started_s + deadline_s - time.monotonic()
-            try:
-                printed, _ = self._process.communicate(timeout=max(left_s, 0.001))
-            except subprocess.TimeoutExpired:
-                return None
-            atexit.unregister(self._abandon)
-            self._inventory = _inventory(printed, self._process.returncode)
+        # A forked child must not read its parent's pipe empty.
+        if self._inventory is None and os.getpid() == self._owner_pid:
+            printed = self._print_out(self._started_s + deadline_s)
+            if printed is not None:
+                self._inventory = _inventory(printed, self._end())
         return self._inventory
+
+    def _print_out(self, until_s: float) -> bytes | None:
+        # Not communicate: it waits for the process's end as well, and one that is stuck in the driver has none.
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while selector.select(max(until_s - time.monotonic(), 0)):
+                piece = os.read(pipe, 1 << 16)
+                if not piece:
+                    return b"".join(self._pieces)
+                self._pieces.append(piece)
+        return None
+
+    def _end(self) -> int:
+        atexit.unregister(self._abandon)
+        try:
+            status = self._process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            status = 0
+        self._abandon()
+        return status
 
     def _abandon(self) -> None:
         if os.getpid() != self._owner_pid:
