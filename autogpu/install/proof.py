@@ -1,0 +1,69 @@
+"""Which hook a fresh interpreter really loads, and which ``sitecustomize`` it would find."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+TIMEOUT_S = 60
+
+# Answers on the last line, in ASCII: other start-up code may print, and paths need not be UTF-8.
+_QUESTION = """
+import sys
+hooks = [getattr(f, "__file__", None) for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
+from importlib.machinery import PathFinder
+spec = PathFinder.find_spec("sitecustomize")
+print()
+print(ascii((hooks, spec and spec.origin, sys.path)))
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one start of an interpreter was like.
+
+    Attributes:
+        hook: The file of the autogpu hook among the finders; ``None`` without one.
+        sitecustomize: The file that ``import sitecustomize`` finds first, whoever wrote it.
+        path: ``sys.path`` as it was.
+        complaint: What it printed on stderr, or that it failed; empty if all was quiet.
+    """
+
+    hook: Path | None
+    sitecustomize: Path | None
+    path: tuple[str, ...]
+    complaint: str
+
+
+def fresh_start(executable: str, environ: Mapping[str, str]) -> Start:
+    """Start ``executable`` once and look; ``environ`` is the whole environment it gets."""
+    try:
+        done = subprocess.run(
+            [executable, "-c", _QUESTION],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=dict(environ),
+            # With -c the current folder comes first in sys.path.
+            cwd=os.path.dirname(executable) or None,  # noqa: PTH120
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Start(None, None, (), f"{executable} did not start within {TIMEOUT_S} s")
+    except OSError as error:
+        return Start(None, None, (), f"{executable} does not start: {error.strerror}")
+    complaint = done.stderr.decode(errors="replace").strip()
+    try:
+        hooks, sitecustomize, path = ast.literal_eval(done.stdout.decode().strip().splitlines()[-1])
+    except (ValueError, SyntaxError, IndexError):
+        return Start(None, None, (), complaint or f"{executable} ended with status {done.returncode}")
+    return Start(
+        Path(hooks[0]) if hooks and hooks[0] else None,
+        Path(sitecustomize) if sitecustomize else None,
+        tuple(path),
+        complaint,
+    )

@@ -1,0 +1,102 @@
+# autogpu start-up file, version 1. Written by `autogpu install`; `autogpu uninstall` removes it.
+"""Two steps of autogpu around the import of TensorFlow, one before its body and one after.
+
+Every Python start of the environment runs this file, so it imports only ``sys`` and defines no class: the
+module itself is the finder in ``sys.meta_path``, since a class would cost half as much as all the rest here.
+Nothing else happens before TensorFlow is imported. ``AUTOGPU=0`` in the environment switches it off.
+"""
+# ruff: noqa: ANN001, ANN202  (annotations would have to be evaluated at every start)
+import sys
+
+# What this process inherited, to tell it from what the script writes later. Through sys.modules, and only the
+# text is kept: a finder lives until the very end of the interpreter, and a reference to os or to its environ
+# keeps all of os alive beside it, which adds 1.3 % of a bare start to the interpreter's end (3.11).
+started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
+done = []
+
+
+def install():
+    """Put this module into ``sys.meta_path``, once, however often start-up files name it."""
+    for finder in sys.meta_path:
+        if getattr(finder, "__name__", "") == __name__:
+            return
+    sys.meta_path.insert(0, sys.modules[__name__])
+
+
+def find_spec(fullname, path=None, target=None):
+    """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
+    if fullname != "tensorflow":
+        return None
+    from os import environ
+
+    off = environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+    if off or len(done) == 2:
+        return None
+    # Not importlib.util.find_spec: it starts again at the first finder, and has deadlocked others (ddtrace).
+    finders = iter(list(sys.meta_path))
+    for finder in finders:
+        if getattr(finder, "find_spec", None) is find_spec:
+            break
+    for finder in finders:
+        try:
+            spec = finder.find_spec(fullname, path, target)
+        except Exception:
+            # An old finder without find_spec, or one that forbids the import: Python asks it itself right
+            # after us, and what it raises then has a traceback without us.
+            return None
+        if spec is not None:
+            break
+    else:
+        return None
+    # The loader stays what it is, for everyone who looks at its type; one attribute of this one instance
+    # changes, and goes away when used. A class, or an instance that others changed like this, is left alone.
+    own = getattr(spec.loader, "__dict__", None)
+    if type(own) is dict and "exec_module" not in own and hasattr(type(spec.loader), "exec_module"):
+        own["exec_module"] = exec_module.__get__(spec.loader)
+    return spec
+
+
+def exec_module(loader, module):
+    """Run the module's body between the two steps, while the import system holds TensorFlow's lock."""
+    # One loader can serve many modules: a zipimporter does.
+    is_tensorflow = module.__name__ == "tensorflow"
+    if is_tensorflow:
+        loader.__dict__.pop("exec_module", None)
+        take_step("before_import", started_with)
+    try:
+        type(loader).exec_module(loader, module)
+    except BaseException as error:
+        # From Python 3.11 on this leaves our frame out of the traceback.
+        error.__traceback__ = error.__traceback__.tb_next
+        raise
+    if is_tensorflow:
+        take_step("after_import", module)
+
+
+def take_step(name, value):
+    """Take a step once per process; what goes wrong in it is one line, never a failed import."""
+    if name in done:
+        return
+    done.append(name)
+    try:
+        from autogpu import activation
+
+        getattr(activation, name)("tensorflow", value)
+    except Exception as error:
+        done[:] = ["before_import", "after_import"]
+        # The package is gone and this file has stayed: not worth a word. A folder that uninstalling left
+        # behind imports as a namespace, which has no path either.
+        if isinstance(error, ImportError) and error.name == "autogpu" and not error.path:
+            return
+        try:
+            sys.stderr.write(f"autogpu: left TensorFlow as it is: {error!r}; AUTOGPU=0 turns autogpu off\n")
+        except Exception:
+            pass
+    except BaseException:
+        # Refused by the policy, or interrupted while waiting: the next import asks again.
+        done.remove(name)
+        raise
+
+
+# On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.
+install()

@@ -1,0 +1,96 @@
+"""The frame of the command line: help that teaches, nearest names, one place for exit statuses."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import click
+import pytest
+
+from autogpu import __version__
+from autogpu.cli import main as frame
+from autogpu.errors import InstallError
+from tests.environments import ROOT
+
+
+def test_help_lists_every_verb_and_imports_none() -> None:
+    code = (
+        "import sys; from autogpu.cli.main import run; status = run(['--help'])\n"
+        "loaded = [m for m in sys.modules if m.startswith('autogpu.')]\n"
+        "assert sorted(loaded) == ['autogpu.cli', 'autogpu.cli.main', 'autogpu.errors'], loaded\n"
+        "assert 'rich' not in sys.modules and 'subprocess' not in sys.modules\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=str(ROOT), check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [verb for verb in frame.VERBS if f"\n  {verb} " not in done.stdout] == []
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture) -> None:
+    assert frame.run([]) == 0
+    assert capsys.readouterr().out.startswith("Usage: autogpu ")
+
+
+def test_version(capsys: pytest.CaptureFixture) -> None:
+    assert frame.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"autogpu {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", [None, *frame.VERBS])
+def test_help_teaches_with_two_examples(capsys: pytest.CaptureFixture, verb: str) -> None:
+    assert frame.run([verb, "--help"] if verb else ["--help"]) == 0
+    examples = capsys.readouterr().out.partition("Examples:")[2].strip().splitlines()
+    assert len(examples) >= 2
+    assert all("autogpu" in line or "AUTOGPU" in line for line in examples)
+
+
+@pytest.mark.parametrize("verb", frame.VERBS)
+def test_line_in_the_table_agrees_with_the_verb(verb: str) -> None:
+    command = frame.LazyGroup().get_command(click.Context(frame.cli), verb)
+    assert command is not None
+    assert command.name == verb
+    assert re.fullmatch(r"[A-Z].*\.", frame.VERBS[verb][1])
+
+
+def test_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture) -> None:
+    assert frame.run(["instal"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "autogpu: no verb 'instal'; did you mean install?\nautogpu: see `autogpu --help`\n"
+    assert said.out == ""
+
+
+def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture) -> None:
+    assert frame.run(["install", "--metod", "pth"]) == 2
+    assert "--method" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (InstallError("x is full", remedy="empty x"), 1, "autogpu: x is full\nautogpu: empty x\n"),
+        (KeyboardInterrupt(), 130, "autogpu: interrupted\n"),
+        (click.ClickException("no such file"), 1, "autogpu: no such file\n"),
+    ],
+    ids=["ours", "ctrl-c", "click"],
+)
+def test_error_becomes_lines_and_a_status(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: click.Command("install", callback=fail))
+    assert frame.run(["install"]) == status
+    assert capsys.readouterr().err.lstrip() == said
+
+
+def test_status_of_a_verb_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = click.Command("install", callback=lambda: 75)
+    monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: command)
+    with pytest.raises(SystemExit) as left:
+        frame.main(["install"])
+    assert left.value.code == 75
