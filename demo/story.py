@@ -72,9 +72,9 @@ def _deeds(run: Phase, busy: set[int]) -> str:
     if len(worked) == 1 and len(run.working_gpus) > 1:
         where = f"both jobs worked on GPU {next(iter(worked))}"
     elif len(worked) == count:
-        where = "each job had a GPU to itself ({})".format(_names(sorted(worked)))
+        where = f"each job had a GPU to itself ({_names(sorted(worked))})"
     else:
-        where = "the jobs worked on {}".format(_names(sorted(worked)))
+        where = f"the jobs worked on {_names(sorted(worked))}"
     parts = [where + (", where a colleague's job was running" if worked & busy else "")]
     unused = sorted(opened - worked)
     parts.append(f"held memory on {_names(unused)} without using it" if unused else "touched no other GPU")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, is_d
     assert inventory.is_driverless is is_driverless
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a driver")
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
 def test_no_library_is_a_machine_without_gpu():
     done = subprocess.run(
         [sys.executable, "-c", READ + "\n", "30"], capture_output=True, text=True, timeout=60, check=True
@@ -167,7 +167,7 @@ def test_the_process_itself_never_imports_pynvml(machine):
 
 def _is_running(pid):
     try:
-        with open(f"/proc/{pid}/stat") as stat:
+        with Path(f"/proc/{pid}/stat").open() as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
