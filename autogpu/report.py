@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from autogpu.selection import free_memory
+from autogpu.stderr import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from autogpu.policy import Resolved, Setting
     from autogpu.selection import Ranking
 
-_MAX_TEXT = 300
-
 # Accepted and checked, and their mechanism is not there yet: whoever sets one must hear it.
 NOT_IN_FORCE = (
     "select.need",
@@ -30,28 +28,6 @@ NOT_IN_FORCE = (
     "memory.virtual_gpus",
     "limits.per_user",
 )
-
-_said: set[str] = set()
-
-
-def say(message: str) -> None:
-    """Print one line on stderr, once per process; nothing where there is no stderr."""
-    line = "autogpu: " + message
-    if line in _said or sys.stderr is None:
-        return
-    _said.add(line)
-    try:
-        # One write: two jobs in one terminal must not tear each other's lines.
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):  # closed, or its reader has gone
-        pass
-
-
-def shown(text: str, most: int = _MAX_TEXT) -> str:
-    """``text`` as it may stand on a terminal: names come from drivers and files and can carry escape sequences."""
-    safe = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return safe if len(safe) <= most else safe[: most - 3] + "..."
 
 
 def short_path(path: Path) -> str:

@@ -193,9 +193,7 @@ def counter() -> tuple[str, Callable[[list, dict], int]] | None:
 def run(command: list, environ: dict | None = None) -> subprocess.CompletedProcess:
     if environ is None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        command, env=environ, cwd="/", capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
     return done
@@ -238,8 +236,10 @@ def print_tables(results: dict, explain: bool) -> None:
         print("and what it would be with")
         for other in result["alternatives"]:
             more = other.instructions - ours
-            print(f"  {other.name:36}{millions(other.instructions - bare):>12}{more / ours:>+9.4f}"
-                  f"{other.instructions / bare:>10.4f}")
+            print(
+                f"  {other.name:36}{millions(other.instructions - bare):>12}{more / ours:>+9.4f}"
+                f"{other.instructions / bare:>10.4f}"
+            )
 
 
 def main() -> int:

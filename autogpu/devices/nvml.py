@@ -9,7 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any, Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -144,12 +147,23 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
+def _spare_pynvml_what_only_windows_needs() -> None:
+    # pynvml imports find_library for Windows alone, and with it shutil, subprocess and tempfile: more than a third of
+    # what this process takes.
+    from types import ModuleType
+
+    util = ModuleType("ctypes.util")
+    util.find_library = lambda name: None  # type: ignore[attr-defined]
+    sys.modules["ctypes.util"] = util
+
+
 def main() -> None:
     """Print one reading as JSON; the folder of pynvml comes last on the path, so it can't hide a standard module."""
     import json
     import os
 
     sys.path.extend(sys.argv[1:2])
+    _spare_pynvml_what_only_windows_needs()
     printed = json.dumps(read()).encode()
     while printed:
         printed = printed[os.write(1, printed) :]

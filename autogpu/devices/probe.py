@@ -1,24 +1,24 @@
-"""Take a reading of the GPUs outside the user's process, while that process goes on with something else."""
+"""Take a reading of the GPUs outside the user's process, while that process goes on with something else.
+
+Imports little: a probe is started before the rest of the package is loaded.
+"""
 
 from __future__ import annotations
 
 import atexit
-import importlib.util
-import json
 import os
 import selectors
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
-
-from autogpu.devices import nvml
-from autogpu.devices.model import Inventory
+from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Protocol
+
+    from autogpu.devices.model import Inventory
 
     class Probe(Protocol):
         """A reading under way."""
@@ -39,7 +39,7 @@ def _is_python(executable: str | None) -> bool:
     # application once more.
     if not executable or getattr(sys, "frozen", False):
         return False
-    return Path(executable).name.lower().startswith(("python", "pypy"))
+    return os.path.basename(executable).lower().startswith(("python", "pypy"))
 
 
 class _ProcessProbe:
@@ -49,7 +49,8 @@ class _ProcessProbe:
         self._pieces: list[bytes] = []
         self._owner_pid = os.getpid()
         # -I -S: no site, so neither our hook nor anybody's start-up code runs in it.
-        command = [sys.executable, "-I", "-S", nvml.__file__, *_folder_of_pynvml()]
+        program = os.path.join(os.path.dirname(__file__), "nvml.py")
+        command = [sys.executable, "-I", "-S", program, *_folder_of_pynvml()]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -108,6 +109,9 @@ class _ThreadProbe:
         self._thread.start()
 
     def _read(self) -> None:
+        from autogpu.devices import nvml
+        from autogpu.devices.model import Inventory
+
         self._inventory = Inventory.from_reading(nvml.read())
 
     def result(self, deadline_s: float) -> Inventory | None:
@@ -116,14 +120,18 @@ class _ThreadProbe:
 
 
 def _folder_of_pynvml() -> list[str]:
-    spec = importlib.util.find_spec("pynvml")
+    spec = PathFinder.find_spec("pynvml")
     if spec is None or spec.origin is None:
         return []
-    module = Path(spec.origin)
-    return [os.fspath(module.parent.parent if module.name == "__init__.py" else module.parent)]
+    folder, name = os.path.split(spec.origin)
+    return [os.path.dirname(folder) if name == "__init__.py" else folder]
 
 
 def _inventory(printed: bytes, exit_status: int) -> Inventory:
+    import json
+
+    from autogpu.devices.model import Inventory
+
     try:
         return Inventory.from_reading(json.loads(printed.decode()))
     except (ValueError, KeyError, TypeError):

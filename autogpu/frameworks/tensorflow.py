@@ -12,12 +12,13 @@ import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import Any, Iterator, Mapping
 
 from autogpu.frameworks.model import Grant, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Iterator, Mapping
+
     from autogpu.frameworks.model import Granter
 
 _CONTEXT_MODULE = "tensorflow.python.eager.context"

@@ -1,0 +1,131 @@
+"""The conductor: calls the rooms in order, from TensorFlow's import to the GPU that it gets."""
+
+from __future__ import annotations
+
+import os
+
+from autogpu import decision, pool, report, selection
+from autogpu.devices import driver, probe
+from autogpu.frameworks import tensorflow
+from autogpu.frameworks.model import Grant
+from autogpu.stderr import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, ContextManager, MutableMapping
+
+    from autogpu.devices.model import Inventory
+    from autogpu.devices.probe import Probe
+    from autogpu.frameworks.model import Usage
+    from autogpu.policy import Resolved
+
+# Counted from the probe's start. An import takes about as long, so nobody waits here for a driver that hangs.
+IMPORT_DEADLINE_S = 5.0
+
+# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
+CONTEXT_DEADLINE_S = 10.0
+
+# Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
+_NOT_YET = "\0"
+
+
+class Conductor:
+    """One process on its way from an import to a GPU: a :class:`autogpu.frameworks.model.Granter`."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        environ: MutableMapping[str, str],
+        started_with: str | None,
+        reading: Probe,
+        guard: Callable[[], ContextManager[None]],
+    ) -> None:
+        self.granted: Grant | None = None
+        self.guard = guard
+        self._resolved = resolved
+        self._policy = resolved.policy
+        self._environ = environ
+        self._start = pool.start(environ, started_with)
+        self._frame = pool.Frame(None, "nobody")
+        self._arranged_for: str | None = _NOT_YET
+        self._may_have_gpus = True
+        self._inventory: Inventory | None = None
+        self._decision: decision.Decision | None = None
+        self._is_reported = False
+        self._probe: Probe | None = reading
+
+    def imported(self) -> None:
+        """The framework's modules are there and CUDA is untouched: the last quiet moment."""
+        if tensorflow.put_seams(self):
+            visible = self._policy.visible
+        else:
+            visible = "chosen"
+            self._environ.update(tensorflow.fallback(self._environ, self._policy.growth))
+        self._read(IMPORT_DEADLINE_S)
+        self._arrange(visible)
+
+    def prepare(self) -> None:
+        """Hear the script's last word on ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh."""
+        if self.granted is not None:
+            return
+        is_fresh = self._probe is not None
+        self._read(CONTEXT_DEADLINE_S)
+        if self._environ.get(pool.VISIBLE) != self._arranged_for:
+            self._arrange(self._policy.visible)
+        if self._may_have_gpus and not is_fresh:
+            self._probe = probe.start(self._environ)
+
+    def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
+        """Choose among the GPUs that this process has, on fresh readings."""
+        if self.granted is None:
+            self._read(CONTEXT_DEADLINE_S)
+            self._decision = decision.decide(
+                self._policy,
+                self._frame,
+                self._inventory,
+                driver.visible_uuids(),
+                gpu_count,
+                chosen,
+                os.getpid(),
+            )
+            self.granted = Grant(self._decision.ordinals, growth=True if self._policy.growth else None)
+        return self.granted
+
+    def took(self, usage: Usage) -> None:
+        """Say which GPUs the framework takes, and why; the first time only."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        self._read(CONTEXT_DEADLINE_S)
+        for line in report.outcome(self._decision, usage, self._resolved, self._inventory):
+            say(line)
+
+    def _read(self, deadline_s: float) -> None:
+        if self._probe:
+            inventory = self._probe.result(deadline_s)
+            if inventory is not None:
+                self._inventory, self._probe = inventory, None
+
+    def _arrange(self, visible: str) -> None:
+        """Write the pool into the environment, idlest first, while CUDA has not read it yet."""
+        self._frame = pool.frame(self._environ, self._start, self._policy.script)
+        inventory = self._inventory
+        if inventory is None or driver.visible_uuids() is not None:
+            return
+        if self._frame.overridden is not None:
+            pool.restore(self._environ, self._frame.value)
+        members = pool.members(self._frame.value, inventory, self._environ.get(pool.ORDER))
+        self._may_have_gpus = members != ()
+        if members and not any(device.mig_enabled for device in inventory.devices):
+            known = selection.by_uuid(inventory.devices)
+            rules = decision.rules(self._policy, self._frame, os.getpid())
+            plan = pool.plan_environment(
+                selection.rank([known[uuid] for uuid in members], rules),
+                self._frame,
+                count=len(members) if self._policy.count == "all" else self._policy.count,
+                visible=visible,
+                identifier=self._policy.identifier,
+                index_is_certain=not inventory.unreadable,
+            )
+            self._environ.update(plan)
+        self._arranged_for = self._environ.get(pool.VISIBLE)
