@@ -1,0 +1,196 @@
+"""The one folder of a host where leases lie, and whether it can be trusted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator, Mapping
+
+from autogpu.lease import locks
+from autogpu.lease.model import LeaseUnavailable, Uncoordinated
+
+VARIABLE = "AUTOGPU_LEASE_DIR"
+HOST_FOLDER = Path("/run/autogpu")
+
+# Not /dev/shm, where logind removes a user's files at logout (RemoveIPC), nor /tmp, which services and
+# containers have privately. The number is the protocol's.
+FALLBACK_FOLDER = Path("/var/tmp/autogpu.v1")
+
+MUTEX = "mutex"
+_MUTEX_MODE = 0o444  # flock needs no more than reading, so nobody can write into it
+_FOLDER_MODE = 0o1777
+
+_HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
+
+# Absent on Windows, where nothing is claimed and yet everything imports.
+_FOLDER_FLAGS = (
+    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+_CREATE_FLAGS = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A lease folder that was found worthy of trust.
+
+    Attributes:
+        origin: Who named it: ``"environment"``, ``"host"`` (set up by the administrator) or ``"fallback"``,
+            which belongs to its first user and does not reach into containers or a service's private
+            ``/var/tmp``.
+        owner_uid: May remove anyone's lease in it.
+    """
+
+    path: Path
+    origin: str
+    owner_uid: int
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of the folder, checked again: all is done relative to it, whatever the path becomes.
+
+        Raises:
+            Uncoordinated: It has gone, or is no longer to be trusted.
+        """
+        try:
+            descriptor = os.open(str(self.path), _FOLDER_FLAGS)
+        except OSError as error:
+            raise self.uncoordinated("can't be opened", error) from error
+        try:
+            reason = _why_not_trusted(os.fstat(descriptor))
+            if reason:
+                raise Uncoordinated(f"the lease folder {self.path} {reason}", remedy=_HOST_SETUP)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def uncoordinated(self, what: str, error: OSError) -> Uncoordinated:
+        """The error to raise when the system refused something in this folder."""
+        remedies = {
+            errno.ENOSPC: "free some space or inodes on its file system",
+            errno.EDQUOT: "stay below your quota on its file system",
+            errno.EROFS: f"name a folder on a writable file system by {VARIABLE}",
+            errno.EACCES: _HOST_SETUP,
+            errno.EPERM: _HOST_SETUP,
+            errno.ENOENT: "start again: somebody removed it, and it will be made anew",
+        }
+        remedy = remedies.get(error.errno or 0, f"name another folder by {VARIABLE}, on a local file system")
+        return Uncoordinated(f"the lease folder {self.path} {what}: {error.strerror or error}", remedy=remedy)
+
+
+def find_folder(
+    environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallback: Path = FALLBACK_FOLDER
+) -> Folder:
+    """The first that exists of ``AUTOGPU_LEASE_DIR``, ``/run/autogpu`` and ``/var/tmp/autogpu.v1``.
+
+    The one that is named by the environment and the last one are made on first use. One that exists and can't
+    be trusted is never passed by for the next: half of the host would coordinate in the other one.
+
+    Raises:
+        LeaseUnavailable: There is none to trust.
+    """
+    if not locks.IS_AVAILABLE:
+        raise LeaseUnavailable(
+            "this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2"
+        )
+    named = environ.get(VARIABLE)
+    if named:
+        path, origin = Path(named), "environment"
+        if not path.is_absolute():
+            raise LeaseUnavailable(
+                f"{VARIABLE} is not an absolute path: {named!r}", remedy="write it out in full"
+            )
+    elif os.path.lexists(str(host)):
+        path, origin = host, "host"
+    else:
+        path, origin = fallback, "fallback"
+    try:
+        if origin != "host" and not os.path.lexists(str(path)):
+            _make(path)
+        status = path.lstat()
+    except OSError as error:
+        what = f"the lease folder {path} can't be used: {error.strerror}"
+        raise LeaseUnavailable(what, remedy=_HOST_SETUP) from error
+    reason = _why_not_trusted(status)
+    if reason:
+        remedy = (
+            f"`chmod +t {path}`" if reason.endswith("sticky") else f"remove it or repair it; {_HOST_SETUP}"
+        )
+        raise LeaseUnavailable(f"the lease folder {path} {reason}", remedy=remedy)
+    return Folder(path, origin, status.st_uid)
+
+
+def make_mutex(folder: int) -> None:
+    """Put the mutex into the folder unless it is there; it appears with its final mode, whatever the umask.
+
+    Raises:
+        OSError: The system does not let us.
+    """
+    hidden = f".{MUTEX}.{os.urandom(4).hex()}"
+    os.close(_create(folder, hidden))
+    try:
+        # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
+        os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        pass  # tidied away by the holder of a mutex that came before ours
+    except OSError:
+        # A file system without hard links. Others may find it unreadable for a moment, under a strict umask.
+        try:
+            os.close(_create(folder, MUTEX))
+        except FileExistsError:
+            pass
+    finally:
+        try:
+            os.unlink(hidden, dir_fd=folder)
+        except OSError:
+            pass
+
+
+def _create(folder: int, name: str) -> int:
+    descriptor = os.open(name, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder)
+    locks.show_to_all(descriptor, _MUTEX_MODE)
+    return descriptor
+
+
+def _make(path: Path) -> None:
+    # Complete before it is seen: between mkdir and chmod another user would find a folder that is closed to
+    # him. With the mutex inside it is not empty, so the rename can't replace a folder that someone else is
+    # using.
+    hidden = path.parent / f".{path.name}.{os.urandom(4).hex()}"
+    hidden.mkdir(mode=0o700)
+    folder = os.open(str(hidden), _FOLDER_FLAGS)
+    try:
+        make_mutex(folder)
+        os.fchmod(folder, _FOLDER_MODE)
+        hidden.rename(path)
+    except OSError as error:
+        try:
+            os.unlink(MUTEX, dir_fd=folder)
+        except OSError:
+            pass
+        hidden.rmdir()
+        # Another process made it first; a sticky parent says so by EPERM. lstat has the last word.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
+            raise
+    finally:
+        os.close(folder)
+
+
+def _why_not_trusted(status: os.stat_result) -> str | None:
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a folder"
+    sticky = bool(status.st_mode & stat.S_ISVTX)
+    if not sticky and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "lets everyone who may write remove the leases of others, since it is not sticky"
+    if not sticky and status.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {status.st_uid} alone"
+    return None

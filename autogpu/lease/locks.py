@@ -1,0 +1,120 @@
+"""``flock``, the one lock that the kernel drops at SIGKILL and that needs no more than the right to read.
+
+It belongs to the open file description: a fork's child shares it, and neither closing another descriptor of
+the same file (which loses POSIX locks) nor the child's end drops it. ``flock(2)``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+IS_AVAILABLE = fcntl is not None
+
+_in_no_child: set[int] = set()
+
+
+def try_exclusive(descriptor: int) -> bool:
+    """Take the lock if it is free at this moment; never waits, so Ctrl-C always gets through."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Drop the lock for all who share the description. Never on a lease: a child may be using the GPU."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def is_held(descriptor: int) -> bool:
+    """Whether someone holds the lock exclusively. ``descriptor`` must have been opened for this question."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    # At once and explicitly: a thread that forks now must not carry the shared lock away.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def above_standard(descriptor: int) -> int:
+    """``descriptor``, moved above 2: where a process has closed its stdin we must not become its stdin."""
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
+def holder(descriptor: int) -> str | None:
+    """Who holds the lock, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
+
+    Source: ``/proc/locks``, which shows no holder of another pid namespace.
+    """
+    status = os.fstat(descriptor)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split()
+        # A line with "->" in its second field is a process that waits.
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
+            try:
+                return f"pid {fields[4]} (uid {Path('/proc', fields[4]).stat().st_uid})"
+            except OSError:
+                return f"pid {fields[4]}, which has ended, or a process that it forked"
+    return None
+
+
+def close_in_children(descriptor: int) -> None:
+    """Let no fork's child keep this one: it would keep the lock when this process is killed."""
+    _in_no_child.add(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor that :func:`close_in_children` was told of."""
+    _in_no_child.discard(descriptor)
+    os.close(descriptor)
+
+
+def show_to_all(descriptor: int, mode: int) -> None:
+    """Give a file its mode, whatever the umask."""
+    try:
+        # With the sticky bit systemd-tmpfiles lets a file stay that is older than a month, as long jobs' are.
+        os.fchmod(descriptor, mode | stat.S_ISVTX)
+    except OSError:  # systems that keep that bit for folders
+        os.fchmod(descriptor, mode)
+
+
+def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether both are one inode."""
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def is_regular(status: os.stat_result) -> bool:
+    """Neither a FIFO, on which one could hang, nor a folder nor a device."""
+    return stat.S_ISREG(status.st_mode)
+
+
+def _after_fork_in_child() -> None:
+    for descriptor in _in_no_child:
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass
+    _in_no_child.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

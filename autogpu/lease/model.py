@@ -1,0 +1,175 @@
+"""Who holds what and who waits for what, as plain values; and what can go wrong in finding out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Mapping
+
+from autogpu.errors import AutoGpuError
+from autogpu.lease import process
+
+# A waiter looks at the queue at least every two seconds; one that has not for this long is stopped or swapped
+# out.
+SILENCE_S = 5.0
+
+
+class LeaseUnavailable(AutoGpuError):
+    """Fix the host's lease folder: there is none that can be trusted."""
+
+
+class Uncoordinated(LeaseUnavailable):
+    """Go on without the others: the folder is there, but this claim could not be made in it in time."""
+
+
+class WaitTimeout(AutoGpuError):
+    """Wait longer or loosen: the queue did not come to this process in its time.
+
+    Attributes:
+        state: The queue at the end, to say who holds what.
+    """
+
+    def __init__(self, what: str, *, remedy: str, state: QueueState) -> None:
+        super().__init__(what, remedy=remedy)
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a lease: what its file says, as far as it can be believed.
+
+    Only ``uid`` and the lease's being alive come from the kernel. The rest is the holder's own word, which
+    may be wrong or made up: good enough to show and to share by, never to decide whether the lease is alive.
+
+    Attributes:
+        name: The file's name in the folder, unique for the life of the lease.
+        uid: The file's owner.
+        is_mine: This very process holds it; a fork's child answers ``False`` for its parent's lease.
+        is_readable: ``False`` if the text can't be understood: the holder is alive, and claims nothing that
+            we can read.
+        pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up.
+        pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source:
+            ``/proc/self/ns/pid``.
+        start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
+        since_s: When the claim was made, in Unix time.
+        script: The script's name without folder and arguments, safe to print.
+        group: Members of one job share it and share what they claim. Means something only together with
+            ``uid``: anyone can write anyone's group.
+        claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
+    """
+
+    name: str
+    uid: int
+    is_mine: bool
+    is_readable: bool
+    pid: int | None
+    pid_namespace: str | None
+    start_time: int | None
+    since_s: float | None
+    script: str
+    group: str
+    claims: Mapping[str, int]
+
+    def clamped(self, totals: Mapping[str, int]) -> Mapping[str, int]:
+        """The claims on the GPUs in ``totals`` (memory in bytes by UUID), none above what the GPU has."""
+        return {uuid: min(size, totals[uuid]) for uuid, size in self.claims.items() if uuid in totals}
+
+    @property
+    def pid_here(self) -> int | None:
+        """The pid if it means the holder in this process's pid namespace at this moment, else ``None``.
+
+        ``None`` for another container's, for one that ended (a fork's child may keep its lease) and was
+        reused, and where ``/proc`` hides other users' processes.
+        """
+        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+
+
+@dataclass(frozen=True)
+class Want:
+    """What a process waits for.
+
+    Attributes:
+        count: GPUs at the same time.
+        bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
+        uuids: The GPUs it may use; empty means any.
+    """
+
+    count: int = 1
+    bytes_per_gpu: int | None = None
+    uuids: tuple[str, ...] = ()
+
+    def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
+        """Whether this GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""
+        if self.uuids and uuid not in self.uuids:
+            return False
+        return room_bytes is None or self.bytes_per_gpu is None or room_bytes >= self.bytes_per_gpu
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A process in the queue. As with a :class:`Holder`, only ``uid`` and its being alive are certain.
+
+    Attributes:
+        name: The ticket's file name.
+        place: What the queue is ordered by; smaller is served first.
+        silent_s: How long ago it last looked at the queue.
+    """
+
+    name: str
+    place: int
+    uid: int
+    is_mine: bool
+    is_readable: bool
+    silent_s: float
+    pid: int | None
+    pid_namespace: str | None
+    start_time: int | None
+    since_s: float | None
+    script: str
+    want: Want
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Others need not wait for it, stopped or swapped out as it is. It keeps its place for its return."""
+        # A time in the future would let a ticket block the queue for ever; and nobody waits for a wish he
+        # can't read.
+        return not self.is_readable or abs(self.silent_s) >= SILENCE_S
+
+    @property
+    def pid_here(self) -> int | None:
+        """As :attr:`Holder.pid_here`."""
+        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """The queue as a waiting process sees it.
+
+    Attributes:
+        position: 1 for the head.
+        ahead: Those in front that are not passed over.
+        holders: Who holds what.
+        waited_s: How long this process has been waiting.
+        timeout_s: How long it will wait in all.
+    """
+
+    position: int
+    ahead: tuple[Waiter, ...]
+    holders: tuple[Holder, ...]
+    waited_s: float
+    timeout_s: float
+
+
+def promised(holders: Iterable[Holder]) -> dict[str, int]:
+    """Bytes promised on each GPU by UUID: the sum over jobs of the most that any member of the job claims.
+
+    Not clamped to what a GPU has: clamp each holder first where that matters.
+    """
+    most: dict[tuple[int, str, str], int] = {}
+    for holder in holders:
+        for uuid, size in holder.claims.items():
+            key = (holder.uid, holder.group or holder.name, uuid)
+            most[key] = max(size, most.get(key, 0))
+    total: dict[str, int] = {}
+    for (_, _, uuid), size in most.items():
+        total[uuid] = total.get(uuid, 0) + size
+    return total

@@ -1,0 +1,44 @@
+"""What tells one process from another that once had, or elsewhere has, the same pid."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def pid_namespace() -> str | None:
+    """The name of this process's pid namespace, ``None`` where the system has none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def start_time(pid: int | None = None) -> int | None:
+    """When a process (``None``: this one) started, in clock ticks since boot; ``None`` if that is hidden.
+
+    A number, not a time: only good for telling whether a pid still is the process that it was. Source:
+    ``/proc/<pid>/stat``, field 22.
+    """
+    try:
+        # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another
+        # process.
+        text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_bytes()
+        # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+        return int(text.rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: int) -> int | None:
+    """``pid`` if it is a live process of ``uid`` in this pid namespace that started then, else ``None``."""
+    if pid is None or namespace is None or started is None or namespace != pid_namespace():
+        return None
+    if start_time(pid) != started:
+        return None
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    # The kernel shows a process that may not be dumped as root's.
+    return pid if owner in (uid, 0) else None

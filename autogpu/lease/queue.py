@@ -1,0 +1,191 @@
+"""The line of those who wait for a GPU: first come, first served; the dead and the stopped are left out."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Callable, Sequence
+
+from autogpu.lease import claims, entry, listing, mutex, record
+from autogpu.lease.folder import Folder
+from autogpu.lease.inotify import Watch
+from autogpu.lease.model import SILENCE_S, QueueState, Uncoordinated, Waiter, WaitTimeout, Want
+
+# Foreign processes that free a GPU change nothing in the folder.
+HEARTBEAT_S = 2.0
+
+# A killed holder's file is closed an instant before its lock is dropped, and the driver frees its memory some
+# time after that, so the first look can come too early.
+_SECOND_LOOKS_S = (0.01, 0.1, 0.5)
+
+# Somebody who makes events without end must not make us spin.
+_SHORTEST_PAUSE_S = 0.002
+
+# So that one whose silence is over counts as silent when we look.
+_GRACE_S = 0.02
+
+_LAST_PLACE = 10**10 - 1
+
+
+class _Ticket:
+    """One's own place in the line; vanishes with the process."""
+
+    def __init__(self, folder: Folder, want: Want, script: str) -> None:
+        self.place: int | None = None
+        self._folder = folder
+        self._want = want
+        self._script = script
+        self._since_s = time.time()
+        self._pid = os.getpid()
+        self._placed: entry.Placed | None = None
+
+    def take(self, descriptor: int, others: Sequence[Waiter]) -> None:
+        """Stand behind everyone who is there; for the holder of the mutex."""
+        self.give_up(descriptor)
+        # Somebody who has written the last possible place shares it with all who come later.
+        self.place = min(max([0] + [other.place for other in others]) + 1, _LAST_PLACE)
+        self._placed = entry.Placed(f"wait.{self.place:010d}.{os.geteuid()}.{self._pid}")
+        fields = record.identity(self._script, self._since_s)
+        fields.update(count=self._want.count, bytes=self._want.bytes_per_gpu, uuids=list(self._want.uuids))
+        text = record.text(fields)
+        # A wish that the others refuse to read would be passed over for ever, and nobody would know why.
+        record.ticket_fields(text)
+        try:
+            self._placed.put(descriptor, text)
+        except OSError as error:
+            raise self._folder.uncoordinated("does not take a ticket", error) from error
+        # A worker that this process forks while it waits must not stand in the line after our death.
+        self._placed.close_in_children()
+
+    def ahead_of(self, waiters: Sequence[Waiter]) -> tuple[Waiter, ...]:
+        """Those of ``waiters`` that come before us: all, while we have no ticket."""
+        if self._placed is None or self.place is None:
+            return tuple(waiters)
+        mine = (self.place, self._placed.name)
+        return tuple(waiter for waiter in waiters if (waiter.place, waiter.name) < mine)
+
+    def is_standing(self, descriptor: int) -> bool:
+        """Whether the others see us; the folder's owner could have removed the ticket."""
+        return self._placed is not None and self._placed.is_alive(descriptor)
+
+    def show_life(self) -> None:
+        """Tell the others that we are awake; those who do not are passed over."""
+        if self._placed is not None:
+            self._placed.touch()
+
+    def give_up(self, descriptor: int | None) -> None:
+        """Leave the line."""
+        if self._placed is not None and self._pid == os.getpid():
+            self._placed.withdraw(descriptor)
+            self._placed = None
+
+
+def wait_for(
+    folder: Folder,
+    choose: claims.Choose,
+    *,
+    want: Want,
+    script: str,
+    timeout_s: float,
+    on_wait: Callable[[QueueState], None] | None = None,
+    before_look: Callable[[], None] | None = None,
+    group: str | None = None,
+    deadline_s: float = mutex.DEADLINE_S,
+) -> claims.Lease:
+    """Claim as soon as ``choose`` agrees, and wait in line until then; Ctrl-C ends it at once.
+
+    Args:
+        folder: The host's.
+        choose: As for :func:`autogpu.lease.claim`, but the waiters it is given are only those ahead of this
+            process, and it should leave to them the GPUs that they could use (:meth:`Want.could_use`).
+        want: What the others are told, so that they leave it to this process.
+        script: As for :func:`autogpu.lease.claim`.
+        timeout_s: How long to wait in all; 0 looks once.
+        on_wait: Is called after each look in vain: the first time at once, then at least every two seconds
+            and often in between. What it raises ends the wait and comes through.
+        before_look: Is called before looks at which this process could be served, while others can choose:
+            the place to read the driver. The readings are at most two seconds old when ``choose`` uses them.
+            One that takes more than five seconds gets this process passed over.
+        group: As for :func:`autogpu.lease.claim`.
+        deadline_s: As for :func:`autogpu.lease.claim`.
+
+    Raises:
+        WaitTimeout: The time is over.
+        Uncoordinated: As for :func:`autogpu.lease.claim`.
+        ValueError: As for :func:`autogpu.lease.claim`, or ``want`` is impossible.
+    """
+    begin = time.monotonic()
+    read_at = begin
+    is_head = True
+    second_looks: list[float] = []
+    lease = None
+    ticket = _Ticket(folder, want, script)
+    try:
+        with Watch(folder.path) as watch:
+            while True:
+                # Forty who wait must not read the driver forty times at each change: those behind do it with
+                # the heartbeat only, and again when they find themselves at the head.
+                is_fresh = is_head or time.monotonic() - read_at >= HEARTBEAT_S
+                if before_look and is_fresh:
+                    before_look()
+                    read_at = time.monotonic()
+                ticket.show_life()
+                lease, state, pause_s = _look(folder, choose, ticket, script, group, deadline_s)
+                if lease is not None:
+                    return lease
+                waited_s = time.monotonic() - begin
+                state = replace(state, waited_s=waited_s, timeout_s=timeout_s)
+                is_head = not state.ahead
+                if before_look and is_head and not is_fresh:
+                    continue
+                if on_wait:
+                    on_wait(state)
+                if waited_s >= timeout_s:
+                    raise WaitTimeout(
+                        f"no GPU came free in {timeout_s:g} s; {len(state.ahead)} ahead in the queue",
+                        remedy="wait longer (select.wait); `autogpu status` says who holds what",
+                        state=state,
+                    )
+                if second_looks:
+                    pause_s = min(pause_s, second_looks.pop(0))
+                if watch.wait(min(pause_s, timeout_s - waited_s)):
+                    second_looks = list(_SECOND_LOOKS_S)
+                    time.sleep(_SHORTEST_PAUSE_S)
+    except BaseException:  # as in claims.claim
+        if lease:
+            lease.release()
+        raise
+    finally:
+        try:
+            with folder.opened() as descriptor:
+                ticket.give_up(descriptor)
+        except Uncoordinated:  # the folder has gone, and the ticket with it
+            pass
+        finally:
+            ticket.give_up(None)
+
+
+def _look(
+    folder: Folder, choose: claims.Choose, ticket: _Ticket, script: str, group: str | None, deadline_s: float
+) -> tuple[claims.Lease | None, QueueState, float]:
+    """Claim or stand in line, in one step; also how long to wait before the next look, at most."""
+    lease = None
+    try:
+        with mutex.held(folder, deadline_s) as descriptor:
+            living = listing.living(folder, descriptor, tidy=True)
+            ahead = ticket.ahead_of(living.queue)
+            chosen = choose(living.holders, ahead)
+            if chosen is not None:
+                lease = claims.make(folder, descriptor, chosen, script, group)
+                # Under the same mutex: nobody may see us holding and waiting.
+                ticket.give_up(descriptor)
+            elif not ticket.is_standing(descriptor):
+                ticket.take(descriptor, living.waiters)
+        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in ahead]
+        state = QueueState(len(ahead) + 1, ahead, living.holders, 0.0, 0.0)
+        return lease, state, min([HEARTBEAT_S] + silent_in_s) + _GRACE_S
+    except BaseException:  # as in claims.claim
+        if lease:
+            lease.release()
+        raise

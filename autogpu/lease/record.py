@@ -1,0 +1,167 @@
+"""The text of a lease and of a ticket: written by us, read as if an enemy had written it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Mapping
+
+from autogpu.lease import process
+
+VERSION = 1
+
+MAX_SCRIPT = 80
+_MAX_NAME = 128  # of a UUID (`MIG-GPU-<36 characters>/7/0` is the longest known), a group or a namespace
+_MAX_GPUS = 1024
+_MAX_DEPTH = 16
+_MAX_NUMBER = 2**63 - 1  # more than any GPU has, and what every reader of JSON and every C type can hold
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
+
+
+class Unreadable(ValueError):
+    """The text is none that any version of ours writes."""
+
+
+def printable(text: str, most: int) -> str:
+    """``text`` without control characters, direction marks and half characters, and cut."""
+    return "".join(character for character in text if character.isprintable())[:most]
+
+
+def identity(script: str, since_s: float) -> dict[str, Any]:
+    """What every record says of its process. Never the script's arguments: they may hold secrets."""
+    pid = os.getpid()
+    return {
+        "v": VERSION,
+        "pid": pid,
+        "start": process.start_time(),
+        "pidns": process.pid_namespace(),
+        "t": round(since_s, 6),
+        "script": printable(script.rpartition("/")[2], MAX_SCRIPT),
+    }
+
+
+def text(fields: Mapping[str, Any]) -> bytes:
+    """``fields`` as a line of JSON in ASCII."""
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def checked_claims(claims: Mapping[str, int]) -> dict[str, int]:
+    """A copy of ``claims`` (bytes by UUID).
+
+    Raises:
+        Unreadable: A ``ValueError``: a reader would refuse them.
+    """
+    return _claims(dict(claims))
+
+
+def parse(raw: bytes | None) -> dict[str, Any]:
+    """The fields that leases and tickets share, checked; the rest as it came, for later versions have more.
+
+    Raises:
+        Unreadable: It is no record of ours. Nothing else is raised, whatever ``raw`` is.
+    """
+    if raw is None:
+        raise Unreadable("too long")
+    try:
+        decoded = raw.decode("utf-8")
+        # Before the parser sees it: it recurses in C, and where a program has raised Python's recursion limit
+        # it would take the whole process down.
+        if _is_deep(decoded):
+            raise Unreadable("nested too deeply")
+        fields = json.loads(decoded, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from None
+    if not isinstance(fields, dict):
+        raise Unreadable("not an object")
+    if whole(fields.get("v")) < 1:
+        raise Unreadable("no version")
+    whole(fields.get("pid"))
+    since = fields.get("t")
+    if isinstance(since, bool) or not isinstance(since, (int, float)) or not 0 <= since <= _MAX_NUMBER:
+        raise Unreadable("no time")
+    if fields.get("start") is not None:
+        whole(fields["start"])
+    if fields.get("pidns") is not None:
+        fields["pidns"] = _name(fields["pidns"])
+    script = fields.get("script", "")
+    if not isinstance(script, str):
+        raise Unreadable("no script")
+    fields["script"] = printable(script, MAX_SCRIPT)
+    return fields
+
+
+def lease_fields(raw: bytes | None) -> dict[str, Any]:
+    """A lease's fields, with ``gpus`` (bytes by UUID) and ``group``.
+
+    Raises:
+        Unreadable: As :func:`parse`.
+    """
+    fields = parse(raw)
+    fields["gpus"] = _claims(fields.get("gpus"))
+    fields["group"] = _name(fields.get("group"))
+    return fields
+
+
+def ticket_fields(raw: bytes | None) -> dict[str, Any]:
+    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs) and ``uuids``.
+
+    Raises:
+        Unreadable: As :func:`parse`.
+    """
+    fields = parse(raw)
+    if fields.get("bytes") is not None:
+        whole(fields["bytes"])
+    uuids = fields.get("uuids")
+    if (
+        not isinstance(uuids, list)
+        or len(uuids) > _MAX_GPUS
+        or not 1 <= whole(fields.get("count")) <= _MAX_GPUS
+    ):
+        raise Unreadable("no wish")
+    fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
+    return fields
+
+
+def whole(value: object) -> int:
+    """``value`` if it is an integer of at least 0 and not absurd; bools, for Python integers, are refused.
+
+    Raises:
+        Unreadable: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
+        raise Unreadable("not a whole number")
+    return value
+
+
+def _claims(gpus: object) -> dict[str, int]:
+    if not isinstance(gpus, dict) or len(gpus) > _MAX_GPUS:
+        raise Unreadable("no GPUs")
+    return {_uuid(uuid): whole(size) for uuid, size in gpus.items()}
+
+
+def _uuid(value: object) -> str:
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise Unreadable("not a UUID")
+    return value
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise Unreadable("not a name")
+    return printable(value, _MAX_NAME)
+
+
+def _is_deep(text: str) -> bool:
+    depth = 0
+    for bracket in re.finditer(r"[\[\]{}]", _STRING.sub("", text)):
+        depth += 1 if bracket.group() in "[{" else -1
+        if depth > _MAX_DEPTH:
+            return True
+    return False
+
+
+def _refuse(constant: str) -> float:
+    raise Unreadable(f"{constant} is not JSON")

@@ -1,0 +1,133 @@
+"""Lease folders that other users can reach, and processes in them that are really killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import Folder
+
+TIMEOUT_S = 30.0
+ALICE, BOB = 12345, 12346
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users, and mount")
+
+
+class Worker:
+    """A process of ``worker.py``."""
+
+    def __init__(self, path, *arguments, python=sys.executable, prefix=()):
+        command = [*prefix, str(python), str(Path(__file__).with_name("worker.py")), str(path), *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._pending = b""
+        self.pid = self.hear()["pid"]
+
+    def tell(self, do, **command):
+        self.process.stdin.write(json.dumps({"do": do, **command}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self, timeout_s=TIMEOUT_S):
+        """Its next answer."""
+        end = time.monotonic() + timeout_s
+        while b"\n" not in self._pending:
+            readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+            part = os.read(self.process.stdout.fileno(), 65536) if readable else None
+            if not part:
+                self.kill()
+                state = "ended" if readable else f"silent for {timeout_s} s"
+                raise AssertionError(f"worker {state}: {self.process.stderr.read().decode()}")
+            self._pending += part
+        line, _, self._pending = self._pending.partition(b"\n")
+        return json.loads(line.decode())
+
+    def ask(self, do, **command):
+        self.tell(do, **command)
+        return self.hear()
+
+    def result(self, timeout_s=TIMEOUT_S):
+        """Its next answer that is not an event of waiting."""
+        end = time.monotonic() + timeout_s
+        while True:
+            told = self.hear(max(0.01, end - time.monotonic()))
+            if "event" not in told:
+                return told
+
+    def wait_in_line(self, **command):
+        """Start to wait, and return when it stands in line."""
+        self.tell("wait", **command)
+        told = self.hear()
+        assert told["event"] == "waiting", told
+        return told
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.process.pid, number)
+        if number == signal.SIGKILL:
+            self.process.wait(TIMEOUT_S)
+
+    def end(self):
+        # The session: with all that it forked.
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        self.process.wait(TIMEOUT_S)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            try:
+                pipe.close()
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def path():
+    """A sticky folder that every user can write, as the host's is; pytest's own are closed to others."""
+    made = Path(tempfile.mkdtemp(prefix="autogpu-test-"))
+    leases = made / "leases"
+    leases.mkdir()
+    made.chmod(0o755)
+    leases.chmod(0o1777)
+    yield leases
+    shutil.rmtree(str(made), ignore_errors=True)
+
+
+@pytest.fixture
+def folder(path):
+    return Folder(path, "environment", path.stat().st_uid)
+
+
+@pytest.fixture
+def start(path):
+    """Start a worker; all are killed at the end."""
+    workers = []
+
+    def start(*arguments, **options):
+        workers.append(Worker(options.pop("path", path), *arguments, **options))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.end()
+
+
+def until(predicate, timeout_s=10.0):
+    """Wait for ``predicate`` to become true."""
+    end = time.monotonic() + timeout_s
+    while not predicate():
+        assert time.monotonic() < end, f"not within {timeout_s} s"
+        time.sleep(0.002)

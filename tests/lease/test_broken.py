@@ -1,0 +1,265 @@
+"""Broken and hostile folders: at worst one claims alone, never does one hang or crash."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import Folder, Uncoordinated, claim, holders, mutex, process, waiters
+from tests.lease.conftest import needs_root, until
+from tests.lease.test_record import GOOD
+
+
+def take(*_):
+    return {"GPU-0": 1}
+
+
+@pytest.fixture
+def locked(path):
+    """Put files into the folder that are locked as those of the living are."""
+    descriptors = []
+
+    def locked(name, content):
+        descriptors.append(os.open(str(path / name), os.O_RDWR | os.O_CREAT, 0o644))
+        fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
+        os.write(descriptors[-1], content)
+
+    yield locked
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        pytest.param(lambda place: place.symlink_to("/etc/passwd"), "mutex is a symbolic link", id="link"),
+        pytest.param(
+            lambda place: place.symlink_to("nowhere"), "mutex is a symbolic link", id="dangling-link"
+        ),
+        pytest.param(lambda place: os.mkfifo(str(place)), "mutex is not a plain file", id="fifo"),
+        pytest.param(lambda place: place.mkdir(), "mutex is not a plain file", id="folder"),
+    ],
+)
+def test_a_mutex_that_is_none_is_refused_at_once(folder, path, make, what):
+    make(path / "mutex")
+    begin = time.monotonic()
+
+    with pytest.raises(Uncoordinated) as caught:
+        claim(folder, take, script="a")
+
+    assert what in caught.value.what
+    assert time.monotonic() - begin < 1
+
+
+def test_a_mutex_that_is_never_released_ends_the_wait_and_names_who_has_it(folder, start):
+    claim(folder, lambda *_: None, script="a")
+    other = start()
+    other.ask("hold_mutex")
+    begin = time.monotonic()
+
+    with pytest.raises(Uncoordinated) as caught:
+        claim(folder, take, script="a")
+
+    assert 1.9 < time.monotonic() - begin < 3
+    assert caught.value.what == (
+        f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
+    )
+    assert holders(folder) == ()
+    other.kill()
+    claim(folder, take, script="a").release()
+
+
+def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder, path, start):
+    claim(folder, lambda *_: None, script="a")
+    other = start()
+    with mutex.held(folder):
+        other.tell("claim", gpus={"GPU-0": 1}, deadline_s=20)
+        until(lambda: is_open_in(other.pid, path / "mutex"))
+        (path / "mutex").unlink()
+        (path / "mutex").touch()
+        new = os.open(str(path / "mutex"), os.O_RDONLY)
+        fcntl.flock(new, fcntl.LOCK_EX)
+    # It gets the lock of the old file now, while somebody else has the one that counts.
+    until(lambda: is_open_in(other.pid, path / "mutex"))
+    assert holders(folder) == ()
+    os.close(new)
+    assert other.hear()["claims"] == {"GPU-0": 1}
+
+
+def is_open_in(pid, file):
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if link.stat().st_ino == file.stat().st_ino:
+                return True
+        except OSError:
+            pass
+    return False
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b"[" * 60000,
+        b"[1]",
+        b"x" * 100000,
+        json.dumps({**GOOD, "gpus": {"GPU-0": 10**40}}).encode(),
+        json.dumps({**GOOD, "gpus": {"GPU-0": float("nan")}}).encode(),
+        json.dumps({"v": 1}).encode(),
+    ],
+    ids=["empty", "text", "brackets", "list", "long", "huge", "nan", "fields-missing"],
+)
+def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, locked, content):
+    locked("job.1.2.00000000", content)
+
+    (seen,) = holders(folder)
+
+    assert (seen.is_readable, seen.claims, seen.pid, seen.script) == (False, {}, None, "")
+    assert seen.uid == os.geteuid()
+    claim(folder, take, script="a").release()
+
+
+def test_a_lease_of_a_later_version_counts(folder, locked):
+    locked("job.1.2.00000000", json.dumps({**GOOD, "v": 9, "new": [{}]}).encode())
+
+    assert holders(folder)[0].claims == {"GPU-a": 8}
+
+
+def test_a_lease_can_not_pass_for_another_process(folder, locked):
+    lie = {**GOOD, "pid": 1, "start": process.start_time(1), "pidns": "pid:[1]", "uid": 0}
+    locked("job.0.1.00000000", json.dumps(lie).encode())
+
+    (seen,) = holders(folder)
+
+    assert (seen.pid, seen.pid_here, seen.is_mine) == (1, None, False)
+
+
+def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
+    good = json.dumps(GOOD).encode()
+    names = [
+        "job",
+        "job.1.2",
+        "job.1.2.ABCDEF01",
+        "job.1.2.abcdef012",
+        "job.x.2.abcdef01",
+        "job.1.2.abcdef01~",
+    ]
+    names += ["wait.1.2.3", "wait.00000000001.2.3", "job.\u0661.2.abcdef01", "README", ".git"]
+    for name in names:
+        locked(name, good)
+    (path / "jobs").mkdir()
+
+    assert (holders(folder), waiters(folder)) == ((), ())
+    claim(folder, take, script="a").release()
+    assert len(list(path.iterdir())) == len(names) + 2
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
+def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, path, locked, kind):
+    place = path / "job.1.2.00000000"
+    if kind == "fifo":
+        os.mkfifo(str(place))
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        locked("elsewhere", json.dumps(GOOD).encode())
+        place.symlink_to("elsewhere")
+
+    assert holders(folder) == ()
+    claim(folder, take, script="a").release()
+    assert os.path.lexists(str(place))
+
+
+def test_too_many_files_hide_nobody(folder, path):
+    for number in range(4200):
+        (path / f"x{number}").touch()
+
+    with pytest.raises(Uncoordinated, match="more than 4096 files"):
+        claim(folder, take, script="a")
+
+
+def test_many_long_texts_cost_a_claim_little_time(folder, locked):
+    for number in range(300):
+        locked(f"job.1.2.{number:08x}", b'{"a":"' + b"[]" * 32000)
+    begin = time.monotonic()
+
+    claim(folder, take, script="a").release()
+
+    assert len(holders(folder)) == 300
+    assert time.monotonic() - begin < 2
+
+
+@needs_root
+def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
+    small = path / "small"
+    small.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "none", str(small)],
+        stderr=subprocess.PIPE,
+        timeout=10,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {done.stderr.decode().strip()}")
+    try:
+        folder = Folder(small, "environment", 0)
+        held = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+        with pytest.raises(OSError), (small / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+
+        with pytest.raises(Uncoordinated) as caught:
+            claim(folder, lambda *_: {"GPU-1": 1}, script="a")
+        with pytest.raises(Uncoordinated):
+            held.update({"GPU-2": 1})
+
+        assert "No space left on device" in caught.value.what
+        assert "free some space" in caught.value.remedy
+        assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]
+        assert held.claims == {"GPU-0": 1}
+        assert sorted(found.name for found in small.iterdir()) == ["filler", held.name, "mutex"]
+        held.release()
+    finally:
+        subprocess.run(["umount", str(small)], timeout=10, check=True)
+
+
+@needs_root
+def test_a_read_only_file_system_is_named(folder, path, start):
+    (path / "mutex").touch()
+    for options in (["--bind"], ["-o", "remount,bind,ro"]):
+        done = subprocess.run(
+            ["mount", *options, str(path), str(path)], stderr=subprocess.PIPE, timeout=10, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"nothing can be mounted: {done.stderr.decode().strip()}")
+    try:
+        told = start().ask("claim", gpus={"GPU-0": 1})
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
+
+    assert told["error"] == "Uncoordinated"
+    assert "Read-only file system" in told["what"]
+    assert "writable" in told["remedy"]
+
+
+@needs_root
+def test_a_lease_from_another_pid_namespace_counts_and_its_pid_does_not(folder, start):
+    try:
+        worker = start(prefix=("unshare", "--pid", "--fork", "--kill-child"))
+    except AssertionError as error:
+        pytest.skip(f"no pid namespace can be made: {error}")
+    worker.ask("claim", gpus={"GPU-0": 6})
+
+    (seen,) = holders(folder)
+
+    assert seen.claims == {"GPU-0": 6}
+    assert seen.pid == worker.pid == 1
+    assert seen.pid_namespace not in (None, process.pid_namespace())
+    assert seen.pid_here is None

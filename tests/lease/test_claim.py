@@ -1,0 +1,358 @@
+"""Claims of real processes: seen while they live, gone when they end, in whichever way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import Uncoordinated, claim, holders, listing, locks, promised
+from tests.conftest import each_python
+from tests.lease.conftest import until
+
+
+def first_free(uuids):
+    def choose(holders, waiters):
+        taken = promised(holders)
+        return next(({uuid: 1} for uuid in uuids if uuid not in taken), None)
+
+    return choose
+
+
+def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
+    other = start()
+    lease = claim(folder, lambda *_: {"GPU-0": 5}, script="/home/me/train.py")
+
+    (seen,) = other.ask("holders")["holders"]
+
+    assert seen == {
+        "name": lease.name,
+        "uid": os.geteuid(),
+        "pid": os.getpid(),
+        "pid_here": os.getpid(),
+        "claims": {"GPU-0": 5},
+        "script": "train.py",
+        "is_mine": False,
+    }
+    assert [holder.is_mine for holder in holders(folder)] == [True]
+    assert lease.is_alive
+    lease.release()
+    lease.release()
+    assert not lease.is_alive
+    assert other.ask("holders")["holders"] == []
+
+
+def test_nothing_is_written_when_nothing_fits(folder, path):
+    assert claim(folder, lambda *_: None, script="a") is None
+    assert [found.name for found in path.iterdir()] == ["mutex"]
+
+
+def test_what_choosing_raises_comes_through_and_the_mutex_is_free_again(folder):
+    for error in (OSError("no driver"), KeyboardInterrupt(), ValueError("x")):
+
+        def choose(holders, waiters, error=error):
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            claim(folder, choose, script="a")
+        assert caught.value is error
+    assert claim(folder, lambda *_: None, script="a", deadline_s=0.1) is None
+
+
+def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
+    lease = claim(folder, lambda *_: {"GPU-0": 5}, script="a")
+    mode = Path(lease.path).stat().st_mode
+    lease.release()
+
+    assert stat.S_IMODE(mode) & 0o777 == 0o644
+    # What keeps systemd-tmpfiles from removing the lease of a job that has run for a month.
+    assert mode & stat.S_ISVTX
+
+
+def test_a_killed_holder_gives_its_gpu_back(folder, start):
+    killed, other = start(), start()
+    assert killed.ask("claim", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    assert other.ask("claim", free=["GPU-0"])["claims"] is None
+
+    killed.kill()
+
+    assert holders(folder) == ()
+    assert other.ask("claim", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+
+
+def test_a_dead_lease_is_removed_by_the_next_claim_only(folder, start, path):
+    killed = start()
+    killed.ask("claim", gpus={"GPU-0": 1})
+    killed.kill()
+
+    assert holders(folder) == ()
+    assert len(list(path.glob("job.*"))) == 1
+    claim(folder, lambda *_: None, script="a")
+    assert list(path.glob("job.*")) == []
+
+
+def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
+    name = f"job.{os.geteuid()}.{os.getpid()}.00000000"
+    live = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    (path / name).write_bytes(Path(live.path).read_bytes())
+
+    assert [holder.name for holder in holders(folder)] == [live.name]
+    live.release()
+
+
+@pytest.mark.parametrize("version", each_python())
+def test_every_python_claims_and_is_understood(folder, start, version):
+    from tests import environments
+
+    worker = start(python=environments.interpreter(version))
+    assert worker.ask("claim", gpus={"GPU-0": 3})["claims"] == {"GPU-0": 3}
+
+    (seen,) = holders(folder)
+
+    assert (seen.claims, seen.pid_here, seen.is_readable) == ({"GPU-0": 3}, worker.pid, True)
+    worker.ask("update", each=[{"GPU-1": 4}])
+    assert worker.ask("holders")["holders"][0]["claims"] == {"GPU-1": 4}
+
+
+def test_threads_of_one_process_exclude_each_other(folder, start):
+    uuids = [f"GPU-{number}" for number in range(8)]
+
+    claimed = start().ask("threads", free=uuids, count=8)["claimed"]
+
+    assert sorted(claimed) == uuids
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_simultaneous_claims_never_promise_more_than_there_is(folder, start, count):
+    totals = {f"GPU-{number}": 24 for number in range(4)}
+
+    told = start().ask("crowd", count=count, totals=totals, size=8)["told"]
+
+    granted = [one["claims"] for one in told if one.get("claims")]
+    assert not [one for one in told if "error" in one]
+    assert len(granted) == min(count, 12)
+    assert all(size <= 24 for size in promised(holders(folder)).values())
+    assert sum(promised(holders(folder)).values()) == 8 * len(granted)
+    times = sorted(one["ms"] for one in told)
+    print(f"\n{count} at once: median {times[len(times) // 2]:.1f} ms, longest {times[-1]:.1f} ms")
+
+
+def test_half_of_a_crowd_killed_gives_back_its_half(folder, start):
+    totals = {f"GPU-{number}": 24 for number in range(4)}
+    crowd, other = start(), start()
+    children = crowd.ask("crowd", count=12, totals=totals, size=8)["children"]
+    assert other.ask("claim", totals=totals, size=8)["claims"] is None
+
+    crowd.ask("reap", children=children[:6])
+
+    assert sum(promised(holders(folder)).values()) == 6 * 8
+    assert other.ask("claim", totals=totals, size=8)["claims"]
+
+
+def test_a_claim_is_a_matter_of_milliseconds(folder):
+    times = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        lease = claim(folder, first_free(["GPU-0"]), script="a")
+        times.append((time.perf_counter() - begin) * 1000)
+        lease.release()
+
+    print(f"\nclaim: median {sorted(times)[25]:.2f} ms, longest {max(times):.2f} ms")
+    assert sorted(times)[25] < 20
+
+
+def test_update_replaces_what_the_lease_says(folder, start):
+    worker = start()
+    worker.ask("claim", gpus={"GPU-0": 1})
+    before = holders(folder)[0]
+
+    worker.ask("update", each=[{"GPU-1": 7, "GPU-2": 0}])
+
+    (after,) = holders(folder)
+    assert after.claims == {"GPU-1": 7, "GPU-2": 0}
+    assert (after.name, after.since_s, after.group) == (before.name, before.since_s, before.group)
+    worker.kill()
+    assert holders(folder) == ()
+
+
+def test_an_update_puts_back_a_lease_that_somebody_removed(folder):
+    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    Path(lease.path).unlink()
+    assert not lease.is_alive
+
+    lease.update({"GPU-0": 2})
+
+    assert lease.is_alive
+    assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 2}]
+    lease.release()
+
+
+def test_an_update_does_not_bring_back_what_was_released(folder):
+    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease.release()
+
+    lease.update({"GPU-0": 2})
+
+    assert holders(folder) == ()
+
+
+def test_a_refused_update_leaves_the_lease_as_it_was(folder):
+    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+
+    with pytest.raises(ValueError):
+        lease.update({"GPU-0": -1})
+
+    assert lease.claims == holders(folder)[0].claims == {"GPU-0": 1}
+    lease.release()
+
+
+@pytest.mark.parametrize("tidy", [False, True], ids=["status", "with-mutex"])
+def test_a_reader_never_sees_an_update_half_done(start, tidy):
+    writer, reader = start(), start()
+    writer.ask("claim", gpus={"GPU-0": 1})
+    writer.tell("update", each=[{f"GPU-{n}": n for n in range(200)}, {"GPU-0": 1}], times=1500)
+
+    told = reader.ask("read_twice", seconds=1.0, tidy=tidy)
+
+    large = [[True, sorted([f"GPU-{n}", n] for n in range(200))]]
+    allowed = [large, [[True, [["GPU-0", 1]]]]]
+    seen = [json.loads(one) for one in told["seen"]]
+    assert all(one in allowed for one in seen), seen
+    assert told["looks"] > 100
+    assert writer.hear()["times"] == 1500
+    assert reader.ask("holders")["holders"][0]["claims"] == {"GPU-0": 1}
+
+
+def test_a_forks_child_keeps_the_claim_and_can_not_end_it(folder, start):
+    worker = start()
+    worker.ask("claim", gpus={"GPU-0": 1})
+    forked = worker.ask("fork")
+    assert forked["mine"] == [False]
+    assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]
+
+    worker.kill()
+
+    (seen,) = holders(folder)
+    assert (seen.claims, seen.pid, seen.pid_here) == ({"GPU-0": 1}, worker.pid, None)
+    os.kill(forked["child"], signal.SIGKILL)
+    until(lambda: holders(folder) == ())
+
+
+def test_a_forks_end_does_not_end_the_parents_claim(folder, start):
+    worker = start()
+    worker.ask("claim", gpus={"GPU-0": 1})
+    child = worker.ask("fork")["child"]
+
+    os.kill(child, signal.SIGKILL)
+    worker.ask("reap", children=[child])
+
+    assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]
+
+
+def test_a_program_started_by_exec_has_lost_the_claim_and_is_no_member_of_itself(folder, start):
+    worker = start()
+    worker.ask("claim", gpus={"GPU-0": 1})
+    worker.tell("exec")
+
+    told = worker.hear()
+
+    assert told == {"holders": [], "parent": False}
+    assert worker.hear()["pid"] == worker.pid
+    assert holders(folder) == ()
+
+
+def test_a_daemon_that_closed_everything_has_lost_the_claim_and_closes_no_strangers(folder, start):
+    worker = start()
+    worker.ask("claim", gpus={"GPU-0": 1})
+
+    assert worker.ask("close_everything") == {"is_alive": False, "still_open": 8}
+    assert holders(folder) == ()
+
+
+def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(path):
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom autogpu.lease import Folder, claim\n"
+        "folder = Folder(Path(sys.argv[1]), 'environment', 0)\n"
+        "for number in range(3): os.close(number)\n"
+        "lease = claim(folder, lambda *_: {'GPU-0': 1}, script='a')\n"
+        "opened = []\n"
+        "for number in range(3):\n"
+        "    try: opened.append(os.fstat(number))\n"
+        "    except OSError: pass\n"
+        "os._exit(10 + len(opened) if lease.is_alive else 1)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=30, check=False)
+
+    assert done.returncode == 10
+
+
+def test_updates_leave_no_descriptors_behind(folder):
+    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    for number in range(10):
+        lease.update({"GPU-0": number})
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    lease.release()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
+
+
+@pytest.mark.parametrize("tidy", [False, True], ids=["status", "with-mutex"])
+def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(folder, monkeypatch, tidy):
+    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    really_is_held = locks.is_held
+    updates = [{"GPU-1": 1}, {"GPU-2": 1}]
+
+    def is_held(descriptor):
+        # The reader has opened the old file, and the holder lets go of it before the reader tries the lock.
+        if updates:
+            lease.update(updates.pop(0))
+        return really_is_held(descriptor)
+
+    monkeypatch.setattr(locks, "is_held", is_held)
+    with folder.opened() as descriptor:
+        found = listing.living(folder, descriptor, tidy=tidy)
+
+    assert [holder.claims for holder in found.holders] == [{"GPU-2": 1}]
+    assert lease.is_alive
+    lease.release()
+
+
+@pytest.mark.parametrize("by", ["python", "a-library"])
+def test_a_child_forked_while_another_thread_chooses_does_not_keep_the_mutex(start, by):
+    worker, other = start(), start()
+    worker.ask("fork_while_choosing", finish=True, by=by)
+
+    assert other.ask("claim", gpus={"GPU-1": 1}, deadline_s=0.2)["claims"] == {"GPU-1": 1}
+
+
+def test_nor_when_its_parent_is_killed_with_the_mutex_in_hand(start):
+    worker, other = start(), start()
+    worker.ask("fork_while_choosing", finish=False, by="python")
+    worker.kill()
+
+    assert other.ask("claim", gpus={"GPU-1": 1}, deadline_s=0.2)["claims"] == {"GPU-1": 1}
+
+
+def test_claiming_does_not_disturb_the_random_numbers_of_a_script(folder, start):
+    import random
+
+    start().ask("claim", gpus={"GPU-0": 1})
+    holding = start()
+    holding.ask("hold_mutex")
+    random.seed(1)
+    before = random.getstate()
+
+    with pytest.raises(Uncoordinated):
+        claim(folder, lambda *_: None, script="a", deadline_s=0.05)
+
+    assert random.getstate() == before

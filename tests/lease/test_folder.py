@@ -1,0 +1,174 @@
+"""Which folder is the host's, and which is not to be trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import LeaseUnavailable, Uncoordinated, claim, find_folder, holders
+from tests.lease.conftest import ALICE, BOB, needs_root
+
+
+@pytest.fixture
+def places(path):
+    return {"host": path.parent / "run", "fallback": path.parent / "autogpu.v1"}
+
+
+def test_the_environment_names_it_first(path, places):
+    places["host"].mkdir()
+
+    folder = find_folder({"AUTOGPU_LEASE_DIR": str(path)}, **places)
+
+    assert (folder.path, folder.origin) == (path, "environment")
+
+
+def test_then_the_one_that_the_administrator_made(places):
+    places["host"].mkdir()
+    places["fallback"].mkdir()
+
+    folder = find_folder({"AUTOGPU_LEASE_DIR": ""}, **places)
+
+    assert (folder.path, folder.origin, folder.owner_uid) == (places["host"], "host", os.geteuid())
+
+
+def test_else_one_is_made_that_all_users_can_use_whatever_the_umask(places):
+    before = os.umask(0o077)
+    try:
+        folder = find_folder({}, **places)
+    finally:
+        os.umask(before)
+
+    assert (folder.path, folder.origin) == (places["fallback"], "fallback")
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o1777
+    assert stat.S_IMODE((folder.path / "mutex").stat().st_mode) & 0o777 == 0o444
+    assert sorted(found.name for found in folder.path.parent.iterdir()) == ["autogpu.v1", "leases"]
+    assert find_folder({}, **places) == folder
+
+
+def test_the_one_that_the_environment_names_is_made_too(path):
+    folder = find_folder({"AUTOGPU_LEASE_DIR": str(path / "new")})
+
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o1777
+
+
+def test_many_who_make_it_at_once_get_one_folder(places):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom autogpu.lease import claim, find_folder\n"
+        "host, fallback = map(Path, sys.argv[1:])\n"
+        "sys.stdin.read()\n"
+        "folder = find_folder({}, host=host, fallback=fallback)\n"
+        "assert claim(folder, lambda *_: {'GPU-0': 1}, script='a')\n"
+        "print(folder.path.stat().st_ino)\n"
+    )
+    command = [sys.executable, "-c", code, str(places["host"]), str(places["fallback"])]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    for process in started:
+        process.stdin.close()
+        process.stdin = None
+    told = [process.communicate(timeout=30) for process in started]
+
+    assert {out for out, _ in told} == {f"{places['fallback'].stat().st_ino}\n".encode()}, told
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        pytest.param(lambda place: place.write_text(""), "is not a folder", id="file"),
+        pytest.param(lambda place: place.symlink_to("elsewhere"), "is a symbolic link", id="dangling-link"),
+        pytest.param(lambda place: place.symlink_to("leases"), "is a symbolic link", id="link"),
+        pytest.param(lambda place: (place.mkdir(), place.chmod(0o777)), "not sticky", id="world-writable"),
+        pytest.param(lambda place: (place.mkdir(), place.chmod(0o770)), "not sticky", id="group-writable"),
+        pytest.param(
+            lambda place: (place.mkdir(), os.chown(str(place), ALICE, ALICE)),
+            f"belongs to uid {ALICE} alone",
+            id="another-users",
+            marks=needs_root,
+        ),
+    ],
+)
+def test_a_host_folder_that_can_not_be_trusted_is_not_passed_by(places, make, reason):
+    make(places["host"])
+
+    with pytest.raises(LeaseUnavailable) as caught:
+        find_folder({}, **places)
+
+    assert reason in caught.value.what
+    assert str(places["host"]) in caught.value.what
+    assert caught.value.remedy
+    assert not places["fallback"].exists()
+
+
+@needs_root
+def test_a_sticky_folder_may_be_any_users(path, places):
+    path.rename(places["host"])
+    os.chown(str(places["host"]), BOB, BOB)
+
+    assert find_folder({}, **places).owner_uid == BOB
+
+
+@pytest.mark.parametrize("value", ["leases", "~/leases", "/does/not/exist/leases", "/proc/leases"])
+def test_a_folder_that_can_not_be_made_is_unavailable(value):
+    with pytest.raises(LeaseUnavailable):
+        find_folder({"AUTOGPU_LEASE_DIR": value})
+
+
+def test_a_folder_that_is_trusted_no_longer_is_not_used(folder, path):
+    path.chmod(0o777)
+
+    with pytest.raises(Uncoordinated, match="not sticky"):
+        claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+
+
+def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
+    path.rename(path.parent / "moved")
+    path.symlink_to("moved")
+
+    with pytest.raises(Uncoordinated):
+        claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    assert list((path.parent / "moved").iterdir()) == []
+
+
+def test_a_folder_that_vanished_is_said_so(folder, path):
+    path.rmdir()
+
+    for attempt in (lambda: claim(folder, lambda *_: {"GPU-0": 1}, script="a"), lambda: holders(folder)):
+        with pytest.raises(Uncoordinated, match="No such file") as caught:
+            attempt()
+        assert "made anew" in caught.value.remedy
+
+
+def test_a_folder_that_vanishes_while_choosing_is_said_so(folder, path):
+    def choose(holders, waiters):
+        (path / "mutex").unlink()
+        path.rmdir()
+        return {"GPU-0": 1}
+
+    with pytest.raises(Uncoordinated, match="No such file"):
+        claim(folder, choose, script="a")
+
+
+def test_where_there_is_no_flock_everything_imports_and_claiming_says_so():
+    code = (
+        # Those of the standard library that have such a system in mind come first.
+        "import dataclasses, json, os, pathlib, sys, threading\n"
+        "sys.modules['fcntl'] = None\n"
+        "for name in 'O_NOFOLLOW O_CLOEXEC O_NONBLOCK O_DIRECTORY register_at_fork geteuid'.split():\n"
+        "    delattr(os, name)\n"
+        "from autogpu import lease\n"
+        "try: lease.find_folder({})\n"
+        "except lease.LeaseUnavailable as error: print(error.what, '|', error.remedy)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=True, cwd=str(Path.cwd())
+    )
+
+    assert done.stdout == b"this system has no flock, so GPUs can't be claimed | use Linux or WSL2\n"

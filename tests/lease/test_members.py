@@ -1,0 +1,84 @@
+"""Children of a process that holds a lease are members of it, and nobody else is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from autogpu.lease import MARKER, parent_lease
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+GPUS = {VISIBLE: "GPU-0,MIG-GPU-1/0/0"}
+
+
+@pytest.fixture
+def parent(start):
+    worker = start()
+    worker.ask("claim", gpus={"GPU-0": 5}, group="job")
+    return worker
+
+
+@pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["set", "unset", "empty"])
+def test_a_child_finds_its_parents_lease(parent, folder, environ):
+    marker = parent.ask("marker", environ=environ)["marker"]
+
+    found = parent_lease({**environ, MARKER: marker}, folder)
+
+    assert (found.pid, found.claims, found.group) == (parent.pid, {"GPU-0": 5}, "job")
+
+
+@pytest.mark.parametrize("environ", [{}, {VISIBLE: ""}, {VISIBLE: "GPU-0"}, {VISIBLE: "0"}], ids=str)
+def test_whoever_changed_the_visible_devices_is_no_member(parent, folder, environ):
+    marker = parent.ask("marker", environ=GPUS)["marker"]
+
+    assert parent_lease({**environ, MARKER: marker}, folder) is None
+
+
+def test_unset_is_not_empty(parent, folder):
+    marker = parent.ask("marker", environ={})["marker"]
+
+    assert parent_lease({VISIBLE: "", MARKER: marker}, folder) is None
+
+
+def test_a_lease_is_none_to_its_own_process(parent, folder):
+    from autogpu.lease import claim
+
+    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+
+    assert parent_lease({MARKER: lease.marker({})}, folder) is None
+    lease.release()
+
+
+def test_membership_ends_with_the_parent(parent, folder):
+    marker = parent.ask("marker", environ={})["marker"]
+    parent.kill()
+
+    assert parent_lease({MARKER: marker}, folder) is None
+
+
+def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
+    marker = parent.ask("marker", environ={})["marker"]
+    parent.ask("fork")
+    parent.kill()
+
+    assert parent_lease({MARKER: marker}, folder).claims == {"GPU-0": 5}
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "",
+        "v1",
+        "v1:::::",
+        "v2:{name}:{pid}:{start}:",
+        "v1:../mutex:1:1:",
+        "v1:{name}:1:{start}:",
+        "v1:{name}:{pid}:1:",
+    ],
+)
+def test_a_marker_that_does_not_fit_means_nothing(parent, folder, marker):
+    _, name, pid, start, _ = parent.ask("marker", environ={})["marker"].split(":")
+    assert pid != str(os.getpid())
+
+    assert parent_lease({MARKER: marker.format(name=name, pid=pid, start=start)}, folder) is None

@@ -1,0 +1,346 @@
+"""Waiting in line: in order, woken at once, and nobody waits for the dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from autogpu.lease import Uncoordinated, WaitTimeout, Want, claim, holders, inotify, wait_for, waiters
+from tests.lease.conftest import ALICE, BOB, needs_root, until
+
+GPU = ["GPU-0"]
+
+
+def never(holders, waiters):
+    return None
+
+
+def test_who_need_not_wait_does_not(folder):
+    lease = wait_for(folder, lambda *_: {"GPU-0": 1}, want=Want(), script="a", timeout_s=0)
+
+    assert lease.claims == {"GPU-0": 1}
+    assert waiters(folder) == ()
+    lease.release()
+
+
+def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, start):
+    serving = start()
+    serving.ask("claim", free=GPU)
+    line = [start() for _ in range(6)]
+    for position, worker in enumerate(line, start=1):
+        assert worker.wait_in_line(free=GPU)["position"] == position
+    assert [waiter.pid for waiter in waiters(folder)] == [worker.pid for worker in line]
+
+    times = []
+    for worker in line:
+        begin = time.perf_counter()
+        serving.kill()
+        assert worker.result() == {"claims": {"GPU-0": 1}}
+        times.append((time.perf_counter() - begin) * 1000)
+        assert [holder.pid for holder in holders(folder)] == [worker.pid]
+        serving = worker
+
+    print("\nhand-over in ms: " + " ".join(f"{ms:.1f}" for ms in times) + f"; median {sorted(times)[3]:.1f}")
+    # The heartbeat alone would take a second on the average.
+    assert sorted(times)[3] < 500
+    assert waiters(folder) == ()
+
+
+def test_a_holders_death_wakes_those_who_sleep(start):
+    holder, waiting = start(), start()
+    holder.ask("claim", free=GPU)
+    waiting.wait_in_line(free=GPU)
+    # Until a look that only the heartbeat can have caused; the next would come two seconds later.
+    gap_s = 0.0
+    while gap_s < 1.5:
+        begin = time.monotonic()
+        assert waiting.hear()["event"] == "waiting"
+        gap_s = time.monotonic() - begin
+
+    begin = time.monotonic()
+    holder.kill()
+
+    assert waiting.result() == {"claims": {"GPU-0": 1}}
+    woken_s = time.monotonic() - begin
+    print(f"\nwoken after {woken_s * 1000:.1f} ms")
+    assert woken_s < 1.2
+
+
+def test_without_inotify_one_looks_every_second(folder, start, monkeypatch):
+    monkeypatch.setattr(inotify, "_start", lambda folder: None)
+    holder = start()
+    holder.ask("claim", free=GPU)
+    begin = time.monotonic()
+
+    def on_wait(state):
+        holder.kill()
+
+    def choose(holders, waiters):
+        return None if holders else {"GPU-0": 1}
+
+    lease = wait_for(folder, choose, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+
+    assert 0.5 < time.monotonic() - begin < 1.9
+    lease.release()
+
+
+def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):
+    holder, first = start(), start()
+    holder.ask("claim", free=GPU)
+    first.wait_in_line(free=GPU, count=2, bytes=7)
+    states = []
+
+    with pytest.raises(WaitTimeout) as caught:
+        wait_for(folder, never, want=Want(), script="a", timeout_s=0.05, on_wait=states.append)
+
+    assert states[0].position == 2
+    assert [one.pid for one in states[0].holders] == [holder.pid]
+    assert [one.pid_here for one in states[0].ahead] == [first.pid]
+    assert states[0].ahead[0].want == Want(2, 7, ("GPU-0",))
+    assert caught.value.state.waited_s >= 0.05
+    assert caught.value.state.timeout_s == 0.05
+    # Whoever gave up no longer stands in line.
+    assert [waiter.pid for waiter in waiters(folder)] == [first.pid]
+
+
+def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
+    holder, waiting, jumper = start(), start(), start()
+    holder.ask("claim", gpus={"GPU-0": 1, "GPU-1": 1})
+    waiting.wait_in_line(free=GPU)
+
+    seen = []
+    claim(folder, lambda holders, waiters: seen.extend(waiters), script="a")
+    assert [waiter.pid for waiter in seen] == [waiting.pid]
+
+    holder.ask("update", each=[{"GPU-0": 1}])
+    assert jumper.ask("claim", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
+    waiting.kill(signal.SIGSTOP)
+    holder.kill()
+    assert jumper.ask("claim", free=GPU)["claims"] is None
+    waiting.kill(signal.SIGCONT)
+    assert waiting.result() == {"claims": {"GPU-0": 1}}
+
+
+def test_one_who_waits_for_other_gpus_is_in_nobodys_way(start):
+    holder, first, second = start(), start(), start()
+    holder.ask("claim", gpus={"GPU-0": 1, "GPU-1": 1})
+    first.wait_in_line(free=["GPU-0"])
+    second.wait_in_line(free=["GPU-1"])
+
+    holder.ask("update", each=[{"GPU-0": 1}])
+
+    assert second.result() == {"claims": {"GPU-1": 1}}
+
+
+def test_the_dead_block_nobody(folder, start):
+    holder, killed, next_one = start(), start(), start()
+    holder.ask("claim", free=GPU)
+    killed.wait_in_line(free=GPU)
+    next_one.wait_in_line(free=GPU)
+
+    killed.kill()
+    until(lambda: [waiter.pid for waiter in waiters(folder)] == [next_one.pid])
+    begin = time.monotonic()
+    holder.kill()
+
+    assert next_one.result() == {"claims": {"GPU-0": 1}}
+    assert time.monotonic() - begin < 1.5
+
+
+def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(folder, start):
+    holder, forking = start(), start()
+    holder.ask("claim", free=GPU)
+    forking.ask("wait_in_thread")
+    forking.ask("fork")
+    assert len(waiters(folder)) == 1
+
+    forking.kill()
+
+    until(lambda: waiters(folder) == ())
+
+
+def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(folder, start):
+    holder, stopped, next_one, jumper = start(), start(), start(), start()
+    holder.ask("claim", free=GPU)
+    stopped.wait_in_line(free=GPU)
+    next_one.wait_in_line(free=GPU)
+    stopped.kill(signal.SIGSTOP)
+    begin = time.monotonic()
+    holder.kill()
+
+    assert next_one.result() == {"claims": {"GPU-0": 1}}
+
+    waited_s = time.monotonic() - begin
+    print(f"\npassed over after {waited_s:.2f} s")
+    assert 2.5 < waited_s < 6.5
+    (still,) = waiters(folder)
+    assert (still.pid, still.is_passed_over) == (stopped.pid, True)
+    next_one.kill()
+    assert jumper.ask("claim", free=GPU)["claims"] == {"GPU-0": 1}
+    stopped.kill(signal.SIGCONT)
+    assert stopped.hear()["event"] == "waiting"
+    assert not waiters(folder)[0].is_passed_over
+    jumper.kill()
+    assert stopped.result() == {"claims": {"GPU-0": 1}}
+
+
+def test_ctrl_c_ends_the_wait_at_once(folder, start):
+    holder, waiting = start(), start()
+    holder.ask("claim", free=GPU)
+    waiting.wait_in_line(free=GPU)
+    begin = time.monotonic()
+
+    waiting.kill(signal.SIGINT)
+
+    assert waiting.result() == {"error": "KeyboardInterrupt"}
+    assert time.monotonic() - begin < 0.5
+    assert waiters(folder) == ()
+
+
+def test_a_timeout_ends_the_wait(folder, start):
+    holder, waiting = start(), start()
+    holder.ask("claim", free=GPU)
+    begin = time.monotonic()
+    waiting.wait_in_line(free=GPU, timeout_s=0.5)
+
+    told = waiting.result()
+
+    assert told["error"] == "WaitTimeout"
+    assert 0.4 < time.monotonic() - begin < 2
+    assert waiters(folder) == ()
+
+
+def test_a_look_of_its_own_precedes_choosing(folder):
+    order = []
+
+    def choose(holders, waiters):
+        order.append("choose")
+        # The driver is read while others can choose.
+        assert len(order) % 2 == 0
+        return {"GPU-0": 1} if len(order) == 4 else None
+
+    def on_wait(state):
+        (folder.path / "mutex2").touch()
+
+    lease = wait_for(
+        folder,
+        choose,
+        want=Want(),
+        script="a",
+        timeout_s=30,
+        on_wait=on_wait,
+        before_look=lambda: order.append("look"),
+    )
+
+    assert order == ["look", "choose", "look", "choose"]
+    lease.release()
+
+
+def test_the_driver_is_read_by_the_head_and_rarely_by_the_others(folder, start, path):
+    holder, first = start(), start()
+    holder.ask("claim", free=GPU)
+    first.wait_in_line(free=GPU)
+    order = []
+
+    def choose(holders, waiters):
+        order.append("behind" if waiters else "head")
+        return None if waiters or len(order) < 8 else {"GPU-0": 1}
+
+    def on_wait(state):
+        if len(order) == 6:
+            first.kill()
+        if len(order) > 6:
+            order.append("told")
+        (path / f"x{len(order)}").touch()
+        (path / f"x{len(order)}").unlink()
+
+    wait_for(
+        folder,
+        choose,
+        want=Want(),
+        script="a",
+        timeout_s=30,
+        on_wait=on_wait,
+        before_look=lambda: order.append("read"),
+    ).release()
+
+    # Once at its coming, then not at all for events, and when it has become the head at once.
+    assert order[:6] == ["read", "behind", "behind", "behind", "behind", "behind"]
+    after = order[6:]
+    assert after[after.index("head") :] == ["head", "read", "head"]
+
+
+@pytest.mark.parametrize("want", [Want(count=0), Want(bytes_per_gpu=-1), Want(uuids=("a b",))], ids=str)
+def test_an_impossible_wish_is_refused_to_its_face(folder, path, want):
+    with pytest.raises(ValueError):
+        wait_for(folder, never, want=want, script="a", timeout_s=30)
+    assert [found.name for found in path.iterdir()] == ["mutex"]
+
+
+def test_what_the_caller_raises_while_waiting_comes_through_and_leaves_the_line(folder):
+    def on_wait(state):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        wait_for(folder, never, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+    assert waiters(folder) == ()
+
+
+def test_a_folder_that_vanishes_ends_the_wait(folder, path):
+    def on_wait(state):
+        path.rename(path.parent / "gone")
+
+    begin = time.monotonic()
+    with pytest.raises(Uncoordinated):
+        wait_for(folder, never, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+    assert time.monotonic() - begin < 1.5
+
+
+def test_a_ticket_that_somebody_removed_is_taken_again(folder, path):
+    counts = []
+
+    def on_wait(state):
+        counts.append(len(waiters(folder)))
+        for ticket in path.glob("wait.*"):
+            if len(counts) == 1:
+                ticket.unlink()
+        if len(counts) == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        wait_for(folder, never, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+    assert counts == [1, 1, 1]
+
+
+def test_a_last_place_that_is_taken_is_shared(folder, path, start):
+    import fcntl
+    import json
+
+    from tests.lease.test_record import TICKET
+
+    name = path / "wait.9999999999.0.1"
+    descriptor = os.open(str(name), os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, json.dumps(TICKET).encode())
+    worker = start()
+    worker.wait_in_line(gpus=None)
+
+    assert [waiter.place for waiter in waiters(folder)] == [9999999999, 9999999999]
+    os.close(descriptor)
+
+
+@needs_root
+def test_users_wait_for_each_other(folder, start):
+    alice, bob = start("--uid", str(ALICE), "--umask", "077"), start("--uid", str(BOB), "--umask", "077")
+    alice.ask("claim", free=GPU)
+    assert bob.wait_in_line(free=GPU) == {"event": "waiting", "position": 1, "holders": 1}
+    assert [waiter.uid for waiter in waiters(folder)] == [BOB]
+    begin = time.monotonic()
+
+    alice.kill()
+
+    assert bob.result() == {"claims": {"GPU-0": 1}}
+    assert time.monotonic() - begin < 1.5

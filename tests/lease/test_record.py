@@ -1,0 +1,163 @@
+"""A lease's text as an enemy would write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autogpu.lease import record
+
+GOOD = {
+    "v": 1,
+    "pid": 4711,
+    "start": 99,
+    "pidns": "pid:[4026531836]",
+    "t": 1700000000.5,
+    "script": "train.py",
+    "group": "job.1.2.abcdef01",
+    "gpus": {"GPU-a": 8},
+}
+TICKET = {
+    "v": 1,
+    "pid": 1,
+    "start": 2,
+    "pidns": None,
+    "t": 3,
+    "script": "a",
+    "count": 2,
+    "bytes": None,
+    "uuids": ["G"],
+}
+
+
+def text(**changes):
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+def without(name):
+    return json.dumps({key: value for key, value in GOOD.items() if key != name}).encode()
+
+
+def test_what_is_written_is_read_back():
+    written = record.text({**record.identity("/home/a/train.py", 5.0), "group": "g", "gpus": {"GPU-a": 0}})
+
+    fields = record.lease_fields(written)
+
+    assert (fields["pid"], fields["script"], fields["t"]) == (os.getpid(), "train.py", 5.0)
+    assert (fields["gpus"], fields["group"]) == ({"GPU-a": 0}, "g")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(None, id="too-long"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\xff\xfe", id="not-utf-8"),
+        pytest.param(b"not json", id="not-json"),
+        pytest.param(b"[1]", id="a-list"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"[" * 60000, id="60-kB-of-brackets"),
+        pytest.param(b'{"a":' * 10000, id="deep-objects"),
+        pytest.param(b"9" * 60000, id="a-number-of-60-kB"),
+        pytest.param(text(v=0), id="version-0"),
+        pytest.param(text(v=True), id="version-is-bool"),
+        pytest.param(text(pid=-1), id="negative-pid"),
+        pytest.param(text(pid="1"), id="pid-is-text"),
+        pytest.param(text(pid=10**30), id="absurd-pid"),
+        pytest.param(text(t=float("nan")), id="time-is-nan"),
+        pytest.param(text(t=float("inf")), id="time-is-infinite"),
+        pytest.param(text(t=1).replace(b'"t": 1', b'"t": 1e999'), id="time-overflows"),
+        pytest.param(text(t=False), id="time-is-bool"),
+        pytest.param(text(start=1.5), id="start-is-float"),
+        pytest.param(text(pidns=5), id="namespace-is-number"),
+        pytest.param(text(script=["rm"]), id="script-is-list"),
+        pytest.param(text(group=None), id="no-group"),
+        pytest.param(text(gpus=[]), id="gpus-is-list"),
+        pytest.param(text(gpus={"GPU-a": 1.0}), id="claim-is-float"),
+        pytest.param(text(gpus={"GPU-a": -1}), id="claim-is-negative"),
+        pytest.param(text(gpus={"GPU-a": True}), id="claim-is-bool"),
+        pytest.param(text(gpus={"GPU-a": None}), id="claim-is-null"),
+        pytest.param(text(gpus={"GPU-a": 10**30}), id="claim-is-absurd"),
+        pytest.param(text(gpus={"GPU-a": float("nan")}), id="claim-is-nan"),
+        pytest.param(text(gpus={"\x1b[2J": 1}), id="uuid-is-an-escape"),
+        pytest.param(text(gpus={"": 1}), id="uuid-is-empty"),
+        pytest.param(text(gpus={f"GPU-{n}": 1 for n in range(2000)}), id="too-many-gpus"),
+        *[pytest.param(without(name), id=f"no-{name}") for name in ("v", "pid", "t", "group", "gpus")],
+    ],
+)
+def test_what_no_version_writes_is_unreadable(raw):
+    with pytest.raises(record.Unreadable):
+        record.lease_fields(raw)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"count": 0},
+        {"count": True},
+        {"count": 10**9},
+        {"bytes": -1},
+        {"bytes": 1.5},
+        {"uuids": "GPU-a"},
+        {"uuids": [1]},
+        {"uuids": ["a b"]},
+    ],
+    ids=str,
+)
+def test_a_ticket_with_an_impossible_wish_is_unreadable(changes):
+    assert record.ticket_fields(json.dumps(TICKET).encode())["uuids"] == ("G",)
+    with pytest.raises(record.Unreadable):
+        record.ticket_fields(json.dumps({**TICKET, **changes}).encode())
+
+
+def test_a_later_version_is_read_for_what_we_know():
+    fields = record.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))
+
+    assert fields["gpus"] == {"GPU-a": 8}
+
+
+def test_brackets_in_a_name_are_no_nesting():
+    assert record.lease_fields(text(script="[" * 70 + '"{'))["script"] == "[" * 70 + '"{'
+
+
+def test_a_name_can_not_speak_to_the_terminal():
+    hostile = "\x1b]0;owned\x07a\nb\u202etxt\ud800.py" + "x" * 500
+
+    fields = record.lease_fields(text(script=hostile, group="g\x1b[2J", pidns="p\r"))
+
+    assert fields["script"] == "]0;ownedabtxt.py" + "x" * 64
+    assert len(fields["script"]) == record.MAX_SCRIPT
+    assert (fields["group"], fields["pidns"]) == ("g[2J", "p")
+
+
+def test_arguments_and_folders_of_the_script_are_not_stored():
+    assert b"secret" not in record.text(record.identity("/home/secret/train.py", 1.0))
+
+
+def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
+    code = (
+        "import sys, threading\n"
+        "from autogpu.lease import record\n"
+        "def read():\n"
+        "    try: record.lease_fields(b'[' * 60000)\n"
+        "    except record.Unreadable: print('unreadable')\n"
+        "sys.setrecursionlimit(10**6)\n"
+        "threading.stack_size(256 * 1024)\n"
+        "thread = threading.Thread(target=read)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=False)
+
+    assert (done.returncode, done.stdout) == (0, b"unreadable\n")
+
+
+@pytest.mark.parametrize("claims", [{"GPU-a": -1}, {"GPU-a": 1.0}, {"GPU-a": True}, {"a b": 1}], ids=str)
+def test_what_readers_would_refuse_is_not_written(claims):
+    with pytest.raises(ValueError):
+        record.checked_claims(claims)

@@ -1,0 +1,106 @@
+"""Two real users, who may not touch each other's files, in one sticky folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import holders
+from tests.lease.conftest import ALICE, BOB, needs_root
+
+pytestmark = needs_root
+
+SWITCH = Path("/proc/sys/fs/protected_regular")
+
+
+@pytest.fixture(params=["0", "1", "2"])
+def protected_regular(request):
+    """How the kernel guards files in sticky folders against those who open them with O_CREAT."""
+    try:
+        before = SWITCH.read_text()
+        SWITCH.write_text(request.param)
+    except OSError as error:
+        pytest.skip(f"{SWITCH} can't be set: {error.strerror}")
+    yield request.param
+    SWITCH.write_text(before)
+
+
+@pytest.mark.parametrize("umask", ["022", "077"])
+def test_users_see_each_others_claims_and_get_different_gpus(folder, start, protected_regular, umask):
+    alice = start("--uid", str(ALICE), "--umask", umask)
+    bob = start("--uid", str(BOB), "--umask", umask)
+    root = start()
+    uuids = ["GPU-0", "GPU-1", "GPU-2"]
+
+    claimed = [worker.ask("claim", free=uuids)["claims"] for worker in (alice, bob, root)]
+
+    assert claimed == [{"GPU-0": 1}, {"GPU-1": 1}, {"GPU-2": 1}]
+    assert [holder.uid for holder in holders(folder)] == [ALICE, BOB, 0]
+    assert [holder["claims"] for holder in bob.ask("holders")["holders"]] == claimed
+    assert alice.ask("claim", free=uuids)["claims"] is None
+
+
+def test_the_dead_of_other_users_stay_and_do_not_count(folder, start, path, protected_regular):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    alice.ask("claim", gpus={"GPU-0": 1})
+    alice.kill()
+
+    assert bob.ask("claim", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    assert len(list(path.glob(f"job.{ALICE}.*"))) == 1
+    start("--uid", str(ALICE)).ask("claim", free=["GPU-1"])
+    assert len(list(path.glob(f"job.{ALICE}.*"))) == 1
+
+
+def test_a_folder_made_by_a_user_serves_the_others(start, path):
+    path.chmod(0o755)
+    (path / "mine").mkdir()
+    for uid in (ALICE, BOB):
+        (path / "mine").chmod(0o1777)
+        worker = start("--uid", str(uid), path=path / "mine")
+        assert worker.ask("claim", free=["GPU-0", "GPU-1"])["claims"] is not None
+
+
+def test_a_lease_names_its_owner_by_the_file_not_by_its_text(folder, start):
+    alice = start("--uid", str(ALICE))
+    alice.ask("claim", gpus={"GPU-0": 1})
+
+    (seen,) = holders(folder)
+
+    assert seen.uid == ALICE
+    # Its pid is believed although the kernel shows a process that changed its user as root's.
+    assert seen.pid_here == alice.pid
+
+
+def test_a_mutex_that_is_closed_to_others_is_named(start, path):
+    (path / "mutex").touch()
+    (path / "mutex").chmod(0o600)
+
+    told = start("--uid", str(ALICE)).ask("claim", gpus={"GPU-0": 1})
+
+    assert told["error"] == "Uncoordinated"
+    assert "Permission denied" in told["what"]
+
+
+def test_a_folder_that_a_user_can_not_write_is_named(start, path):
+    (path / "mutex").touch()
+    path.chmod(0o755)
+    alice = start("--uid", str(ALICE))
+
+    told = alice.ask("claim", gpus={"GPU-0": 1})
+
+    assert told["error"] == "Uncoordinated"
+    assert "does not take a lease: Permission denied" in told["what"]
+    assert "host-setup" in told["remedy"]
+    assert alice.ask("holders")["holders"] == []
+
+
+def test_the_holder_of_the_mutex_is_named_to_other_users(start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    bob.ask("claim", gpus={})
+    alice.ask("hold_mutex")
+
+    told = bob.ask("claim", gpus={"GPU-0": 1}, deadline_s=0.1)
+
+    # The uid is the one that /proc shows for a process that changed its user.
+    assert f"by pid {alice.pid} (uid " in told["what"]
