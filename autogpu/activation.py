@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 
 from autogpu.devices import probe
+from autogpu.errors import NoEligibleDevice
 from autogpu.stderr import say, shown
 
 TYPE_CHECKING = False
@@ -59,6 +60,8 @@ def guard() -> Iterator[None]:
     """Let TensorFlow go on whatever becomes of us: its import and its context are worth more than our choice."""
     try:
         yield
+    except NoEligibleDevice:
+        raise  # the policy asks for it
     except Exception as error:  # the one place: anything may break in a process that is not ours
         say(
             f"a fault of its own ({type(error).__name__} at {_place(error)}: {shown(str(error))}); "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
-from autogpu import decision, pool, report, selection
+from autogpu import claiming, decision, lease, pool, ranks, report, selection
 from autogpu.devices import driver, probe
 from autogpu.frameworks import tensorflow
 from autogpu.frameworks.model import Grant
@@ -47,10 +48,12 @@ class Conductor:
         self._environ = environ
         self._start = pool.start(environ, started_with)
         self._frame = pool.Frame(None, "nobody")
+        self._rank = ranks.local_rank(environ)
         self._arranged_for: str | None = _NOT_YET
         self._may_have_gpus = True
         self._inventory: Inventory | None = None
         self._decision: decision.Decision | None = None
+        self._lease: lease.Lease | None = None
         self._is_reported = False
         self._probe: Probe | None = reading
 
@@ -76,29 +79,62 @@ class Conductor:
             self._probe = probe.start(self._environ)
 
     def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
-        """Choose among the GPUs that this process has, on fresh readings."""
+        """Choose and claim among the GPUs that this process has, on fresh readings."""
         if self.granted is None:
             self._read(CONTEXT_DEADLINE_S)
-            self._decision = decision.decide(
+            question = decision.Question(
                 self._policy,
                 self._frame,
                 self._inventory,
                 driver.visible_uuids(),
                 gpu_count,
                 chosen,
-                os.getpid(),
+                own_pid=os.getpid(),
+                own_uid=os.getuid(),
+                rank=self._rank,
             )
-            self.granted = Grant(self._decision.ordinals, growth=True if self._policy.growth else None)
+            script = claiming.script_name(sys.argv)
+            self._decision, self._lease = claiming.settle(question, self._as_started(), script, self._read_afresh)
+            if self._lease:
+                self._environ[lease.MARKER] = self._lease.marker(self._environ)
+            self.granted = Grant(
+                ordinals=None if self._decision.verdict is decision.Verdict.LEAVE else self._decision.ordinals,
+                growth=True if self._policy.growth else None,
+                caps=self._decision.caps,
+            )
         return self.granted
 
     def took(self, usage: Usage) -> None:
-        """Say which GPUs the framework takes, and why; the first time only."""
+        """Say which GPUs the framework takes, and why; the first time only. The lease names those."""
         if self._is_reported:
             return
         self._is_reported = True
         self._read(CONTEXT_DEADLINE_S)
-        for line in report.outcome(self._decision, usage, self._resolved, self._inventory):
-            say(line)
+        if self._lease and self._decision:
+            self._correct(self._lease, usage)
+        if self._rank is None or self._rank.rank == 0:
+            for line in report.outcome(self._decision, usage, self._resolved, self._inventory):
+                say(line)
+
+    def _correct(self, held: lease.Lease, usage: Usage) -> None:
+        uuids = driver.visible_uuids() or ()
+        taken = [uuids[ordinal] for ordinal in usage.ordinals if ordinal < len(uuids)]
+        if not taken:
+            held.release()
+        elif set(taken) != set(held.claims):
+            held.update({uuid: held.claims.get(uuid, 0) for uuid in taken})
+
+    def _as_started(self) -> dict[str, str]:
+        """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in
+        what it was started with, and in what the script has set since.
+        """
+        environ = dict(self._environ)
+        if environ.get(pool.VISIBLE) == self._arranged_for:
+            pool.restore(environ, self._start.value)
+        return environ
+
+    def _read_afresh(self) -> Inventory | None:
+        return probe.start(self._environ).result(CONTEXT_DEADLINE_S)
 
     def _read(self, deadline_s: float) -> None:
         if self._probe:
@@ -126,6 +162,7 @@ class Conductor:
                 visible=visible,
                 identifier=self._policy.identifier,
                 index_is_certain=not inventory.unreadable,
+                order=members if self._rank else (),
             )
             self._environ.update(plan)
         self._arranged_for = self._environ.get(pool.VISIBLE)

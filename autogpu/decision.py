@@ -1,21 +1,62 @@
-"""From a policy, the pool and the readings to the GPUs that a process takes, with the reason. Pure."""
+"""From a policy, the pool, the readings and the leases to the GPUs that a process takes, with the reason. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, field
 
-from autogpu.selection import Ranking, SelectionRules, Tier, by_uuid, rank, tier
+from autogpu.selection import Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence
+    from typing import Callable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
     from autogpu.pool import Frame
+    from autogpu.ranks import LocalRank
+    from autogpu.selection import Candidate
+
+# What a CUDA context and its libraries take beside TensorFlow's own memory. Source: 300 to 600 MiB in reports on
+# compute capability 6 to 9; it is replaced by the real number once NVML shows it.
+CONTEXT_BYTES = 512 << 20
 
 
-_NOTHING = Ranking()
+class Verdict(enum.Enum):
+    """What becomes of the process."""
+
+    TAKE = "take the GPUs named"
+    CPU = "go on without a GPU"
+    WAIT = "wait for one"
+    REFUSE = "stop"
+    LEAVE = "leave the choice to whoever made it"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
+
+    Attributes:
+        policy: What holds for this process.
+        frame: Who set ``CUDA_VISIBLE_DEVICES``.
+        inventory: Fresh readings; ``None`` if they did not come in time.
+        uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
+        gpu_count: How many GPUs the framework sees.
+        chosen: Ordinals that the script itself made visible; ``None`` if it named none.
+        own_pid: This process, whose own memory does not make a GPU busy.
+        own_uid: Its user.
+        rank: Its place among the ranks of a launcher; ``None`` if it is alone.
+    """
+
+    policy: Policy
+    frame: Frame
+    inventory: Inventory | None
+    uuids: Sequence[str] | None
+    gpu_count: int
+    chosen: Sequence[int] | None
+    own_pid: int | None
+    own_uid: int
+    rank: LocalRank | None = None
 
 
 @dataclass(frozen=True)
@@ -23,15 +64,20 @@ class Decision:
     """Which GPUs a process takes.
 
     Attributes:
-        ordinals: CUDA ordinals; ``()`` means CPU only, ``None`` that autogpu does not choose.
+        ordinals: CUDA ordinals, for ``Verdict.TAKE``.
         why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
+        claims: Bytes promised to the process, by UUID; a guest is promised 0.
+        caps: By CUDA ordinal, the most bytes that the framework may allocate; no entry means no cap.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
     """
 
-    ordinals: tuple[int, ...] | None
+    verdict: Verdict
     why: str
-    ranking: Ranking = _NOTHING
+    ordinals: tuple[int, ...] = ()
+    claims: Mapping[str, int] = field(default_factory=dict)
+    caps: Mapping[int, int] = field(default_factory=dict)
+    ranking: Ranking = field(default_factory=Ranking)
     visible: tuple[Device | None, ...] = ()
 
 
@@ -44,55 +90,146 @@ def rules(policy: Policy, frame: Frame, own_pid: int | None) -> SelectionRules:
     return SelectionRules(
         devices=policy.devices if holds("select.devices") else (),
         exclude=policy.exclude if holds("select.exclude") else (),
+        size=claimed_size(policy),
         own_pid=own_pid,
     )
 
 
+def claimed_size(policy: Policy) -> Size:
+    """How much of each GPU the process claims: what it needs, else its limit, else all."""
+    if policy.need_bytes is not None:
+        return Size(bytes=policy.need_bytes)
+    if policy.limit is not None:
+        context_bytes = 0 if policy.limit_includes == "process" else CONTEXT_BYTES
+        return Size(policy.limit.bytes, policy.limit.percent, context_bytes)
+    return Size()
+
+
 def decide(
-    policy: Policy,
-    frame: Frame,
-    inventory: Inventory | None,
-    uuids: Sequence[str] | None,
-    gpu_count: int,
-    chosen: Sequence[int] | None,
-    own_pid: int | None,
+    question: Question,
+    leases: Mapping[str, Sequence[Claim]] | None = None,
+    is_awaited: Callable[[str], bool] = lambda uuid: False,
 ) -> Decision:
     """Choose among the GPUs that a process has.
 
     Args:
-        policy: What holds for this process.
-        frame: Who set ``CUDA_VISIBLE_DEVICES``.
-        inventory: Fresh readings; ``None`` if they did not come in time.
-        uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
-        gpu_count: How many GPUs the framework sees.
-        chosen: Ordinals that the script itself made visible; ``None`` if it named none.
-        own_pid: This process, whose own memory does not make a GPU busy.
+        question: What is known.
+        leases: By UUID, the live leases of other jobs.
+        is_awaited: Whether somebody ahead of this process waits for the GPU of that UUID.
     """
-    if policy.count == 0 and chosen is None:
-        return Decision((), "select.count is 0")
-    obstacle = _obstacle(inventory, uuids, gpu_count)
+    policy, frame, inventory, uuids = question.policy, question.frame, question.inventory, question.uuids
+    if policy.count == 0 and question.chosen is None:
+        return Decision(Verdict.CPU, "select.count is 0")
+    obstacle = _obstacle(inventory, uuids, question.gpu_count)
     if obstacle or inventory is None or uuids is None:
-        return Decision(None, obstacle)
+        return Decision(Verdict.LEAVE, obstacle)
+    leases = leases or {}
     known = by_uuid(inventory.devices)
     visible = tuple(known.get(uuid) for uuid in uuids)
-    ranking = rank([device for device in visible if device], rules(policy, frame, own_pid))
-    if chosen is not None:
-        takes = [visible[ordinal] for ordinal in chosen]
-        why = "chosen by the script" + _regret([d for d in takes if d], inventory, own_pid)
-        return Decision(None, why, ranking, visible)
-    count = len(ranking.candidates) if policy.count == "all" else policy.count
-    candidates = ranking.candidates[:count]
-    if not candidates:
-        hidden = any(rejection.by_policy for rejection in ranking.rejected)
-        why = "; ".join(f"GPU {r.device.index}: {r.why}" for r in ranking.rejected)
-        return Decision(() if hidden else None, why, ranking, visible)
-    ordinals = tuple(sorted(uuids.index(candidate.device.uuid) for candidate in candidates))
-    why = _why(ranking, len(candidates), frame)
+    all_rules = rules(policy, frame, question.own_pid)
+    ranking = rank([device for device in visible if device], all_rules, leases)
+    if question.chosen is not None:
+        named = [device for device in (visible[ordinal] for ordinal in question.chosen) if device]
+        why = "chosen by the script" + _regret(named, question, leases)
+        claims = {device.uuid: _what_is_left(device, all_rules.size, leases) for device in named}
+        limits = {o: _limit(policy, device) for o, device in enumerate(visible) if device and o in question.chosen}
+        caps = {ordinal: limit for ordinal, limit in limits.items() if limit is not None}
+        return Decision(Verdict.LEAVE, why, claims=claims, caps=caps, ranking=ranking, visible=visible)
+    if question.rank is not None:
+        return _decide_for_rank(question, question.rank, ranking, visible, leases)
+    wanted = len(ranking.candidates) if policy.count == "all" else policy.count
+    allowed = wanted if not policy.per_user else min(wanted, policy.per_user - _held_by(question.own_uid, leases))
+    usable = [c for c in ranking.candidates if _may_take(c, question, is_awaited)]
+    taken = usable[: max(allowed, 0)]
+    could_have = min(wanted, len(ranking.candidates) + sum(not r.by_policy for r in ranking.rejected))
+    if not taken or (policy.busy == "wait" and len(taken) < could_have):
+        verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
+        if all(rejection.by_policy for rejection in ranking.rejected) and not ranking.candidates:
+            verdict = Verdict.CPU
+        why = _why_none(ranking, allowed, policy.per_user)
+        return Decision(verdict, why, ranking=ranking, visible=visible)
+    why = _why(ranking, taken, frame)
+    if policy.limit is None and any(candidate.is_guest for candidate in taken):
+        why += ", capped at half of what is free; select.need would claim what the job needs"
     if frame.value is not None:
-        why += _regret([candidate.device for candidate in candidates], inventory, own_pid)
-    if policy.count != "all" and len(candidates) < policy.count:
-        why += f"; select.count asks for {policy.count}, there are no more"
-    return Decision(ordinals, why, ranking, visible)
+        why += _regret([candidate.device for candidate in taken], question, leases)
+    if policy.count != "all" and len(taken) < policy.count:
+        reason = f"limits.per_user allows {policy.per_user}" if allowed < wanted else "there are no more"
+        why += f"; select.count asks for {policy.count}, {reason}"
+    ordinal = {uuid: position for position, uuid in enumerate(uuids)}
+    caps = _caps(policy, {ordinal[candidate.device.uuid]: candidate for candidate in taken})
+    return Decision(
+        Verdict.TAKE,
+        why,
+        ordinals=tuple(sorted(ordinal[candidate.device.uuid] for candidate in taken)),
+        claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
+        caps=caps,
+        ranking=ranking,
+        visible=visible,
+    )
+
+
+def _decide_for_rank(
+    question: Question,
+    rank: LocalRank,
+    ranking: Ranking,
+    visible: tuple[Device | None, ...],
+    leases: Mapping[str, Sequence[Claim]],
+) -> Decision:
+    """Rank r takes slice r of the pool in its own order, whatever else runs there: ranks never steal and never wait."""
+    policy = question.policy
+    hidden = {rejection.device.uuid for rejection in ranking.rejected if rejection.by_policy}
+    usable = [(ordinal, device) for ordinal, device in enumerate(visible) if device and device.uuid not in hidden]
+    if not usable:
+        return Decision(Verdict.CPU, _why_none(ranking, 1, 0), ranking=ranking, visible=visible)
+    positions, sharers = rank.share(len(usable))
+    mine = [usable[position] for position in positions]
+    mine = mine if policy.count == "all" else mine[: policy.count]
+    size = claimed_size(policy)
+    if sharers > 1 and size.is_whole:
+        size = Size(percent=100 / sharers)
+    why = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
+    caps = {ordinal: _limit(policy, device) for ordinal, device in mine}
+    if sharers > 1:
+        why += f", {sharers} ranks share each GPU"
+        caps = {o: cap if cap is not None else _rest(size.on(device)) for (o, device), cap in zip(mine, caps.values())}
+    return Decision(
+        Verdict.TAKE,
+        why,
+        ordinals=tuple(ordinal for ordinal, _ in mine),
+        claims={device.uuid: _what_is_left(device, size, leases) for _, device in mine},
+        caps={ordinal: cap for ordinal, cap in caps.items() if cap is not None},
+        ranking=ranking,
+        visible=visible,
+    )
+
+
+def _rest(claim_bytes: int) -> int:
+    """What TensorFlow may allocate within a claim that has to hold the CUDA context as well."""
+    return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
+
+
+def _caps(policy: Policy, taken: Mapping[int, Candidate]) -> dict[int, int]:
+    """By CUDA ordinal, the most TensorFlow may allocate: the policy's limit, and for a guest half of what is free.
+
+    A guest must not take the memory that the job beside it was about to grow into.
+    """
+    caps: dict[int, int] = {}
+    for ordinal, candidate in taken.items():
+        free_bytes = candidate.device.memory_free_bytes
+        cap = _limit(policy, candidate.device)
+        if cap is None and candidate.is_guest and free_bytes is not None:
+            cap = free_bytes // 2
+        if cap is not None:
+            caps[ordinal] = cap
+    return caps
+
+
+def _limit(policy: Policy, device: Device) -> int | None:
+    if policy.limit is None or (policy.limit.percent is not None and device.memory_total_bytes is None):
+        return None
+    limit = policy.limit.of(device.memory_total_bytes or 1 << 62)
+    return max(0, limit - CONTEXT_BYTES) if policy.limit_includes == "process" else limit
 
 
 def _obstacle(inventory: Inventory | None, uuids: Sequence[str] | None, gpu_count: int) -> str:
@@ -107,32 +244,73 @@ def _obstacle(inventory: Inventory | None, uuids: Sequence[str] | None, gpu_coun
     return ""
 
 
-def _why(ranking: Ranking, count: int, frame: Frame) -> str:
+def _may_take(candidate: Candidate, question: Question, is_awaited: Callable[[str], bool]) -> bool:
+    is_guest = candidate.is_guest
+    if is_awaited(candidate.device.uuid):
+        # A GPU that somebody waits for is as good as taken.
+        is_guest = True
+    elif candidate.tier is Tier.FORGOTTEN:
+        return True
+    if not is_guest:
+        return True
+    if question.policy.busy == "share-own":
+        holders = {claim.uid for claim in candidate.claims}
+        known_pids = {pid for claim in candidate.claims for pid in claim.pids}
+        strangers = [p for p in candidate.device.compute_processes or () if p.pid not in known_pids]
+        return holders == {question.own_uid} and not strangers
+    return question.policy.busy == "share"
+
+
+def _held_by(uid: int, leases: Mapping[str, Sequence[Claim]]) -> int:
+    return sum(any(claim.uid == uid for claim in claims) for claims in leases.values())
+
+
+def _what_is_left(device: Device, size: Size, leases: Mapping[str, Sequence[Claim]]) -> int:
+    """Of what the job would claim, what nobody has been promised: an explicit choice breaks no promise."""
+    promised = sum(claim.bytes for claim in leases.get(device.uuid, ()))
+    return max(0, min(size.on(device), (device.memory_total_bytes or 1) - promised))
+
+
+def _why(ranking: Ranking, taken: Sequence[Candidate], frame: Frame) -> str:
     total = len(ranking.candidates) + len(ranking.rejected)
     among = {
         "nobody": "",
         "inherited": " in CUDA_VISIBLE_DEVICES",
         "script": " in the script's CUDA_VISIBLE_DEVICES",
     }[frame.author]
+    count = len(taken)
     if total == 1:
         why = f"the only one{among}"
     elif count == total:
         why = f"all {total}{among}"
     else:
-        best = "idlest" if ranking.candidates[count - 1].tier is Tier.FREE else "least busy"
+        best = "idlest" if taken[-1].tier is Tier.FREE else "least busy"
         why = f"the {best} of {total}{among}" if count == 1 else f"the {count} {best} of {total}{among}"
-    busy = [candidate for candidate in ranking.candidates[:count] if candidate.tier is not Tier.FREE]
-    if busy:
-        why += " (shared: " + "; ".join(c.why if count == 1 else f"GPU {c.device.index}: {c.why}" for c in busy) + ")"
+    shared = [candidate for candidate in taken if candidate.tier is not Tier.FREE]
+    if shared:
+        described = (c.why if count == 1 else f"GPU {c.device.index}: {c.why}" for c in shared)
+        why += " (shared: " + "; ".join(described) + ")"
     return why
 
 
-def _regret(taken: Sequence[Device], inventory: Inventory, own_pid: int | None) -> str:
+def _why_none(ranking: Ranking, allowed: int, per_user: int) -> str:
+    if allowed <= 0 and per_user:
+        return f"you hold as many GPUs as limits.per_user allows, {per_user}"
+    reasons = [f"GPU {c.device.index}: {c.why}" for c in ranking.candidates]
+    reasons += [f"GPU {r.device.index}: {r.why}" for r in ranking.rejected]
+    return "no GPU is free (" + "; ".join(reasons) + ")"
+
+
+def _regret(taken: Sequence[Device], question: Question, leases: Mapping[str, Sequence[Claim]]) -> str:
     """What whoever named a busy GPU wants to hear while another one idles."""
-    if all(tier(device, own_pid) is Tier.FREE for device in taken):
+
+    def is_free(device: Device) -> bool:
+        return tier(device, question.own_pid, leases.get(device.uuid, ())) is Tier.FREE
+
+    if all(is_free(device) for device in taken) or question.inventory is None:
         return ""
     uuids = {device.uuid for device in taken}
-    idle = [d.index for d in inventory.devices if d.uuid not in uuids and tier(d) is Tier.FREE]
+    idle = [device.index for device in question.inventory.devices if device.uuid not in uuids and is_free(device)]
     if not idle:
         return ""
     named = "GPU {} is".format(*idle) if len(idle) == 1 else "GPUs {} are".format(" and ".join(map(str, idle[:3])))

@@ -152,6 +152,7 @@ def plan_environment(
     visible: str,
     identifier: str,
     index_is_certain: bool,
+    order: Sequence[str] = (),
 ) -> dict[str, str]:
     """What to write into the environment so that the idlest GPU comes first; nothing if there is nothing to say.
 
@@ -164,13 +165,16 @@ def plan_environment(
         visible: ``select.visible``: the whole ``"pool"`` or only the ``"chosen"``.
         identifier: ``select.identifier``: ``"uuid"`` or ``"index"``.
         index_is_certain: Whether NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost.
+        order: UUIDs in the order to keep instead, for ranks that count the pool's GPUs among themselves.
     """
     listed = [candidate.device for candidate in ranking.candidates]
-    if visible == "chosen":
+    if visible == "chosen" and not order:
         listed = listed[:count]
     else:
         # A GPU that can't be taken now stays addressable: without us the script would see it, too.
         listed += [rejection.device for rejection in ranking.rejected if not rejection.by_policy]
+    if order:
+        listed.sort(key=lambda device: order.index(device.uuid))
     plan = {}
     if listed and identifier == "index" and index_is_certain:
         plan = {VISIBLE: ",".join(str(device.index) for device in listed), ORDER: "PCI_BUS_ID"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from autogpu.decision import Verdict
 from autogpu.selection import free_memory
 from autogpu.stderr import shown
 
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
     from autogpu.selection import Ranking
 
 # Accepted and checked, and their mechanism is not there yet: whoever sets one must hear it.
-NOT_IN_FORCE = (
-    "select.need",
-    "select.busy",
-    "select.wait",
-    "memory.limit",
-    "memory.limit_includes",
-    "memory.virtual_gpus",
-    "limits.per_user",
-)
+NOT_IN_FORCE = ("memory.virtual_gpus",)
 
 
 def short_path(path: Path) -> str:
@@ -52,7 +45,7 @@ def outcome(decision: Decision | None, usage: Usage, resolved: Resolved, invento
     visible = decision.visible
     taken = [visible[ordinal] for ordinal in usage.ordinals if ordinal < len(visible)]
     devices = [device for device in taken if device]
-    if not usage.ordinals and decision.ordinals is None:
+    if not usage.ordinals and decision.verdict is Verdict.LEAVE:
         return lines  # the script itself hid every GPU
     if not usage.ordinals:
         message = f"no GPU for this process, TensorFlow starts on CPU: {decision.why}; policy: {origins(resolved)}"

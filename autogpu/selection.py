@@ -10,7 +10,7 @@ from autogpu.devices.model import Device, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping
+    from typing import Iterable, Mapping, Sequence
 
 GIB = 1 << 30
 
@@ -21,12 +21,64 @@ _DESKTOP_SHARE = 0.05
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50
 
+# A notebook that nobody has run a cell in for this long may have a guest.
+FORGOTTEN_S = 30 * 60.0
+
 
 class Tier(enum.IntEnum):
     """How good a GPU's situation is, best first. No amount of memory lifts a GPU into a better tier."""
 
     FREE = 0
-    BUSY = 1
+    FORGOTTEN = 1
+    BUSY = 2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one job, of one process or several, was promised on one GPU by its live leases.
+
+    Attributes:
+        bytes: 0 for a guest, to whom nothing is promised.
+        pids: Those of its processes that can be told here; none of another container's.
+        age_s: Since the claim was made.
+    """
+
+    bytes: int
+    pids: tuple[int, ...]
+    uid: int
+    script: str
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a GPU a job claims; with neither number, all of it.
+
+    Attributes:
+        bytes: As such.
+        percent: Of the GPU's memory.
+        context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
+    """
+
+    bytes: int | None = None
+    percent: float | None = None
+    context_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is known about the job, so nobody else may count on the rest."""
+        return self.bytes is None and self.percent is None
+
+    def on(self, device: Device) -> int:
+        """In bytes, never more than the GPU has; 1 where its memory is unknown and all of it is meant."""
+        total = device.memory_total_bytes
+        if self.bytes is not None:
+            wanted = self.bytes + self.context_bytes
+        elif self.percent is not None and total is not None:
+            wanted = int(total * self.percent / 100) + self.context_bytes
+        else:
+            wanted = total or 1
+        return wanted if total is None else min(wanted, total)
 
 
 @dataclass(frozen=True)
@@ -36,21 +88,34 @@ class SelectionRules:
     Attributes:
         devices: Choose only among these: index, range ``0-3``, UUID prefix or name pattern; empty means all.
         exclude: Never these.
+        size: How much of each GPU the job claims.
         own_pid: This process; what it holds already does not make a GPU busy for it. ``None`` if it is unknown.
     """
 
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    size: Size = Size()
     own_pid: int | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A GPU that may be taken, and the readings that put it where it stands."""
+    """A GPU that may be taken, and the readings that put it where it stands.
+
+    Attributes:
+        claims: The live leases on it.
+        claim_bytes: What the job would be promised on it; 0 as a guest.
+        room_bytes: What would be left after the claim, or is free now for a job that claims all or nothing.
+        is_guest: The job would be placed beside others and is promised nothing.
+    """
 
     device: Device
     tier: Tier
     why: str
+    claims: tuple[Claim, ...] = ()
+    claim_bytes: int = 0
+    room_bytes: int | None = None
+    is_guest: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,21 +135,45 @@ class Ranking:
     rejected: tuple[Rejection, ...] = ()
 
 
-def rank(devices: Iterable[Device], rules: SelectionRules) -> Ranking:
-    """Order the GPUs that the rules allow, best first; every other one comes with the reason why not."""
+def rank(
+    devices: Iterable[Device], rules: SelectionRules, leases: Mapping[str, Sequence[Claim]] | None = None
+) -> Ranking:
+    """Order the GPUs that the rules allow, best first; every other one comes with the reason why not.
+
+    Args:
+        devices: The pool, freshly read.
+        rules: What the policy says.
+        leases: By UUID, the live leases of others; a lease counts also before its holder has allocated anything.
+    """
     candidates = []
     rejected = []
     for device in devices:
-        rejection = why_not(device, rules)
+        claims = tuple((leases or {}).get(device.uuid, ()))
+        rejection = why_not(device, rules, claims)
         if rejection:
             rejected.append(rejection)
         else:
-            candidates.append(Candidate(device, tier(device, rules.own_pid), describe(device, rules.own_pid)))
+            candidates.append(_candidate(device, rules, claims))
     candidates.sort(key=_standing)
     return Ranking(tuple(candidates), tuple(rejected))
 
 
-def why_not(device: Device, rules: SelectionRules) -> Rejection | None:
+def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Candidate:
+    at = tier(device, rules.own_pid, claims)
+    is_guest = rules.size.is_whole and at is not Tier.FREE
+    room = room_bytes(device, rules.own_pid, claims)
+    return Candidate(
+        device,
+        at,
+        describe(device, rules.own_pid, claims),
+        claims=tuple(claims),
+        claim_bytes=0 if is_guest else rules.size.on(device),
+        room_bytes=device.memory_free_bytes if rules.size.is_whole or room is None else room - rules.size.on(device),
+        is_guest=is_guest,
+    )
+
+
+def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ()) -> Rejection | None:
     """The first reason against ``device``, or ``None``."""
     if rules.devices and not matches(device, rules.devices):
         return Rejection(device, "not among select.devices", by_policy=True)
@@ -94,8 +183,13 @@ def why_not(device: Device, rules: SelectionRules) -> Rejection | None:
         return Rejection(device, "split into MIG instances", by_policy=False)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", by_policy=False)
-    if device.compute_mode in ("exclusive_process", "exclusive_thread") and _others(device, rules.own_pid):
+    if device.compute_mode in ("exclusive_process", "exclusive_thread") and (claims or _others(device, rules.own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", by_policy=False)
+    room = room_bytes(device, rules.own_pid, claims)
+    if not rules.size.is_whole and room is not None and room < rules.size.on(device):
+        wanted_gib, room_gib = rules.size.on(device) / GIB, max(room, 0) / GIB
+        why = f"{wanted_gib:.1f} GiB do not fit, {room_gib:.1f} GiB are neither used nor claimed"
+        return Rejection(device, why, by_policy=False)
     return None
 
 
@@ -113,8 +207,10 @@ def _matches(device: Device, entry: str) -> bool:
     return fnmatchcase(device.name.lower(), entry)
 
 
-def tier(device: Device, own_pid: int | None = None) -> Tier:
-    """Free: nobody computes on it. A desktop's share of the memory does not count."""
+def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
+    """Free: nobody computes on it or has claimed it. A desktop's share of the memory does not count."""
+    if claims:
+        return Tier.FORGOTTEN if _is_forgotten(device, own_pid, claims) else Tier.BUSY
     if _others(device, own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
         return Tier.BUSY
     if device.memory_total_bytes is not None and device.memory_used_bytes is not None:
@@ -124,35 +220,73 @@ def tier(device: Device, own_pid: int | None = None) -> Tier:
     return Tier.FREE
 
 
+def _is_forgotten(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
+    holders = {pid for claim in claims for pid in claim.pids}
+    return (
+        device.utilization_percent == 0
+        and all(claim.age_s >= FORGOTTEN_S for claim in claims)
+        and all(process.pid in holders for process in _others(device, own_pid))
+    )
+
+
+def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
+    """What is neither used nor promised; ``None`` where the driver does not tell the memory.
+
+    A holder counts with its claim or with what it uses, whichever is more; all other use is somebody's who makes no
+    claims. Where a holder's own use can't be told apart it counts twice: that errs on the side of an empty GPU.
+    """
+    total, used = device.memory_total_bytes, device.memory_used_bytes
+    if total is None or used is None:
+        return None
+    by_pid = {process.pid: process.memory_used_bytes or 0 for process in device.compute_processes or ()}
+    used -= by_pid.get(own_pid, 0) if own_pid is not None else 0
+    if claims and _is_forgotten(device, own_pid, claims):
+        return total - used
+    promised = 0
+    for claim in claims:
+        uses = sum(by_pid.get(pid, 0) for pid in claim.pids)
+        used -= uses
+        promised += max(claim.bytes, uses)
+    return total - max(used, 0) - promised
+
+
 def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int]:
     device = candidate.device
-    free_bytes, utilization = device.memory_free_bytes, device.utilization_percent
+    room, utilization = candidate.room_bytes, device.utilization_percent
     return (
         candidate.tier,
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
-        free_bytes is None or utilization is None,
+        room is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
-        -((free_bytes or 0) // GIB),
+        -((room or 0) // GIB),
         100 if utilization is None else utilization,
         # People and desktops sit on GPU 0.
         -device.index,
     )
 
 
-def describe(device: Device, own_pid: int | None = None) -> str:
+def describe(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> str:
     """The readings that decide, in words: ``pid 4242 computes on it, 93 % busy, 8.5 of 11.0 GiB free``."""
     parts = []
-    others = _others(device, own_pid)
+    if claims:
+        named = [f"{claim.script or 'a job'}" + "".join(f" (pid {pid})" for pid in claim.pids[:1]) for claim in claims]
+        parts.append("claimed by " + _and_more(named))
+    holders = {pid for claim in claims for pid in claim.pids}
+    others = [process for process in _others(device, own_pid) if process.pid not in holders]
     if others:
-        shown = ", ".join(str(process.pid) for process in others[:3])
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        parts.append(f"pid {shown}{more} computes on it" if len(others) == 1 else f"pids {shown}{more} compute on it")
+        shown = _and_more([str(process.pid) for process in others])
+        parts.append(f"pid {shown} computes on it" if len(others) == 1 else f"pids {shown} compute on it")
     if device.utilization_percent is None:
         parts.append("utilization unknown")
     else:
         parts.append(f"{device.utilization_percent} % busy")
     parts.append(free_memory(device))
     return ", ".join(parts)
+
+
+def _and_more(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def free_memory(device: Device) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.decision import decide, rules
+from autogpu.decision import Question, Verdict, decide, rules
 from autogpu.policy.model import Policy
 from autogpu.pool import Frame
 from tests.values import gpu, inventory
@@ -14,11 +14,24 @@ INHERITED = Frame("0,1", "inherited")
 BUSY = {"pids": [7], "used_gib": 9, "busy": 90}
 
 
-def decided(*devices, policy=None, frame=NOBODY, visible=None, chosen=None, machine=None, gpu_count=None):
+def decided(
+    *devices,
+    policy=None,
+    frame=NOBODY,
+    visible=None,
+    chosen=None,
+    machine=None,
+    gpu_count=None,
+    leases=None,
+    awaited=(),
+):
     """The decision of a process that has ``visible`` (by default all devices in the order given)."""
     uuids = [device.uuid for device in (visible or devices)]
     count = len(uuids) if gpu_count is None else gpu_count
-    return decide(policy or Policy(), frame, machine or inventory(*devices), uuids, count, chosen, own_pid=1)
+    question = Question(
+        policy or Policy(), frame, machine or inventory(*devices), uuids, count, chosen, own_pid=1, own_uid=1000
+    )
+    return decide(question, leases, lambda uuid: uuid in awaited)
 
 
 def test_one_gpu_the_idlest():
@@ -74,7 +87,7 @@ def test_whoever_named_a_busy_gpu_hears_of_an_idle_one():
 
 def test_what_the_script_made_visible_is_its_own_choice():
     decision = decided(gpu(0), gpu(1, **BUSY), chosen=[1], policy=Policy(count=0))
-    assert (decision.ordinals, decision.why) == (None, "chosen by the script, busy while GPU 0 is idle")
+    assert (decision.verdict, decision.why) == (Verdict.LEAVE, "chosen by the script, busy while GPU 0 is idle")
 
 
 def test_the_users_list_wins_over_exclude_unless_that_is_locked():
@@ -86,11 +99,11 @@ def test_the_users_list_wins_over_exclude_unless_that_is_locked():
 
 def test_a_policy_that_excludes_every_gpu_means_cpu():
     decision = decided(gpu(0), policy=Policy(exclude=("0",)))
-    assert (decision.ordinals, decision.why) == ((), "GPU 0: excluded by select.exclude")
+    assert (decision.verdict, decision.why) == (Verdict.CPU, "no GPU is free (GPU 0: excluded by select.exclude)")
 
 
-def test_gpus_that_cannot_be_taken_are_left_to_the_framework():
-    assert decided(gpu(0, compute_mode="prohibited")).ordinals is None
+def test_gpus_that_cannot_be_taken_mean_cpu():
+    assert decided(gpu(0, compute_mode="prohibited")).verdict is Verdict.CPU
 
 
 @pytest.mark.parametrize(
@@ -112,9 +125,9 @@ def test_gpus_that_cannot_be_taken_are_left_to_the_framework():
 )
 def test_an_obstacle_leaves_the_choice_to_the_framework(machine, gpu_count, why):
     decision = decided(gpu(0), machine=machine, gpu_count=gpu_count)
-    assert (decision.ordinals, decision.why) == (None, why)
+    assert (decision.verdict, decision.why) == (Verdict.LEAVE, why)
 
 
 def test_no_answer_in_time_leaves_the_choice_to_the_framework():
-    decision = decide(Policy(), NOBODY, None, ["GPU-a"], 1, None, 1)
-    assert (decision.ordinals, decision.why) == (None, "the driver has not answered in time")
+    decision = decide(Question(Policy(), NOBODY, None, ["GPU-a"], 1, None, 1, 1000))
+    assert (decision.verdict, decision.why) == (Verdict.LEAVE, "the driver has not answered in time")

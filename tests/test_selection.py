@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.selection import Rejection, SelectionRules, Tier, describe, matches, rank, tier
+from autogpu.selection import (
+    GIB,
+    Claim,
+    Rejection,
+    SelectionRules,
+    Size,
+    Tier,
+    describe,
+    matches,
+    rank,
+    room_bytes,
+    tier,
+)
 from tests.values import gpu
 
 ANYTHING = SelectionRules()
@@ -23,7 +35,7 @@ def order(*devices, rules=ANYTHING):
             [1, 0],
             id="an-idle-small-gpu-beats-a-busy-big-one",
         ),
-        pytest.param([gpu(0, total_gib=11), gpu(1, total_gib=24)], [1, 0], id="more-room-first"),
+        pytest.param([gpu(0, total_gib=24), gpu(1, total_gib=11)], [0, 1], id="more-room-first"),
         pytest.param([gpu(0, busy=3), gpu(1, busy=0)], [1, 0], id="less-utilization-first"),
         pytest.param([gpu(0), gpu(1), gpu(2)], [2, 1, 0], id="tie-goes-to-the-highest-index"),
         pytest.param(
@@ -125,3 +137,86 @@ def test_description_names_processes_utilization_and_memory():
     device = gpu(pids=[7, 8, 9, 10], used_gib=4, busy=93)
     assert describe(device) == "pids 7, 8, 9 and 1 more compute on it, 93 % busy, 20.0 of 24.0 GiB free"
     assert describe(gpu(total_gib=None, busy=None)) == "utilization unknown, memory unknown"
+
+
+HOUR = 3600.0
+
+
+def claim(gib, *, pid=7, age_s=1.0, script="train.py", uid=1000):
+    return Claim(int(gib * GIB), (pid,), uid, script, age_s)
+
+
+def test_a_claimed_gpu_is_busy_before_its_holder_has_allocated_anything():
+    assert tier(gpu(), claims=[claim(24)]) is Tier.BUSY
+
+
+@pytest.mark.parametrize(
+    ("device", "age_s", "expected"),
+    [
+        pytest.param(gpu(pids=[7], used_gib=20), HOUR, Tier.FORGOTTEN, id="the-forgotten-notebook"),
+        pytest.param(gpu(pids=[7], used_gib=20), 1700.0, Tier.BUSY, id="not-half-an-hour-yet"),
+        pytest.param(gpu(pids=[7], used_gib=20, busy=1), HOUR, Tier.BUSY, id="it-does-something"),
+        pytest.param(gpu(pids=[7], used_gib=20, busy=None), HOUR, Tier.BUSY, id="nobody-knows-whether"),
+        pytest.param(gpu(pids=[7, 9], used_gib=20), HOUR, Tier.BUSY, id="somebody-else-is-there-too"),
+    ],
+)
+def test_the_forgotten_notebook_ranks_between_free_and_busy(device, age_s, expected):
+    assert tier(device, claims=[claim(24, age_s=age_s)]) is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "claims", "expected_gib"),
+    [
+        pytest.param(gpu(), [], 24, id="empty"),
+        pytest.param(gpu(), [claim(6)], 18, id="promised-and-not-yet-used"),
+        pytest.param(gpu(pids=[7], used_gib=4), [claim(6)], 18, id="used-within-the-claim-counts-once"),
+        pytest.param(gpu(pids=[7], used_gib=9), [claim(6)], 15, id="used-beyond-the-claim"),
+        pytest.param(gpu(pids=[8], used_gib=9), [claim(6)], 9, id="a-foreign-process-counts-by-use"),
+        pytest.param(gpu(used_gib=9, compute_processes=None), [claim(6)], 9, id="unknown-users-count-beside-claims"),
+        pytest.param(gpu(pids=[7], used_gib=9), [claim(24, age_s=HOUR)], 15, id="a-forgotten-claim-counts-by-use"),
+        pytest.param(gpu(pids=[42], used_gib=9), [], 24, id="my-own-use-is-room"),
+    ],
+)
+def test_room(device, claims, expected_gib):
+    assert room_bytes(device, 42, claims) == expected_gib * GIB
+
+
+def test_small_jobs_share_while_the_sum_of_claims_fits():
+    rules = SelectionRules(size=Size(bytes=8 * GIB))
+    two, three = [claim(8, pid=1), claim(8, pid=2)], [claim(8, pid=1), claim(8, pid=2), claim(8, pid=3)]
+    assert rank([gpu()], rules, {gpu().uuid: two}).candidates[0].claim_bytes == 8 * GIB
+    (rejection,) = rank([gpu()], rules, {gpu().uuid: three}).rejected
+    assert rejection.why == "8.0 GiB do not fit, 0.0 GiB are neither used nor claimed"
+
+
+def test_a_job_of_unknown_size_is_a_guest_beside_others_and_is_promised_nothing():
+    ranking = rank([gpu(0), gpu(1)], ANYTHING, {gpu(1).uuid: [claim(24)]})
+    first, second = ranking.candidates
+    assert (first.device.index, first.is_guest, first.claim_bytes) == (0, False, 24 * GIB)
+    assert (second.device.index, second.is_guest, second.claim_bytes) == (1, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected_gib"),
+    [
+        (Size(), 24),
+        (Size(bytes=6 * GIB), 6),
+        (Size(bytes=60 * GIB), 24),
+        (Size(percent=50), 12),
+        (Size(percent=50, context_bytes=GIB), 13),
+        (Size(bytes=8 * GIB, context_bytes=GIB), 9),
+    ],
+)
+def test_a_size_in_bytes_is_never_more_than_the_gpu(size, expected_gib):
+    assert size.on(gpu()) == expected_gib * GIB
+
+
+def test_an_exclusive_gpu_that_is_claimed_is_taken():
+    device = gpu(compute_mode="exclusive_process")
+    assert rank([device], ANYTHING, {device.uuid: [claim(1)]}).candidates == ()
+
+
+def test_a_claim_is_described_by_its_script():
+    assert describe(gpu(pids=[7], used_gib=4), claims=[claim(24)]) == (
+        "claimed by train.py (pid 7), 0 % busy, 20.0 of 24.0 GiB free"
+    )

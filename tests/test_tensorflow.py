@@ -284,9 +284,11 @@ def test_quiet_is_silent(server, python, tmp_path):
 
 
 def test_what_is_not_in_force_is_said(server, python, tmp_path):
-    ran = run(server, python, tmp_path, script(WORK), AUTOGPU_NEED="6GiB")
+    ran = run(server, python, tmp_path, script(WORK), AUTOGPU_VIRTUAL_GPUS="2")
     assert (ran.exit_status, len(ran.lines)) == (0, 2)
-    assert ran.lines[0] == "autogpu: accepted, but not in force in this version: select.need (AUTOGPU_NEED)"
+    assert ran.lines[0] == (
+        "autogpu: accepted, but not in force in this version: memory.virtual_gpus (AUTOGPU_VIRTUAL_GPUS)"
+    )
 
 
 def test_cuda_initialised_by_another_library_keeps_its_gpus(server, python, tmp_path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ContextManager, Protocol
+    from typing import ContextManager, Mapping, Protocol
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,12 @@ class Grant:
         ordinals: CUDA ordinals (positions in ``CUDA_VISIBLE_DEVICES``) of the GPUs to use; ``()`` means CPU only,
             ``None`` leaves the choice to the framework.
         growth: Whether memory is allocated as needed; ``None`` leaves it to the framework.
+        caps: By CUDA ordinal, the most bytes that the framework may allocate; no entry means no cap.
     """
 
     ordinals: tuple[int, ...] | None = None
     growth: bool | None = None
+    caps: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,10 @@ if TYPE_CHECKING:
         """What a framework calls, in this order, when it is about to take GPUs."""
 
         def guard(self) -> ContextManager[None]:
-            """Around every step of ours: an error is reported once, and the framework goes on as without us."""
+            """Around every step of ours: an error is reported once, and the framework goes on as without us.
+
+            Lets through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
+            """
 
         def prepare(self) -> None:
             """The framework is about to initialise CUDA, or has done so: last call for the environment."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CONTEXT_MODULE = "tensorflow.python.eager.context"
 _OURS = "_autogpu_replaced"
+MIB = 1 << 20
 _SCRIPT_CHOSE = "_autogpu_script_chose"
 
 # Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
@@ -69,6 +70,7 @@ def _config(original: Any, granter: Granter) -> Any:
                 settings.enter_context(_completed(context, granter))
             proto = original(context)
             with granter.guard():
+                _cap(proto.gpu_options, granter.granted)
                 granter.took(_usage(context, proto.gpu_options, proto.device_count["GPU"]))
             return proto
 
@@ -159,6 +161,21 @@ def _filled(settings: dict[Any, Any], values: dict[Any, Any]) -> Iterator[None]:
         settings.update(before)
 
 
+def _cap(options: Any, grant: Grant | None) -> None:
+    """Cap what TensorFlow allocates on each GPU, unless the script itself has said how much.
+
+    The ConfigProto can hold growth and a limit at once, which TensorFlow's Python API refuses to express.
+    """
+    if grant is None or not grant.caps or not options.visible_device_list:
+        return
+    if options.experimental.virtual_devices or options.per_process_gpu_memory_fraction:
+        return
+    for ordinal in map(int, options.visible_device_list.split(",")):
+        entry = options.experimental.virtual_devices.add()
+        if ordinal in grant.caps:
+            entry.memory_limit_mb.append(grant.caps[ordinal] / MIB)
+
+
 def _usage(context: Any, options: Any, gpu_count: int) -> Usage:
     """What the finished ConfigProto asks the driver for: the script's word and the policy's, merged."""
     if not _cuda_gpus(context):
@@ -167,7 +184,8 @@ def _usage(context: Any, options: Any, gpu_count: int) -> Usage:
     ordinals = tuple(int(ordinal) for ordinal in listed.split(",")) if listed and gpu_count else ()
     limits_mb = [limit for gpu in options.experimental.virtual_devices for limit in gpu.memory_limit_mb]
     if limits_mb:
-        memory = "limited to {} MiB".format(" + ".join(f"{limit:g}" for limit in limits_mb))
+        memory = "limited to {} MiB".format(" + ".join(f"{limit:.0f}" for limit in limits_mb))
+        memory += ", allocated as needed" if options.allow_growth else ""
     elif options.per_process_gpu_memory_fraction:
         memory = f"limited to {options.per_process_gpu_memory_fraction:.0%} of each GPU"
     else:
