@@ -96,7 +96,11 @@ class _Contender:
         self._decision = decide(
             question,
             leases_of(holders, question.inventory, time.time()),
-            lambda uuid: any(waiter.want.could_use(uuid) for waiter in waiters if not waiter.is_mine),
+            lambda uuid, is_free, room_bytes: any(
+                waiter.want.could_use(uuid, room_bytes) and (is_free or waiter.want.bytes_per_gpu is not None)
+                for waiter in waiters
+                if not waiter.is_mine
+            ),
         )
         return self._decision.claims or None
 

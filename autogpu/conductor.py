@@ -110,19 +110,32 @@ class Conductor:
             return
         self._is_reported = True
         self._read(CONTEXT_DEADLINE_S)
-        if self._lease and self._decision:
-            self._correct(self._lease, usage)
+        if self._lease and not usage.ordinals:
+            self._lease.release()
         if self._rank is None or self._rank.rank == 0:
             for line in report.outcome(self._decision, usage, self._resolved, self._inventory):
                 say(line)
 
-    def _correct(self, held: lease.Lease, usage: Usage) -> None:
-        uuids = driver.visible_uuids() or ()
-        taken = [uuids[ordinal] for ordinal in usage.ordinals if ordinal < len(uuids)]
-        if not taken:
-            held.release()
-        elif set(taken) != set(held.claims):
-            held.update({uuid: held.claims.get(uuid, 0) for uuid in taken})
+    def made_context(self) -> None:
+        """Let the lease name the GPUs that the driver says the process has, with what a context really costs."""
+        held, uuids = self._lease, driver.visible_uuids()
+        if held is None or not uuids:
+            return
+        claims = {uuids[ordinal]: held.claims.get(uuids[ordinal], 0) for ordinal in driver.ordinals_in_use()}
+        if claims and set(claims) != set(held.claims):
+            held.update(claims)
+        if decision.claimed_size(self._policy).context_bytes:
+            # Now or never: once the script allocates, its own memory and the context's can't be told apart.
+            self._calibrate(held)
+
+    def _calibrate(self, held: lease.Lease) -> None:
+        inventory = self._read_afresh()
+        for device in inventory.devices if inventory else ():
+            mine = [p.memory_used_bytes for p in device.compute_processes or () if p.pid == os.getpid()]
+            if device.uuid in held.claims and mine and mine[0]:
+                # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
+                spared = max(0, decision.CONTEXT_BYTES - mine[0])
+                held.update({**held.claims, device.uuid: held.claims[device.uuid] - spared})
 
     def _as_started(self) -> dict[str, str]:
         """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in

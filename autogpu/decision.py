@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autogpu.selection import Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, tier
+from autogpu.selection import Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, room_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autogpu.selection import Candidate
 
 # What a CUDA context and its libraries take beside TensorFlow's own memory. Source: 300 to 600 MiB in reports on
-# compute capability 6 to 9; it is replaced by the real number once NVML shows it.
+# compute capability 6 to 9. A lease is corrected by what NVML shows of its process, where NVML shows it.
 CONTEXT_BYTES = 512 << 20
 
 
@@ -108,14 +108,15 @@ def claimed_size(policy: Policy) -> Size:
 def decide(
     question: Question,
     leases: Mapping[str, Sequence[Claim]] | None = None,
-    is_awaited: Callable[[str], bool] = lambda uuid: False,
+    is_awaited: Callable[[str, bool, int | None], bool] = lambda uuid, is_free, room_bytes: False,
 ) -> Decision:
     """Choose among the GPUs that a process has.
 
     Args:
         question: What is known.
         leases: By UUID, the live leases of other jobs.
-        is_awaited: Whether somebody ahead of this process waits for the GPU of that UUID.
+        is_awaited: Whether somebody ahead of this process waits for a GPU and could use this one now, given its UUID,
+            whether it is free, and the bytes that are neither used nor promised.
     """
     policy, frame, inventory, uuids = question.policy, question.frame, question.inventory, question.uuids
     if policy.count == 0 and question.chosen is None:
@@ -139,23 +140,24 @@ def decide(
         return _decide_for_rank(question, question.rank, ranking, visible, leases)
     wanted = len(ranking.candidates) if policy.count == "all" else policy.count
     allowed = wanted if not policy.per_user else min(wanted, policy.per_user - _held_by(question.own_uid, leases))
-    usable = [c for c in ranking.candidates if _may_take(c, question, is_awaited)]
+    as_seen = [_as_busy_if_awaited(c, question, is_awaited) for c in ranking.candidates]
+    usable = [c for c in sorted(as_seen, key=lambda c: c.tier) if _may_take(c, question)]
     taken = usable[: max(allowed, 0)]
     could_have = min(wanted, len(ranking.candidates) + sum(not r.by_policy for r in ranking.rejected))
     if not taken or (policy.busy == "wait" and len(taken) < could_have):
         verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
         if all(rejection.by_policy for rejection in ranking.rejected) and not ranking.candidates:
             verdict = Verdict.CPU
-        why = _why_none(ranking, allowed, policy.per_user)
+        why = _why_none(replace(ranking, candidates=tuple(as_seen)), allowed, policy.per_user)
         return Decision(verdict, why, ranking=ranking, visible=visible)
     why = _why(ranking, taken, frame)
-    if policy.limit is None and any(candidate.is_guest for candidate in taken):
-        why += ", capped at half of what is free; select.need would claim what the job needs"
     if frame.value is not None:
         why += _regret([candidate.device for candidate in taken], question, leases)
     if policy.count != "all" and len(taken) < policy.count:
         reason = f"limits.per_user allows {policy.per_user}" if allowed < wanted else "there are no more"
         why += f"; select.count asks for {policy.count}, {reason}"
+    if policy.limit is None and any(candidate.is_guest for candidate in taken):
+        why += "; capped at half of what is free, select.need would claim what the job needs"
     ordinal = {uuid: position for position, uuid in enumerate(uuids)}
     caps = _caps(policy, {ordinal[candidate.device.uuid]: candidate for candidate in taken})
     return Decision(
@@ -244,15 +246,22 @@ def _obstacle(inventory: Inventory | None, uuids: Sequence[str] | None, gpu_coun
     return ""
 
 
-def _may_take(candidate: Candidate, question: Question, is_awaited: Callable[[str], bool]) -> bool:
-    is_guest = candidate.is_guest
-    if is_awaited(candidate.device.uuid):
-        # A GPU that somebody waits for is as good as taken.
-        is_guest = True
-    elif candidate.tier is Tier.FORGOTTEN:
+def _as_busy_if_awaited(
+    candidate: Candidate, question: Question, is_awaited: Callable[[str, bool, int | None], bool]
+) -> Candidate:
+    """A GPU that somebody waits for and could have now is as good as taken."""
+    device = candidate.device
+    room = room_bytes(device, question.own_pid, candidate.claims)
+    if not is_awaited(device.uuid, candidate.tier is Tier.FREE, room):
+        return candidate
+    return replace(candidate, tier=Tier.BUSY, is_guest=True, claim_bytes=0, why="somebody waits for it")
+
+
+def _may_take(candidate: Candidate, question: Question) -> bool:
+    if not candidate.is_guest or candidate.tier is Tier.FORGOTTEN:
         return True
-    if not is_guest:
-        return True
+    if not claimed_size(question.policy).is_whole:
+        return False  # no guest can be promised what it needs
     if question.policy.busy == "share-own":
         holders = {claim.uid for claim in candidate.claims}
         known_pids = {pid for claim in candidate.claims for pid in claim.pids}

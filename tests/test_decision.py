@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.decision import Question, Verdict, decide, rules
-from autogpu.policy.model import Policy
+from autogpu.decision import CONTEXT_BYTES, Question, Verdict, decide, rules
+from autogpu.policy import MemoryLimit, Policy
 from autogpu.pool import Frame
+from autogpu.ranks import LocalRank
+from autogpu.selection import GIB, Claim
 from tests.values import gpu, inventory
 
 NOBODY = Frame(None, "nobody")
@@ -14,24 +16,12 @@ INHERITED = Frame("0,1", "inherited")
 BUSY = {"pids": [7], "used_gib": 9, "busy": 90}
 
 
-def decided(
-    *devices,
-    policy=None,
-    frame=NOBODY,
-    visible=None,
-    chosen=None,
-    machine=None,
-    gpu_count=None,
-    leases=None,
-    awaited=(),
-):
+def decided(*devices, policy=None, frame=NOBODY, visible=None, machine=None, leases=None, awaited=(), **asked):
     """The decision of a process that has ``visible`` (by default all devices in the order given)."""
     uuids = [device.uuid for device in (visible or devices)]
-    count = len(uuids) if gpu_count is None else gpu_count
-    question = Question(
-        policy or Policy(), frame, machine or inventory(*devices), uuids, count, chosen, own_pid=1, own_uid=1000
-    )
-    return decide(question, leases, lambda uuid: uuid in awaited)
+    values = {"gpu_count": len(uuids), "chosen": None, "own_pid": 1, "own_uid": 1000, **asked}
+    question = Question(policy or Policy(), frame, machine or inventory(*devices), uuids, **values)
+    return decide(question, leases, lambda uuid, is_free, room_bytes: uuid in awaited)
 
 
 def test_one_gpu_the_idlest():
@@ -61,7 +51,8 @@ def test_count(count, ordinals, why):
 
 def test_a_shared_gpu_is_said_to_be_shared():
     assert decided(gpu(0, **BUSY), gpu(1, pids=[8], used_gib=20)).why == (
-        "the least busy of 2 (shared: pid 7 computes on it, 90 % busy, 15.0 of 24.0 GiB free)"
+        "the least busy of 2 (shared: pid 7 computes on it, 90 % busy, 15.0 of 24.0 GiB free); "
+        "capped at half of what is free, select.need would claim what the job needs"
     )
 
 
@@ -81,7 +72,8 @@ def test_whoever_named_a_busy_gpu_hears_of_an_idle_one():
     decision = decided(gpu(0, **BUSY), frame=Frame("0", "script"), machine=machine)
     assert decision.why == (
         "the only one in the script's CUDA_VISIBLE_DEVICES (shared: pid 7 computes on it, 90 % busy, "
-        "15.0 of 24.0 GiB free), busy while GPUs 1 and 2 are idle"
+        "15.0 of 24.0 GiB free), busy while GPUs 1 and 2 are idle; "
+        "capped at half of what is free, select.need would claim what the job needs"
     )
 
 
@@ -131,3 +123,127 @@ def test_an_obstacle_leaves_the_choice_to_the_framework(machine, gpu_count, why)
 def test_no_answer_in_time_leaves_the_choice_to_the_framework():
     decision = decide(Question(Policy(), NOBODY, None, ["GPU-a"], 1, None, 1, 1000))
     assert (decision.verdict, decision.why) == (Verdict.LEAVE, "the driver has not answered in time")
+
+
+ME, BOB = 1000, 1001
+
+
+def claim(gib, *, pid=7, uid=BOB, age_s=1.0):
+    return Claim(int(gib * GIB), (pid,), uid, "train.py", age_s)
+
+
+def taken_by(*pairs):
+    return {gpu(index).uuid: list(claims) for index, *claims in pairs}
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict"),
+    [
+        ("share", Verdict.TAKE),
+        ("share-own", Verdict.CPU),
+        ("wait", Verdict.WAIT),
+        ("cpu", Verdict.CPU),
+        ("error", Verdict.REFUSE),
+    ],
+)
+def test_when_every_gpu_is_claimed(busy, verdict):
+    decision = decided(gpu(0), policy=Policy(busy=busy), leases=taken_by((0, claim(24))))
+    assert decision.verdict is verdict
+    if verdict is not Verdict.TAKE:
+        assert decision.why == "no GPU is free (GPU 0: claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free)"
+
+
+@pytest.mark.parametrize("busy", ["share", "share-own", "wait", "cpu", "error"])
+def test_a_forgotten_notebooks_gpu_is_shared_whatever_the_policy(busy):
+    forgotten = claim(24, age_s=7200.0)
+    decision = decided(gpu(0, pids=[7], used_gib=20), policy=Policy(busy=busy), leases=taken_by((0, forgotten)))
+    assert (decision.verdict, decision.ordinals) == (Verdict.TAKE, (0,))
+    assert decision.claims == {gpu(0).uuid: 0}
+
+
+def test_share_own_goes_beside_my_own_jobs_only():
+    policy = Policy(busy="share-own")
+    leases = taken_by((0, claim(24, uid=BOB)), (1, claim(24, uid=ME)))
+    assert decided(gpu(0), gpu(1), policy=policy, leases=leases).ordinals == (1,)
+    strangers = gpu(0, pids=[99], used_gib=3)
+    assert decided(strangers, policy=policy, leases=taken_by((0, claim(24, uid=ME)))).verdict is Verdict.CPU
+
+
+def test_a_guest_is_capped_at_half_of_what_is_free_and_says_so():
+    decision = decided(gpu(0, pids=[7], used_gib=4), leases=taken_by((0, claim(24))))
+    assert decision.caps == {0: 10 * GIB}
+    assert decision.why.endswith("; capped at half of what is free, select.need would claim what the job needs")
+
+
+@pytest.mark.parametrize(
+    ("policy", "caps", "claims"),
+    [
+        (Policy(), {}, 24),
+        (Policy(need_bytes=6 * GIB), {}, 6),
+        (Policy(limit=MemoryLimit(bytes=4 * GIB)), {0: 4}, 4.5),
+        (Policy(limit=MemoryLimit(percent=25.0)), {0: 6}, 6.5),
+        (Policy(limit=MemoryLimit(bytes=4 * GIB), limit_includes="process"), {0: 3.5}, 4),
+    ],
+    ids=["nothing-said", "need", "limit", "share-of-the-gpu", "limit-of-the-process"],
+)
+def test_what_is_capped_and_what_is_claimed(policy, caps, claims):
+    decision = decided(gpu(0), policy=policy)
+    assert {ordinal: cap / GIB for ordinal, cap in decision.caps.items()} == caps
+    assert decision.claims == {gpu(0).uuid: claims * GIB}
+
+
+def test_jobs_that_do_not_wait_leave_a_free_gpu_to_those_who_do():
+    awaited = {gpu(0).uuid}
+    assert decided(gpu(0), policy=Policy(busy="cpu"), awaited=awaited).verdict is Verdict.CPU
+    assert decided(gpu(0), policy=Policy(busy="wait"), awaited=awaited).verdict is Verdict.WAIT
+    assert decided(gpu(0), gpu(1), policy=Policy(busy="cpu"), awaited=awaited).ordinals == (1,)
+    sized = Policy(need_bytes=GIB)
+    assert decided(gpu(0), policy=sized, awaited=awaited).verdict is Verdict.CPU
+    guest = decided(gpu(0), awaited=awaited)
+    assert (guest.ordinals, guest.claims, guest.caps) == ((0,), {gpu(0).uuid: 0}, {0: 12 * GIB})
+
+
+def test_who_waits_for_several_gpus_does_not_go_on_with_fewer():
+    policy = Policy(count=2, busy="wait")
+    assert decided(gpu(0), gpu(1), policy=policy, leases=taken_by((0, claim(24)))).verdict is Verdict.WAIT
+    assert decided(gpu(0), policy=policy).ordinals == (0,), "a machine with one GPU has no second to wait for"
+
+
+def test_a_cap_per_user_holds():
+    leases = taken_by((0, claim(24, uid=ME)))
+    assert decided(gpu(0), gpu(1), gpu(2), policy=Policy(per_user=1), leases=leases).why == (
+        "you hold as many GPUs as limits.per_user allows, 1"
+    )
+    decision = decided(gpu(0), gpu(1), gpu(2), policy=Policy(per_user=2, count=2), leases=leases)
+    assert (decision.ordinals, decision.why.split("; ")[-1]) == (
+        (2,),
+        "select.count asks for 2, limits.per_user allows 2",
+    )
+
+
+def test_an_explicit_choice_is_leased_with_what_nobody_was_promised():
+    decision = decided(gpu(0), chosen=[0], leases=taken_by((0, claim(20))))
+    assert decision.claims == {gpu(0).uuid: 4 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "ordinals", "claimed_gib"),
+    [(0, 2, (0,), 24), (1, 2, (2,), 24), (3, 4, (3,), 24), (0, 8, (0,), 12), (7, 8, (3,), 12)],
+)
+def test_ranks_take_their_slice_in_the_pools_order(rank, size, ordinals, claimed_gib):
+    devices = [gpu(0, **BUSY), gpu(1), gpu(2), gpu(3)]
+    decision = decided(*devices, rank=LocalRank(rank, size, "MPICH"))
+    assert decision.ordinals == ordinals
+    assert list(decision.claims.values()) == [claimed_gib * GIB]
+
+
+def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
+    decision = decided(gpu(0), rank=LocalRank(1, 2, "MPICH"))
+    assert decision.caps == {0: 12 * GIB - CONTEXT_BYTES}
+    assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share each GPU"
+
+
+def test_ranks_never_wait():
+    leases = taken_by((0, claim(24)))
+    decision = decided(gpu(0), policy=Policy(busy="wait"), rank=LocalRank(0, 2, "MPICH"), leases=leases)
+    assert (decision.verdict, decision.claims) == (Verdict.TAKE, {gpu(0).uuid: 0})

@@ -17,6 +17,7 @@ from autogpu.errors import AutoGpuError
 VERBS = {
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Take the start-up files away again."),
+    "host-setup": ("autogpu.cli.host_setup:host_setup", "Give all users of this host one folder to meet in (root)."),
 }
 
 EXIT_ERROR = 1

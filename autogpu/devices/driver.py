@@ -16,21 +16,42 @@ def visible_uuids() -> tuple[str, ...] | None:
     would be a guess. Source: ``cuDeviceGetCount``, ``cuDeviceGetUuid_v2`` (which also names MIG instances).
     """
     cuda = _loaded_driver()
-    if cuda is None:
-        return None
-    count = ctypes.c_int()
-    # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
-    if cuda.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_SUCCESS:
+    devices = _devices(cuda)
+    if cuda is None or devices is None:
         return None
     get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     uuids = []
-    for ordinal in range(count.value):
-        device = ctypes.c_int()
+    for device in devices:
         raw = (ctypes.c_ubyte * 16)()
-        if cuda.cuDeviceGet(ctypes.byref(device), ordinal) or get_uuid(ctypes.byref(raw), device):
+        if get_uuid(ctypes.byref(raw), device) != _CUDA_SUCCESS:
             return None
         uuids.append(_format(bytes(raw)))
     return tuple(uuids)
+
+
+def ordinals_in_use() -> tuple[int, ...]:
+    """The CUDA ordinals on which this process has a context. Source: ``cuDevicePrimaryCtxGetState``."""
+    cuda = _loaded_driver()
+    in_use = []
+    for ordinal, device in enumerate(_devices(cuda) or ()):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        assert cuda is not None
+        cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        if active.value:
+            in_use.append(ordinal)
+    return tuple(in_use)
+
+
+def _devices(cuda: ctypes.CDLL | None) -> list[ctypes.c_int] | None:
+    """A handle for each of the process's GPUs; ``None`` while CUDA is not initialised."""
+    count = ctypes.c_int()
+    # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
+    if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_SUCCESS:
+        return None
+    devices = [ctypes.c_int() for _ in range(count.value)]
+    if any(cuda.cuDeviceGet(ctypes.byref(device), ordinal) for ordinal, device in enumerate(devices)):
+        return None
+    return devices
 
 
 def _loaded_driver() -> ctypes.CDLL | None:

@@ -63,6 +63,9 @@ if TYPE_CHECKING:
         def took(self, usage: Usage) -> None:
             """The framework has settled what it takes; the first call is reported."""
 
+        def made_context(self) -> None:
+            """The framework has its context, and nothing allocated in it yet."""
+
         @property
         def granted(self) -> Grant | None:
             """The decision, once it has been made."""

@@ -40,12 +40,13 @@ def put_seams(granter: Granter) -> bool:
     set_visible_devices = getattr(context, "set_visible_devices", None)
     if not isinstance(config, property) or config.fget is None or set_visible_devices is None:
         return False
-    if not hasattr(context, "_initialize_physical_devices"):
+    if not all(hasattr(context, name) for name in ("_initialize_physical_devices", "ensure_initialized")):
         return False
     if getattr(config.fget, _OURS, False):
         return True
     context.config = property(_config(config.fget, granter), doc=config.__doc__)
     context.set_visible_devices = _remember_choice(set_visible_devices)
+    context.ensure_initialized = _tell_once(context, context.ensure_initialized, granter)
     return True
 
 
@@ -76,6 +77,18 @@ def _config(original: Any, granter: Granter) -> Any:
 
     setattr(config, _OURS, True)
     return config
+
+
+def _tell_once(context_class: Any, original: Any, granter: Granter) -> Any:
+    @functools.wraps(original)
+    def ensure_initialized(context: Any) -> None:
+        original(context)
+        # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
+        context_class.ensure_initialized = original
+        with granter.guard():
+            granter.made_context()
+
+    return ensure_initialized
 
 
 def _is_only_a_question(caller: Any) -> bool:
