@@ -1,0 +1,82 @@
+"""What the simulated server can't prove, asked of a real driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autogpu import pool
+from autogpu.devices import probe
+from autogpu.devices.model import Inventory
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine"),
+]
+
+# What the driver makes of the environment, in a process of its own.
+ASK = """
+import ctypes
+from autogpu.devices import driver
+cuda = ctypes.CDLL("libcuda.so.1")
+assert driver.visible_uuids() is None, "CUDA answered before cuInit"
+cuda.cuInit(0)
+print(",".join(driver.visible_uuids() or ()))
+"""
+
+
+@pytest.fixture(scope="module")
+def machine() -> Inventory:
+    inventory = probe.start(os.environ).result(30.0)
+    assert inventory is not None
+    assert inventory.failure is None
+    return inventory
+
+
+def seen_by_cuda(value):
+    environ = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if value is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = value
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environ, capture_output=True, text=True, timeout=120, check=True
+    )
+    return tuple(filter(None, done.stdout.strip().split(",")))
+
+
+def test_every_gpu_can_be_read(machine):
+    assert machine.devices
+    for device in machine.devices:
+        assert device.uuid.startswith("GPU-")
+        assert device.memory_total_bytes is None or device.memory_total_bytes > 0
+        assert device.utilization_percent is None or 0 <= device.utilization_percent <= 100
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "",
+        "-1",
+        "-1,0",
+        "0",
+        "0,0",
+        "0,-1",
+        "99",
+        "NoDevFiles",
+        "0gpu",
+        " 0",
+        "{uuid}",
+        "{prefix}",
+        "{uuid},{uuid}",
+        "0,{uuid}",
+    ],
+)
+def test_the_driver_parses_cuda_visible_devices_as_we_do(machine, value):
+    uuid = machine.devices[0].uuid
+    value = value and value.format(uuid=uuid, prefix=uuid[:12])
+    assert pool.members(value, machine, "PCI_BUS_ID") == seen_by_cuda(value)
