@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from autogpu import claiming, decision, lease, pool, ranks, report, selection
+from autogpu import decision, pool, ranks, selection
 from autogpu.devices import driver, probe
 from autogpu.frameworks import tensorflow
 from autogpu.frameworks.model import Grant
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Inventory
     from autogpu.devices.probe import Probe
     from autogpu.frameworks.model import Usage
+    from autogpu.lease import Lease
     from autogpu.policy import Resolved
 
 # Counted from the probe's start. An import takes about as long, so nobody waits here for a driver that hangs.
@@ -53,7 +54,7 @@ class Conductor:
         self._may_have_gpus = True
         self._inventory: Inventory | None = None
         self._decision: decision.Decision | None = None
-        self._lease: lease.Lease | None = None
+        self._lease: Lease | None = None
         self._is_reported = False
         self._probe: Probe | None = reading
 
@@ -81,6 +82,9 @@ class Conductor:
     def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
         """Choose and claim among the GPUs that this process has, on fresh readings."""
         if self.granted is None:
+            # Not at the top of the file: most processes that import TensorFlow never come here.
+            from autogpu import claiming, lease
+
             self._read(CONTEXT_DEADLINE_S)
             question = decision.Question(
                 self._policy,
@@ -108,6 +112,8 @@ class Conductor:
         """Say which GPUs the framework takes, and why; the first time only. The lease names those."""
         if self._is_reported:
             return
+        from autogpu import report
+
         self._is_reported = True
         self._read(CONTEXT_DEADLINE_S)
         if self._lease and not usage.ordinals:
@@ -128,7 +134,7 @@ class Conductor:
             # Now or never: once the script allocates, its own memory and the context's can't be told apart.
             self._calibrate(held)
 
-    def _calibrate(self, held: lease.Lease) -> None:
+    def _calibrate(self, held: Lease) -> None:
         inventory = self._read_afresh()
         for device in inventory.devices if inventory else ():
             mine = [p.memory_used_bytes for p in device.compute_processes or () if p.pid == os.getpid()]

@@ -35,7 +35,8 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return environments.tensorflow_with_autogpu()
+    base = environments.tensorflow()
+    return environments.environment(base.resolve(), ["joblib"], on_top_of=base, with_hook=True)
 
 
 @pytest.fixture
@@ -258,6 +259,7 @@ def test_children_of_a_launcher_that_only_lists_choose_for_themselves(host, fold
 SPAWN = """
 import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 def work(_):
     import tensorflow as tf
@@ -266,14 +268,20 @@ def work(_):
 if __name__ == "__main__":
     import tensorflow as tf
     tf.random.uniform((2, 2))
-    with multiprocessing.get_context({method!r}).Pool(2) as pool:
-        print(pool.map(work, range(2)))
+    {pool}
 """
 
+POOLS = {
+    "spawn": "print(multiprocessing.get_context('spawn').Pool(2).map(work, range(2)))",
+    "forkserver": "print(multiprocessing.get_context('forkserver').Pool(2).map(work, range(2)))",
+    "executor": "print(list(ProcessPoolExecutor(2, multiprocessing.get_context('spawn')).map(work, range(2))))",
+    "loky": "import joblib; print(joblib.Parallel(2)(joblib.delayed(work)(n) for n in range(2)))",
+}
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_of_a_holder_are_members_of_it(host, folder, method):
-    start = host(*[Gpu()] * 2, script=SPAWN.format(method=method))
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_workers_of_a_holder_are_members_of_it(host, folder, pool):
+    start = host(*[Gpu()] * 2, script=SPAWN.format(pool=POOLS[pool]))
     job = start()
     assert job.ready() == "['GPU:0', 'GPU:0']"
     assert job.end()[0] == 0
