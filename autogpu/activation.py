@@ -46,6 +46,8 @@ def before_import(framework: str, started_with: str | None) -> None:
             say(str(problem))
         if resolved.policy.enabled:
             _conductor = Conductor(resolved, os.environ, started_with, reading, guard)
+        else:
+            reading.close()
 
 
 def after_import(framework: str, module: ModuleType) -> None:

@@ -165,7 +165,8 @@ class Conductor:
         """Write the pool into the environment, idlest first, while CUDA has not read it yet."""
         self._frame = pool.frame(self._environ, self._start, self._policy.script)
         inventory = self._inventory
-        if inventory is None or driver.visible_uuids() is not None:
+        # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
+        if self._policy.count == 0 or inventory is None or driver.visible_uuids() is not None:
             return
         if self._frame.overridden is not None:
             pool.restore(self._environ, self._frame.value)

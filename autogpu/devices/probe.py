@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         def result(self, deadline_s: float) -> Inventory | None:
             """The reading, or ``None`` if it has not come ``deadline_s`` seconds after the probe's start."""
 
+        def close(self) -> None:
+            """Nobody wants the reading any more. Leaves no process behind for a script's ``os.wait`` to find."""
+
 
 def start(environ: Mapping[str, str]) -> Probe:
     """Begin a reading of the driver; at most tens of ms pass before this returns, whatever the driver does."""
@@ -67,6 +70,11 @@ class _ProcessProbe:
             if printed is not None:
                 self._inventory = _inventory(printed, self._end())
         return self._inventory
+
+    def close(self) -> None:
+        if self._inventory is None and os.getpid() == self._owner_pid:
+            self._process.kill()
+            self._inventory = _inventory(b"", self._end())
 
     def _print_out(self, until_s: float) -> bytes | None:
         # Not communicate: it waits for the process's end as well, and one that is stuck in the driver has none.
@@ -113,6 +121,9 @@ class _ThreadProbe:
         from autogpu.devices.model import Inventory
 
         self._inventory = Inventory.from_reading(nvml.read())
+
+    def close(self) -> None:
+        pass  # the thread ends with the reading
 
     def result(self, deadline_s: float) -> Inventory | None:
         self._thread.join(max(self._started_s + deadline_s - time.monotonic(), 0))

@@ -1,0 +1,55 @@
+"""A TensorFlow that autogpu does not know still gets the idlest GPU and growth, by the environment alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import environments
+from tests.gpusim import Gpu, Server
+
+SHOW = """
+import json, os
+import tensorflow
+names = ("CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH")
+print(json.dumps([os.environ.get(name) for name in names]))
+try:
+    os.wait()
+except ChildProcessError:
+    print("no child left behind")
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return environments.environment(Path(getattr(sys, "_base_executable", sys.executable)), with_hook=True)
+
+
+def show(python, tmp_path, **environ):
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '9.0'\n")
+    (tmp_path / "train.py").write_text(SHOW)
+    with Server([Gpu(), Gpu(), Gpu(processes={7: "9GiB"})], folder=tmp_path) as server:
+        done = server.run([str(python), str(tmp_path / "train.py")], environ=environ)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines(), server.gpus
+
+
+def test_an_unknown_tensorflow_is_masked_to_the_chosen_gpu(python, tmp_path):
+    (values, children), gpus = show(python, tmp_path)
+    assert values == f'["{gpus[1].uuid}", "true"]'
+    assert children == "no child left behind"
+
+
+def test_the_users_own_growth_variable_stays(python, tmp_path):
+    (values, _), gpus = show(python, tmp_path, TF_FORCE_GPU_ALLOW_GROWTH="false")
+    assert values == f'["{gpus[1].uuid}", "false"]'
+
+
+def test_a_policy_that_switches_off_leaves_everything_alone(python, tmp_path):
+    (tmp_path / "autogpu.toml").write_text("enabled = false\n")
+    (values, children), _ = show(python, tmp_path)
+    assert (values, children) == ("[null, null]", "no child left behind")
