@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests import environments
+from tests.conftest import each_python
 from tests.gpusim import Gpu, Server
 
 SHOW = """
@@ -22,16 +22,16 @@ except ChildProcessError:
 """
 
 
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return environments.environment(Path(getattr(sys, "_base_executable", sys.executable)), with_hook=True)
+@pytest.fixture(scope="module", params=each_python())
+def python(request) -> Path:
+    return environments.environment(environments.interpreter(request.param), with_hook=True)
 
 
-def show(python, tmp_path, **environ):
+def show(python, tmp_path, script=SHOW, **environ):
     package = tmp_path / "tensorflow"
     package.mkdir()
     (package / "__init__.py").write_text("__version__ = '9.0'\n")
-    (tmp_path / "train.py").write_text(SHOW)
+    (tmp_path / "train.py").write_text(script)
     with Server([Gpu(), Gpu(), Gpu(processes={7: "9GiB"})], folder=tmp_path) as server:
         done = server.run([str(python), str(tmp_path / "train.py")], environ=environ)
         assert (done.returncode, done.stderr) == (0, "")
@@ -53,3 +53,22 @@ def test_a_policy_that_switches_off_leaves_everything_alone(python, tmp_path):
     (tmp_path / "autogpu.toml").write_text("enabled = false\n")
     (values, children), _ = show(python, tmp_path)
     assert (values, children) == ("[null, null]", "no child left behind")
+
+
+# What a framework with seams does when it makes its context, without the framework.
+CLAIM = """
+import ctypes
+import tensorflow
+from autogpu import activation
+conductor = activation._conductor
+conductor.prepare()
+cuda = ctypes.CDLL("libcuda.so.1")
+count = ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+print(conductor.grant(count.value, None).ordinals, len(conductor._lease.claims))
+"""
+
+
+def test_choosing_and_claiming_works_on_every_python(python, tmp_path):
+    (line,), _ = show(python, tmp_path, CLAIM)
+    assert line == "(0,) 1"
