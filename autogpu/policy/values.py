@@ -9,6 +9,7 @@ a variable or a flag holds; both give the value that :class:`autogpu.policy.Poli
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 MIB = 1024**2
@@ -121,7 +122,7 @@ def duration_text(duration_s: float) -> str:
     return parts + (f"{rest:g}s" if rest else "") or "0"
 
 
-class Kind:
+class Kind(ABC):
     """One sort of value. ``allowed`` finishes the sentence "allowed: ..." in messages and in the reference.
 
     ``words`` are those among which the nearest to a misspelt value is looked for.
@@ -151,14 +152,14 @@ class Kind:
             raise Refused
         return self._text(value)
 
-    def _text(self, text: str) -> object:
-        raise NotImplementedError
+    @abstractmethod
+    def _text(self, text: str) -> object: ...
 
     def _plain(self, value: object) -> object:
         return value
 
-    def _schema(self) -> dict[str, object]:
-        raise NotImplementedError
+    @abstractmethod
+    def _schema(self) -> dict[str, object]: ...
 
 
 class Flag(Kind):

@@ -9,16 +9,11 @@ from pathlib import Path
 import pytest
 
 from autogpu.cli import main as frame
-from autogpu.lease import Folder, claim, find_folder
+from autogpu.lease import claim, find_folder
+from tests import host_image
+from tests.host_image import lease_in
 
-
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    made = tmp_path / "image"
-    for name in ("run", "etc/tmpfiles.d", "usr/bin", "var/tmp"):
-        (made / name).mkdir(parents=True)
-    (made / "usr/bin/systemd-tmpfiles").touch()
-    return made
+image = host_image.image
 
 
 @pytest.fixture
@@ -94,7 +89,7 @@ def test_undo_of_nothing_says_so(run) -> None:
 def test_undo_of_a_folder_in_use_ends_with_status_1(run, image: Path) -> None:
     run()
     folder = image / "run/autogpu"
-    lease = claim(Folder(folder, "host", folder.stat().st_uid), lambda *_: {"GPU-0": 1}, script="train.py")
+    lease = lease_in(folder)
     status, said = run("--undo")
     lease.release()
     assert status == 1
