@@ -21,6 +21,9 @@ UTILIZATION_SPAN_S = 10.0
 # must not take the readings of the others along.
 DEVICE_DEADLINE_S = 3.0
 
+# Nobody waits longer for a reading; as a program of its own this ends then, whatever the driver does.
+LIFETIME_S = 20.0
+
 # An absent driver is a machine without GPU, not a fault. Numbers: nvmlReturn_t of the NVML API reference.
 _DRIVER_NOT_LOADED = 9
 _LIBRARY_NOT_FOUND = 12
@@ -157,11 +160,20 @@ def _spare_pynvml_what_only_windows_needs() -> None:
     sys.modules["ctypes.util"] = util
 
 
+def _end_by(time_s: float) -> None:
+    import os
+
+    time.sleep(max(0.0, time_s - time.monotonic()))
+    os._exit(1)
+
+
 def main() -> None:
     """Print one reading as JSON; the folder of pynvml comes last on the path, so it can't hide a standard module."""
     import json
     import os
 
+    # Whoever started this may be gone, killed while it waited for a driver that hangs.
+    threading.Thread(target=_end_by, args=(time.monotonic() + LIFETIME_S,), daemon=True).start()
     sys.path.extend(sys.argv[1:2])
     _spare_pynvml_what_only_windows_needs()
     printed = json.dumps(read()).encode()

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -39,9 +40,7 @@ def locked(path):
     ("make", "what"),
     [
         pytest.param(lambda place: place.symlink_to("/etc/passwd"), "mutex is a symbolic link", id="link"),
-        pytest.param(
-            lambda place: place.symlink_to("nowhere"), "mutex is a symbolic link", id="dangling-link"
-        ),
+        pytest.param(lambda place: place.symlink_to("nowhere"), "mutex is a symbolic link", id="dangling-link"),
         pytest.param(lambda place: os.mkfifo(str(place)), "mutex is not a plain file", id="fifo"),
         pytest.param(lambda place: place.mkdir(), "mutex is not a plain file", id="folder"),
     ],
@@ -67,12 +66,53 @@ def test_a_mutex_that_is_never_released_ends_the_wait_and_names_who_has_it(folde
         claim(folder, take, script="a")
 
     assert 1.9 < time.monotonic() - begin < 3
-    assert caught.value.what == (
-        f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
-    )
+    assert caught.value.what == (f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})")
     assert holders(folder) == ()
     other.kill()
     claim(folder, take, script="a").release()
+
+
+# Waits for the mutex in the kernel's own line, so that it is never free in between, and keeps it for a moment.
+PASS_ON = """
+import fcntl, os, sys, time
+mutex = os.open(sys.argv[1], os.O_RDONLY)
+print("here", flush=True)
+sys.stdin.readline()
+fcntl.flock(mutex, fcntl.LOCK_EX)
+time.sleep(0.3)
+"""
+
+
+def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
+    claim(folder, take, script="first.py").release()
+    command = [sys.executable, "-c", PASS_ON, str(path / "mutex")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    crowd = [subprocess.Popen(command, **pipes) for _ in range(8)]
+    try:
+        for process_ in crowd:
+            process_.stdout.readline()
+        for process_ in crowd:
+            process_.stdin.write(b"go\n")
+            process_.stdin.flush()
+        until(lambda: is_open_in(crowd[0].pid, path / "mutex") and not is_free(path / "mutex"))
+        begun = time.monotonic()
+        lease = claim(folder, take, script="patient.py", deadline_s=0.8)
+        assert time.monotonic() - begun > 1.0, "the deadline of one holder must have passed, or nothing was tested"
+        assert lease is not None
+        lease.release()
+    finally:
+        for process_ in crowd:
+            process_.kill()
+            process_.communicate()
+
+
+def is_free(mutex):
+    with mutex.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder, path, start):
