@@ -141,7 +141,7 @@ class Conductor:
             if device.uuid in held.claims and mine and mine[0]:
                 # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
                 spared = max(0, decision.CONTEXT_BYTES - mine[0])
-                held.update({**held.claims, device.uuid: held.claims[device.uuid] - spared})
+                held.update({**held.claims, device.uuid: max(0, held.claims[device.uuid] - spared)})
 
     def _as_started(self) -> dict[str, str]:
         """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in

@@ -226,6 +226,20 @@ def test_what_the_script_chooses_is_leased_and_breaks_no_promise(host, folder):
         assert sum(claims.get(gpu, 0) for claims in promised.values()) <= 24
 
 
+def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, folder):
+    chooses = HOLD.replace(
+        "with tf", "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU'), 'GPU')\nwith tf"
+    )
+    start = host(Gpu(), script=chooses)
+    start().ready()
+    second = start(AUTOGPU_LIMIT="2GiB")
+    assert second.ready() == "ready GPU:0"
+    assert claims(folder, start.server)[second.pid] == {0: 0.0}
+    status, lines = second.end()
+    assert (status, len(lines)) == (0, 1)
+    assert "chosen by the script" in lines[0]
+
+
 PARENT = """
 import subprocess, sys
 import tensorflow as tf
