@@ -5,7 +5,8 @@
 On eight simulated GPUs, and each ratio within one run of this command:
 
 * the whole decision in a fresh process (policy, reading, ranking, the environment written) against nvitop's
-  ``select_devices`` and against reading the same values with bare pynvml, as whole processes;
+  ``select_devices`` and against reading the same values with bare pynvml, as whole processes; and the floor of any
+  decision that reads the driver outside its own process, so that a driver that hangs can't take it along;
 * ``import tensorflow`` and the first tensor on a GPU, measured inside the process, with autogpu and with AUTOGPU=0.
 
 The commands take turns, so that a machine whose speed drifts slows all of them; medians are printed.
@@ -55,6 +56,12 @@ for index in range(nvml.nvmlDeviceGetCount()):
     nvml.nvmlDeviceGetComputeMode(gpu)
 """
 
+# What no decision that reads the driver outside its own process can do without: two interpreters, one with pynvml.
+FLOOR = """
+import subprocess, sys
+subprocess.run([sys.executable, "-I", "-S", *sys.argv[1:]], stdout=subprocess.DEVNULL, check=True)
+"""
+
 TENSORFLOW = """
 import time
 start = time.perf_counter()
@@ -83,13 +90,15 @@ def main() -> None:
 
 def decisions(server: Server, python: Path, runs: int) -> dict[str, dict[str, float]]:
     """Whole processes, in seconds, less nothing: a bare interpreter is a row of its own."""
-    programs = {"bare python": "pass", "pynvml": PYNVML, "autogpu": AUTOGPU, "nvitop": NVITOP}
+    programs = {"bare python": "pass", "pynvml": PYNVML, "floor": FLOOR, "autogpu": AUTOGPU, "nvitop": NVITOP}
+    site_packages = environments.site_packages(python)
+    arguments = [str(site_packages / "autogpu" / "devices" / "nvml.py"), str(site_packages)]
     times: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(runs + 1):
         say(f"decision, run {turn} of {runs}")
         for name, program in programs.items():
             begun = time.perf_counter()
-            done = server.run([str(python), "-c", program])
+            done = server.run([str(python), "-c", program, *arguments])
             if done.returncode:
                 raise SystemExit(f"{name} failed:\n{done.stderr}")
             if turn:  # the first fills caches
@@ -97,6 +106,7 @@ def decisions(server: Server, python: Path, runs: int) -> dict[str, dict[str, fl
     return {
         "decision / nvitop": ratio(times["autogpu"], times["nvitop"]),
         "decision / pynvml": ratio(times["autogpu"], times["pynvml"]),
+        "floor / nvitop": ratio(times["floor"], times["nvitop"]),
         "decision / bare python": ratio(times["autogpu"], times["bare python"]),
     }
 
