@@ -92,10 +92,12 @@ class _Contender:
         return self._decision, held
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
-        question = dataclasses.replace(self._question, inventory=self._without_ended(holders))
+        # Each is a look into /proc, and the mutex is held: once for every holder.
+        pids = {holder.name: holder.pid_here for holder in holders}
+        question = dataclasses.replace(self._question, inventory=self._without_ended(pids.values()))
         self._decision = decide(
             question,
-            leases_of(holders, question.inventory, time.time()),
+            leases_of(holders, pids, question.inventory, time.time()),
             lambda uuid, is_free, room_bytes: any(
                 waiter.want.could_use(uuid, room_bytes) and (is_free or waiter.want.bytes_per_gpu is not None)
                 for waiter in waiters
@@ -104,10 +106,10 @@ class _Contender:
         )
         return self._decision.claims or None
 
-    def _without_ended(self, holders: Sequence[Holder]) -> Inventory | None:
+    def _without_ended(self, holder_pids: Iterable[int | None]) -> Inventory | None:
         """The readings without the processes of leases that ended since they were taken."""
         inventory = self._question.inventory
-        living = {pid for pid in (holder.pid_here for holder in holders) if pid is not None}
+        living = {pid for pid in holder_pids if pid is not None}
         ended = self._holder_pids - living
         self._holder_pids |= living
         if inventory is None or not ended:
@@ -167,7 +169,9 @@ class _Contender:
         )
 
 
-def leases_of(holders: Iterable[Holder], inventory: Inventory | None, now_s: float) -> Mapping[str, Sequence[Claim]]:
+def leases_of(
+    holders: Iterable[Holder], pids_here: Mapping[str, int | None], inventory: Inventory | None, now_s: float
+) -> Mapping[str, Sequence[Claim]]:
     """By GPU, what each job of other processes was promised; the members of one job share one promise."""
     totals = {d.uuid: d.memory_total_bytes or sys.maxsize for d in inventory.devices} if inventory else {}
     jobs: dict[tuple[int, str], list[Holder]] = {}
@@ -176,7 +180,7 @@ def leases_of(holders: Iterable[Holder], inventory: Inventory | None, now_s: flo
             jobs.setdefault((holder.uid, holder.group or holder.name), []).append(holder)
     gathered: dict[str, list[Claim]] = {}
     for (uid, _), members in jobs.items():
-        pids = tuple(pid for pid in (member.pid_here for member in members) if pid is not None)
+        pids = tuple(pid for pid in (pids_here[member.name] for member in members) if pid is not None)
         since_s = min((member.since_s for member in members if member.since_s is not None), default=now_s)
         for uuid in {uuid for member in members for uuid in member.claims}:
             most = max(member.clamped(totals).get(uuid, 0) for member in members)
