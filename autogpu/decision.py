@@ -143,7 +143,9 @@ def decide(
     as_seen = [_as_busy_if_awaited(c, question, is_awaited) for c in ranking.candidates]
     usable = [c for c in sorted(as_seen, key=lambda c: c.tier) if _may_take(c, question)]
     taken = usable[: max(allowed, 0)]
-    could_have = min(wanted, len(ranking.candidates) + sum(not r.by_policy for r in ranking.rejected))
+    # More than these nobody can wait for: what exists, and what one person may ever have.
+    existing = len(ranking.candidates) + sum(not rejection.by_policy for rejection in ranking.rejected)
+    could_have = min(wanted, existing, policy.per_user or wanted)
     if not taken or (policy.busy == "wait" and len(taken) < could_have):
         verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
         if all(rejection.by_policy for rejection in ranking.rejected) and not ranking.candidates:

@@ -209,6 +209,13 @@ def test_who_waits_for_several_gpus_does_not_go_on_with_fewer():
     assert decided(gpu(0), policy=policy).ordinals == (0,), "a machine with one GPU has no second to wait for"
 
 
+def test_nobody_waits_for_more_than_the_cap_per_user_allows():
+    policy = Policy(per_user=1, count=2, busy="wait")
+    assert decided(gpu(0), gpu(1), policy=policy).ordinals == (1,)
+    leases = taken_by((0, claim(24, uid=ME)))
+    assert decided(gpu(0), gpu(1), policy=policy, leases=leases).verdict is Verdict.WAIT
+
+
 def test_a_cap_per_user_holds():
     leases = taken_by((0, claim(24, uid=ME)))
     assert decided(gpu(0), gpu(1), gpu(2), policy=Policy(per_user=1), leases=leases).why == (
