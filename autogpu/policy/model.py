@@ -300,7 +300,8 @@ KEYS = (
         kind=values.Choice("pool", "chosen"),
         about='CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
         more="With `pool`, code that names another GPU stays valid, and TensorFlow alone is led to the "
-        "chosen one. `chosen` hides the others from every library in the process.",
+        "chosen one. `chosen` hides the others from every library in the process; it chooses at the "
+        "import, before anything is claimed, so two such jobs that start in one instant can meet on a GPU.",
         example='visible = "chosen"',
         attribute="visible",
     ),
