@@ -12,20 +12,8 @@ class AutoGpuError(Exception):
         self.remedy = remedy
 
 
-class PolicyError(AutoGpuError):
-    """Fix a file or a variable: it asks for something that autogpu does not know."""
-
-
-class DriverUnavailable(AutoGpuError):
-    """Fix the machine: there is no working NVIDIA driver to ask."""
-
-
 class NoEligibleDevice(AutoGpuError):
     """Wait or loosen: no GPU satisfies the policy at this moment."""
-
-
-class FrameworkRefused(AutoGpuError):
-    """Import earlier: the framework had already decided when autogpu came."""
 
 
 class InstallError(AutoGpuError):
