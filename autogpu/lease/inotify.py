@@ -39,11 +39,6 @@ class Watch:
             descriptor, self._descriptor = self._descriptor, None
             locks.close(descriptor)
 
-    @property
-    def is_prompt(self) -> bool:
-        """Whether changes wake; otherwise each wait is a short sleep."""
-        return self._descriptor is not None
-
     def wait(self, most_s: float) -> bool:
         """Wait for a change, at most ``most_s``; whether there was one. Ctrl-C gets through at once."""
         if self._descriptor is None:
