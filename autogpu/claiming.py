@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from autogpu import lease
 from autogpu.decision import Decision, Verdict, claimed_size, decide
 from autogpu.errors import NoEligibleDevice
+from autogpu.frozen import replace
 from autogpu.selection import Claim
 from autogpu.stderr import say, shown
 
@@ -94,7 +94,7 @@ class _Contender:
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         # Each is a look into /proc, and the mutex is held: once for every holder.
         pids = {holder.name: holder.pid_here for holder in holders}
-        question = dataclasses.replace(self._question, inventory=self._without_ended(pids.values()))
+        question = replace(self._question, inventory=self._without_ended(pids.values()))
         self._decision = decide(
             question,
             leases_of(holders, pids, question.inventory, time.time()),
@@ -119,8 +119,8 @@ class _Contender:
             left = tuple(p for p in device.compute_processes or () if p.pid not in ended)
             freed = sum(p.memory_used_bytes or 0 for p in device.compute_processes or () if p.pid in ended)
             used = None if device.memory_used_bytes is None else device.memory_used_bytes - freed
-            devices.append(dataclasses.replace(device, compute_processes=left, memory_used_bytes=used))
-        return dataclasses.replace(inventory, devices=tuple(devices))
+            devices.append(replace(device, compute_processes=left, memory_used_bytes=used))
+        return replace(inventory, devices=tuple(devices))
 
     def _wait(self) -> Lease:
         policy = self._question.policy
@@ -155,7 +155,7 @@ class _Contender:
             self._read_s = time.monotonic()
             if inventory is not None:
                 self._holder_pids.clear()
-                self._question = dataclasses.replace(self._question, inventory=inventory)
+                self._question = replace(self._question, inventory=inventory)
 
     def _say_who_has_what(self, state: QueueState) -> None:
         is_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -197,9 +197,7 @@ def _as_member(question: Question, parent: Holder) -> Decision | None:
     if alone.verdict is Verdict.LEAVE or not ordinals:
         return None
     why = f"shared with the process that started this one, {shown(parent.script)} (pid {parent.pid})"
-    return dataclasses.replace(
-        alone, verdict=Verdict.TAKE, why=why, ordinals=ordinals, claims=dict(parent.claims), caps={}
-    )
+    return replace(alone, verdict=Verdict.TAKE, why=why, ordinals=ordinals, claims=dict(parent.claims), caps={})
 
 
 def _refusal(decision: Decision) -> NoEligibleDevice:

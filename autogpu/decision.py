@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from autogpu.frozen import frozen, replace
 from autogpu.selection import Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, room_bytes, tier
 
 TYPE_CHECKING = False
@@ -32,7 +33,7 @@ class Verdict(enum.Enum):
     LEAVE = "leave the choice to whoever made it"
 
 
-@dataclass(frozen=True)
+@frozen
 class Question:
     """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
 
@@ -59,7 +60,7 @@ class Question:
     rank: LocalRank | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """Which GPUs a process takes.
 
@@ -75,9 +76,9 @@ class Decision:
     verdict: Verdict
     why: str
     ordinals: tuple[int, ...] = ()
-    claims: Mapping[str, int] = field(default_factory=dict)
-    caps: Mapping[int, int] = field(default_factory=dict)
-    ranking: Ranking = field(default_factory=Ranking)
+    claims: Mapping[str, int] = MappingProxyType({})
+    caps: Mapping[int, int] = MappingProxyType({})
+    ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
 
 

@@ -7,7 +7,8 @@ it is never widened.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ ORIGINAL = "AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES"
 _ENGINE_WORKERS = ("RAY_RAYLET_PID", "__DASK_PARENT_PID")
 
 
-@dataclass(frozen=True)
+@frozen
 class Start:
     """``CUDA_VISIBLE_DEVICES`` as the interpreter found it.
 
@@ -41,7 +42,7 @@ class Start:
     inherited: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """Who says which GPUs may be used.
 

@@ -6,7 +6,8 @@ Ranks belong together: they share the pool in its own order, never take one anot
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _LAUNCHERS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalRank:
     """One of ``size`` processes that ``launcher`` started on this host; ``rank`` counts from 0."""
 

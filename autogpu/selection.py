@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from autogpu.devices.model import Device, Process
+from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Tier(enum.IntEnum):
     BUSY = 2
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """What one job, of one process or several, was promised on one GPU by its live leases.
 
@@ -50,7 +50,7 @@ class Claim:
     age_s: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Size:
     """How much of a GPU a job claims; with neither number, all of it.
 
@@ -81,7 +81,7 @@ class Size:
         return wanted if total is None else min(wanted, total)
 
 
-@dataclass(frozen=True)
+@frozen
 class SelectionRules:
     """What a policy says about choosing.
 
@@ -98,7 +98,7 @@ class SelectionRules:
     own_pid: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidate:
     """A GPU that may be taken, and the readings that put it where it stands.
 
@@ -118,7 +118,7 @@ class Candidate:
     is_guest: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Rejection:
     """A GPU that may not be taken; ``by_policy`` if the policy says so, else the GPU's own state does."""
 
@@ -127,7 +127,7 @@ class Rejection:
     by_policy: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Ranking:
     """Every GPU once: among ``candidates``, in the order to try them, or in ``rejected``."""
 

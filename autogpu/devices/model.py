@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping
 
 
-@dataclass(frozen=True)
+@frozen
 class Process:
     """A process that the driver lists on a GPU.
 
@@ -22,7 +22,7 @@ class Process:
     memory_used_bytes: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """One GPU as the driver described it at one moment. Every reading but the identity may be missing.
 
@@ -60,7 +60,7 @@ class Device:
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
 
 
-@dataclass(frozen=True)
+@frozen
 class Unreadable:
     """A GPU that the driver counts but can't describe: lost, or not permitted to this process."""
 
@@ -68,7 +68,7 @@ class Unreadable:
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Inventory:
     """All GPUs of the machine in one reading, in PCI bus order.
 

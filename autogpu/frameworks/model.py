@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ContextManager, Mapping, Protocol
 
 
-@dataclass(frozen=True)
+@frozen
 class Grant:
     """What a process may use.
 
@@ -22,10 +24,10 @@ class Grant:
 
     ordinals: tuple[int, ...] | None = None
     growth: bool | None = None
-    caps: Mapping[int, int] = field(default_factory=dict)
+    caps: Mapping[int, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
+@frozen
 class Usage:
     """What a framework is about to take, the script's own settings and the grant together.
 

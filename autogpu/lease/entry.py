@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 
+from autogpu.frozen import frozen
 from autogpu.lease import locks
 
 MAX_TEXT_BYTES = 64 * 1024
@@ -18,18 +18,14 @@ _MODE = 0o644  # everyone must be able to open it to see whether it is locked
 _ATTEMPTS = 5
 _MOST_REPLACED = 100  # how often in a row a file can be replaced while it is being read
 
-_READ_FLAGS = (
-    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-)
-_CREATE_FLAGS = (
-    os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-)
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 # The names that this process placed, with its pid: a fork's child inherits the table, but not the deed.
 _placed: dict[str, int] = {}
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """A live file as it was read.
 
@@ -93,9 +89,7 @@ class Placed:
 
     def is_alive(self, folder: int) -> bool:
         """Whether others still see it: someone may have removed it, a daemon closed all its descriptors."""
-        return any(
-            opened.is_ours and _is_named(folder, self.name, opened.descriptor) for opened in self._opened
-        )
+        return any(opened.is_ours and _is_named(folder, self.name, opened.descriptor) for opened in self._opened)
 
     def touch(self) -> None:
         """Set the modification time to now; wakes nobody who watches the folder."""

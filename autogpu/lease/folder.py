@@ -6,10 +6,10 @@ import errno
 import os
 import stat
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, Mapping
 
+from autogpu.frozen import frozen
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, Uncoordinated
 
@@ -27,15 +27,11 @@ _FOLDER_MODE = 0o1777
 _HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
 
 # Absent on Windows, where nothing is claimed and yet everything imports.
-_FOLDER_FLAGS = (
-    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-)
-_CREATE_FLAGS = (
-    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-)
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Folder:
     """A lease folder that was found worthy of trust.
 
@@ -83,9 +79,7 @@ class Folder:
         return Uncoordinated(f"the lease folder {self.path} {what}: {error.strerror or error}", remedy=remedy)
 
 
-def find_folder(
-    environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallback: Path = FALLBACK_FOLDER
-) -> Folder:
+def find_folder(environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallback: Path = FALLBACK_FOLDER) -> Folder:
     """The first that exists of ``AUTOGPU_LEASE_DIR``, ``/run/autogpu`` and ``/var/tmp/autogpu.v1``.
 
     The one that is named by the environment and the last one are made on first use. One that exists and can't
@@ -95,16 +89,12 @@ def find_folder(
         LeaseUnavailable: There is none to trust.
     """
     if not locks.IS_AVAILABLE:
-        raise LeaseUnavailable(
-            "this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2"
-        )
+        raise LeaseUnavailable("this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2")
     named = environ.get(VARIABLE)
     if named:
         path, origin = Path(named), "environment"
         if not path.is_absolute():
-            raise LeaseUnavailable(
-                f"{VARIABLE} is not an absolute path: {named!r}", remedy="write it out in full"
-            )
+            raise LeaseUnavailable(f"{VARIABLE} is not an absolute path: {named!r}", remedy="write it out in full")
     elif os.path.lexists(str(host)):
         path, origin = host, "host"
     else:
@@ -118,9 +108,7 @@ def find_folder(
         raise LeaseUnavailable(what, remedy=_HOST_SETUP) from error
     reason = _why_not_trusted(status)
     if reason:
-        remedy = (
-            f"`chmod +t {path}`" if reason.endswith("sticky") else f"remove it or repair it; {_HOST_SETUP}"
-        )
+        remedy = f"`chmod +t {path}`" if reason.endswith("sticky") else f"remove it or repair it; {_HOST_SETUP}"
         raise LeaseUnavailable(f"the lease folder {path} {reason}", remedy=remedy)
     return Folder(path, origin, status.st_uid)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
 
+from autogpu.frozen import frozen
 from autogpu.lease import entry, record
 from autogpu.lease.folder import VARIABLE, Folder
 from autogpu.lease.model import Holder, Uncoordinated, Waiter, Want
@@ -25,7 +25,7 @@ _TICKET = re.compile(r"wait\.([0-9]{10})\.[0-9]{1,10}\.[0-9]{1,10}")
 _HIDDEN = re.compile(r"\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Living:
     """The folder at one moment.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Iterable, Mapping
 
 from autogpu.errors import AutoGpuError
+from autogpu.frozen import frozen
 from autogpu.lease import process
 
 # A waiter looks at the queue at least every two seconds; one that has not for this long is stopped or swapped
@@ -33,7 +33,7 @@ class WaitTimeout(AutoGpuError):
         self.state = state
 
 
-@dataclass(frozen=True)
+@frozen
 class Holder:
     """A process that holds a lease: what its file says, as far as it can be believed.
 
@@ -83,7 +83,7 @@ class Holder:
         return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
-@dataclass(frozen=True)
+@frozen
 class Want:
     """What a process waits for.
 
@@ -104,7 +104,7 @@ class Want:
         return room_bytes is None or self.bytes_per_gpu is None or room_bytes >= self.bytes_per_gpu
 
 
-@dataclass(frozen=True)
+@frozen
 class Waiter:
     """A process in the queue. As with a :class:`Holder`, only ``uid`` and its being alive are certain.
 
@@ -140,7 +140,7 @@ class Waiter:
         return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueState:
     """The queue as a waiting process sees it.
 

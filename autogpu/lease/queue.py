@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import Callable, Sequence
 
+from autogpu.frozen import replace
 from autogpu.lease import claims, entry, listing, mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.inotify import Watch

@@ -115,11 +115,7 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     if fields.get("bytes") is not None:
         whole(fields["bytes"])
     uuids = fields.get("uuids")
-    if (
-        not isinstance(uuids, list)
-        or len(uuids) > _MAX_GPUS
-        or not 1 <= whole(fields.get("count")) <= _MAX_GPUS
-    ):
+    if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
         raise Unreadable("no wish")
     fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
     return fields

@@ -6,7 +6,6 @@ A key that can't be read is left out of its layer and becomes a :class:`Problem`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from autogpu.policy import model
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
@@ -27,7 +26,6 @@ OTHER_VARIABLES = (model.FILE_VARIABLE, "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR")
 OTHER_PREFIXES = ("AUTOGPU_ORIG_", "AUTOGPU_TEST_")
 
 
-@dataclass
 class Layer:
     """What one source says.
 
@@ -37,15 +35,16 @@ class Layer:
         unknown: Names this version does not know, apart because in the system file they are no problem.
     """
 
-    name: str
-    values: dict[str, tuple[object, Origin]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    unknown: list[Problem] = field(default_factory=list)
+    def __init__(self, name: str, problems: Iterable[Problem] = ()) -> None:
+        self.name = name
+        self.values: dict[str, tuple[object, Origin]] = {}
+        self.problems = list(problems)
+        self.unknown: list[Problem] = []
 
 
 def file_layer(source: Source, places: Places) -> Layer:
     """The keys of a file."""
-    layer = Layer(source.layer, problems=list(source.problems))
+    layer = Layer(source.layer, source.problems)
     if source.file is None or source.table is None:
         return layer
     _Reader(layer, source, places).read()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import MappingProxyType
 
+from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
 from autogpu.policy.model import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Policy, Problem, Resolved, Setting
 from autogpu.policy.values import MemoryLimit
@@ -128,4 +128,4 @@ def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
     holds = settings[problem.key]
     is_default = holds.origin.layer == model.DEFAULT
     instead = f"the default {holds.text} holds" if is_default else f"{holds.text} from {holds.origin} holds"
-    return dataclasses.replace(problem, instead=instead)
+    return replace(problem, instead=instead)

@@ -6,9 +6,9 @@ from the defaults of :class:`Policy`, so that a key is described once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from autogpu.frozen import frozen
 from autogpu.policy import values
 from autogpu.policy.values import MemoryLimit
 
@@ -26,7 +26,7 @@ ENVIRONMENT, COMMAND_LINE = "environment", "command line"
 LAYERS = (DEFAULT, SYSTEM, USER, PROJECT, ENVIRONMENT, COMMAND_LINE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Policy:
     """What holds for this process, all layers merged. The defaults here are the defaults of the product.
 
@@ -59,7 +59,7 @@ class Policy:
     level: Literal["quiet", "line", "explain"] = "line"
 
 
-@dataclass(frozen=True)
+@frozen
 class Key:
     """One thing a policy can say.
 
@@ -106,7 +106,7 @@ class Key:
         return values.toml(self.kind.plain(value))
 
 
-@dataclass(frozen=True)
+@frozen
 class Origin:
     """Where a value was written.
 
@@ -127,7 +127,7 @@ class Origin:
         return self.shown
 
 
-@dataclass(frozen=True)
+@frozen
 class Setting:
     """The value that holds for one key, and what it overrode.
 
@@ -145,7 +145,7 @@ class Setting:
     overrides: Setting | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """Something in the policy that does not hold, as one line that is safe for a terminal.
 
@@ -164,7 +164,7 @@ class Problem:
         return f"{self.what}; {self.instead}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Resolved:
     """All layers merged, with their history.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from autogpu.frozen import frozen
 from autogpu.policy import model, trust
 from autogpu.policy.lines import KeyLines
 from autogpu.policy.model import Origin, Problem
@@ -34,7 +34,7 @@ class Broken(Exception):
         self.line = line
 
 
-@dataclass(frozen=True)
+@frozen
 class Source:
     """What was found for one layer of files.
 
@@ -54,7 +54,7 @@ class Source:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Places:
     """The places to look in, from the environment of the process.
 

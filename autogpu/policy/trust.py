@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from autogpu.frozen import frozen
 
 LARGEST_FILE_BYTES = 1024**2
 _MOST_LINKS = 40
@@ -15,7 +16,7 @@ class Unreadable(Exception):
     """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Opened:
     """What one opening of a file gave.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+
+from autogpu.frozen import frozen
 
 MIB = 1024**2
 SMALLEST_BYTES = MIB
@@ -40,7 +41,7 @@ class Refused(Exception):
         self.element = element
 
 
-@dataclass(frozen=True)
+@frozen
 class MemoryLimit:
     """A cap on the memory of one GPU: so many bytes, or a percentage of what the GPU has.
 
@@ -51,10 +52,6 @@ class MemoryLimit:
 
     bytes: int | None = None
     percent: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.bytes is None) == (self.percent is None):
-            raise ValueError("a memory limit is either bytes or percent")
 
     def of(self, total_bytes: int) -> int:
         """The cap in bytes on a GPU of ``total_bytes``, never more than the GPU has."""

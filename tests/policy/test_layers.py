@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.policy import KEYS, MemoryLimit, Policy, resolve
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -76,7 +76,7 @@ def test_every_key_can_be_said_in_a_file(workplace, key):
     toml, _, value = OTHERS[key.dotted]
     workplace.autogpu_toml((f"[{key.section}]\n" if key.section else "") + f"{key.name} = {toml}\n")
     resolved = workplace.resolve()
-    assert resolved.policy == dataclasses.replace(Policy(), **{key.attribute: value})
+    assert resolved.policy == replace(Policy(), **{key.attribute: value})
     assert resolved.problems == ()
 
 
@@ -104,7 +104,7 @@ def test_names_are_unique_across_sections():
 
 
 def test_every_field_of_the_policy_is_one_key():
-    assert sorted(key.attribute for key in KEYS) == sorted(field.name for field in dataclasses.fields(Policy))
+    assert sorted(key.attribute for key in KEYS) == sorted(vars(Policy()))
 
 
 @pytest.mark.parametrize("text", ["", "  "], ids=["empty", "blank"])

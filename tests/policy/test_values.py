@@ -96,12 +96,6 @@ def test_limit_of_a_gpu_is_never_more_than_the_gpu():
     assert MemoryLimit(bytes=8 * GIB).of(4 * GIB) == 4 * GIB
 
 
-@pytest.mark.parametrize("arguments", [{}, {"bytes": 1, "percent": 1.0}], ids=["neither", "both"])
-def test_limit_is_either_bytes_or_percent(arguments):
-    with pytest.raises(ValueError, match="either bytes or percent"):
-        MemoryLimit(**arguments)
-
-
 @pytest.mark.parametrize(
     ("value", "duration_s"),
     [

@@ -1,0 +1,80 @@
+"""Values are as frozen, comparable and strict as those of ``dataclasses``."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.frozen import frozen, replace
+
+
+@frozen
+class Reading:
+    """Two fields, the second with a default, and a property."""
+
+    index: int
+    used_bytes: int | None = None
+
+    @property
+    def is_known(self):
+        return self.used_bytes is not None
+
+
+@frozen
+class Titled:
+    """Has a text of its own."""
+
+    text: str
+
+    def __str__(self):
+        return self.text
+
+    def __repr__(self):
+        return "mine"
+
+
+def test_fields_come_by_place_or_by_name():
+    assert Reading(1, 2) == Reading(index=1, used_bytes=2) == Reading(1, used_bytes=2)
+    assert Reading(1).used_bytes is None
+    assert Reading(1, 2).is_known
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        pytest.param((), {}, id="missing"),
+        pytest.param((1, 2, 3), {}, id="too-many"),
+        pytest.param((1,), {"index": 1}, id="twice"),
+        pytest.param((1,), {"used": 1}, id="unknown"),
+    ],
+)
+def test_wrong_fields_are_an_error_that_names_the_right_ones(given, named):
+    with pytest.raises(TypeError, match=r"Reading takes .*index, used_bytes"):
+        Reading(*given, **named)
+
+
+def test_nothing_can_be_assigned_or_deleted():
+    reading = Reading(1)
+    with pytest.raises(AttributeError, match="Reading is a value"):
+        reading.index = 2
+    with pytest.raises(AttributeError, match="Reading is a value"):
+        del reading.index
+    assert reading == Reading(1)
+
+
+def test_equal_values_are_one_key():
+    assert {Reading(1): "a", Reading(1, None): "b"} == {Reading(1): "b"}
+    assert Reading(1) != Reading(2)
+    assert Reading(1) != Titled("1")
+
+
+def test_replace_makes_another_value():
+    reading = Reading(1, 2)
+    assert replace(reading, used_bytes=3) == Reading(1, 3)
+    assert reading == Reading(1, 2)
+    with pytest.raises(TypeError, match="missing or unknown: colour"):
+        replace(reading, colour="red")
+
+
+def test_the_text_of_a_value_names_its_fields():
+    assert repr(Reading(1, 2)) == "Reading(index=1, used_bytes=2)"
+    assert repr(Titled("a")) == "mine"
