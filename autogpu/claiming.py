@@ -81,7 +81,7 @@ class _Contender:
         self._read_s = time.monotonic()
         self._said_s = 0.0
         self._holder_pids: set[int] = set()
-        self._decision = decide(question)
+        self._decision = Decision(Verdict.LEAVE, "nothing is decided yet")
 
     def settle(self) -> tuple[Decision, Lease | None]:
         held = lease.claim(self._folder, self._choose, script=self._script)
@@ -92,8 +92,9 @@ class _Contender:
         return self._decision, held
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
-        # Each is a look into /proc, and the mutex is held: once for every holder.
-        pids = {holder.name: holder.pid_here for holder in holders}
+        # Each is a look into /proc, and the mutex is held: once for every holder that the driver lists.
+        listed = _listed_pids(self._question.inventory)
+        pids = {holder.name: holder.pid_here if holder.pid in listed else None for holder in holders}
         question = replace(self._question, inventory=self._without_ended(pids.values()))
         self._decision = decide(
             question,
@@ -167,6 +168,11 @@ class _Contender:
             f"waiting for a GPU, place {state.position} in the queue, {_span(state.waited_s)} of "
             f"{_span(state.timeout_s)}: {self._decision.why}; Ctrl-C stops"
         )
+
+
+def _listed_pids(inventory: Inventory | None) -> set[int]:
+    devices = inventory.devices if inventory else ()
+    return {process.pid for device in devices for process in device.compute_processes or ()}
 
 
 def leases_of(

@@ -26,16 +26,15 @@ def frozen(cls: type[Value]) -> type[Value]:
     A default is shared by all values, so it has to be a value itself. A subclass inherits the fields and adds none.
     """
     names = tuple(cls.__annotations__)
+    known = frozenset(names)
     defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
 
     def __init__(self: Value, *given: object, **named: object) -> None:
-        fields = dict(zip(names, given))
-        if len(fields) < len(given) or not fields.keys().isdisjoint(named):
-            raise TypeError(f"{cls.__name__} takes each of these once: {', '.join(names)}")
-        fields = {**defaults, **fields, **named}
-        if fields.keys() != set(names):
-            wrong = ", ".join(sorted(fields.keys() ^ set(names)))
-            raise TypeError(f"{cls.__name__} takes {', '.join(names)}; missing or unknown: {wrong}")
+        fields = {**defaults, **dict(zip(names, given)), **named}
+        is_twice = given and not named.keys().isdisjoint(names[: len(given)])
+        if fields.keys() != known or len(given) > len(names) or is_twice:
+            wrong = ", ".join(sorted(fields.keys() ^ known)) or "none"
+            raise TypeError(f"{cls.__name__} takes each once of {', '.join(names)}; missing or unknown: {wrong}")
         self.__dict__.update(fields)
 
     def __repr__(self: Value) -> str:

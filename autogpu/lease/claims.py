@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Callable, Mapping, Sequence
 
 from autogpu.lease import entry, listing, mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Mapping, Sequence
+
+    Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
 
 # The environment variable by which a child finds the lease of its parent.
 MARKER = "AUTOGPU_LEASE"
 _MARKER_VERSION = "v1"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
 
 
 class Lease:
@@ -138,12 +142,13 @@ def claim(
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
     lease = None
+    identity = record.identity(script)  # looks into /proc; others don't have to wait for that
     try:
         with mutex.held(folder, deadline_s) as descriptor:
             living = listing.living(folder, descriptor, tidy=True)
             claims = choose(living.holders, living.queue)
             if claims is not None:
-                lease = make(folder, descriptor, claims, script, group)
+                lease = make(folder, descriptor, claims, identity, group)
         return lease
     except BaseException:
         # Ctrl-C: what the caller never gets must not be held for as long as the process lives.
@@ -152,15 +157,20 @@ def claim(
         raise
 
 
-def make(folder: Folder, descriptor: int, claims: Mapping[str, int], script: str, group: str | None) -> Lease:
+def make(
+    folder: Folder, descriptor: int, claims: Mapping[str, int], identity: Mapping[str, Any], group: str | None
+) -> Lease:
     """Write a lease; for the holder of the mutex.
+
+    Args:
+        identity: What :func:`autogpu.lease.record.identity` says of this process.
 
     Raises:
         Uncoordinated: The folder does not let us.
     """
     name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
-    fields = record.identity(script, time.time())
-    fields.update(group=group or name, gpus=record.checked_claims(claims))
+    gpus = record.checked_claims(claims)
+    fields = {**identity, "t": round(time.time(), 6), "group": group or name, "gpus": gpus}
     lease = Lease(folder, name, fields)
     try:
         lease._put(descriptor, fields)

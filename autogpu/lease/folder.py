@@ -7,11 +7,14 @@ import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, Mapping
 
 from autogpu.frozen import frozen
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, Uncoordinated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, Mapping
 
 VARIABLE = "AUTOGPU_LEASE_DIR"
 HOST_FOLDER = Path("/run/autogpu")

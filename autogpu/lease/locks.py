@@ -29,6 +29,11 @@ def try_exclusive(descriptor: int) -> bool:
     return True
 
 
+def exclusive(descriptor: int) -> None:
+    """Wait for the lock, for ever; a signal does not end it where the main thread does not call."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
 def unlock(descriptor: int) -> None:
     """Drop the lock for all who share the description. Never on a lease: a child may be using the GPU."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)

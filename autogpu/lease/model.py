@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
-
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import frozen
 from autogpu.lease import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping
 
 # A waiter looks at the queue at least every two seconds; one that has not for this long is stopped or swapped
 # out.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from contextlib import contextmanager
-from typing import Iterator
 
 from autogpu.lease import locks
 from autogpu.lease.folder import MUTEX, Folder, make_mutex
 from autogpu.lease.model import Uncoordinated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
 
 DEADLINE_S = 2.0
 
@@ -18,8 +22,8 @@ DEADLINE_S = 2.0
 # deadline is for one holder. Whoever changes holders in order to keep others out gains no more than this.
 LONGEST_S = 10.0
 
-_FIRST_PAUSE_S = 0.002
-_LONGEST_PAUSE_S = 0.016
+# Who holds it needs about a ms: a few looks, and then a thread that waits in the kernel.
+_PAUSES_S = (0.0002, 0.0004, 0.0008)
 
 # A FIFO must not block us and a link must not lead us elsewhere; never O_CREAT, which fs.protected_regular
 # forbids on another user's file in a sticky folder, even to root.
@@ -78,32 +82,69 @@ def _open(folder: Folder, descriptor: int) -> int:
 
 
 def _take(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None:
-    pause = _FIRST_PAUSE_S
+    try:
+        if locks.try_exclusive(mutex):
+            return
+    except OSError as error:
+        raise folder.uncoordinated("is on a file system that can't lock", error) from error
+    for pause_s in _PAUSES_S:
+        # Spread, or forty waiters would knock together. Not by ``random``: the script may have seeded it and
+        # count on what comes next.
+        time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 512))
+        if locks.try_exclusive(mutex):
+            return
+    grant = _Grant(mutex)
     holder: str | None = None
     kept_since_s, look_again_s = begun_s, begun_s + deadline_s / 4
     while True:
-        try:
-            if locks.try_exclusive(mutex):
-                return
-        except OSError as error:
-            raise folder.uncoordinated("is on a file system that can't lock", error) from error
         now_s = time.monotonic()
-        if now_s >= look_again_s:
-            before, holder = holder, locks.holder(mutex)
-            look_again_s = now_s + deadline_s / 4
-            if before is not None and holder != before:
-                kept_since_s = now_s
-        left = min(kept_since_s + deadline_s, begun_s + max(LONGEST_S, deadline_s)) - now_s
-        if left <= 0:
+        left_s = min(kept_since_s + deadline_s, begun_s + max(LONGEST_S, deadline_s)) - now_s
+        if left_s <= 0:
             who = locks.holder(mutex) or "a process that can't be seen from here"
             raise Uncoordinated(
                 f"{folder.path / MUTEX} has been held for {deadline_s:g} s by {who}",
                 remedy="if it is stuck, end that process; the others then coordinate again",
             )
-        # Spread, or forty waiters would knock together. Not by ``random``: the script may have seeded it and
-        # count on what comes next.
-        time.sleep(min(left, pause * (0.5 + os.urandom(1)[0] / 512)))
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if grant.has_come(min(left_s, max(0.0, look_again_s - now_s))):
+            return
+        if time.monotonic() >= look_again_s:
+            before, holder = holder, locks.holder(mutex)
+            look_again_s = time.monotonic() + deadline_s / 4
+            if before is not None and holder != before:
+                kept_since_s = time.monotonic()
+
+
+class _Grant:
+    """A thread that waits for the lock in the kernel, which hands it on in order and wakes one waiter at a time.
+
+    The main thread waits for it with a deadline, and hears Ctrl-C. Who gives up closes the descriptor: a lock that is
+    granted after that has no descriptor left, and the kernel drops it with the thread's call.
+    """
+
+    def __init__(self, mutex: int) -> None:
+        self._has_come = threading.Lock()
+        self._has_come.acquire()
+        self._error: OSError | None = None
+        threading.Thread(target=self._wait, args=(mutex,), name="autogpu-mutex", daemon=True).start()
+
+    def _wait(self, mutex: int) -> None:
+        try:
+            locks.exclusive(mutex)
+        except OSError as error:
+            self._error = error
+        self._has_come.release()
+
+    def has_come(self, timeout_s: float) -> bool:
+        """Wait for it.
+
+        Raises:
+            OSError: The system refuses to wait.
+        """
+        if not self._has_come.acquire(timeout=timeout_s):
+            return False
+        if self._error:
+            raise self._error
+        return True
 
 
 def _is_current(descriptor: int, mutex: int) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable, Sequence
 
 from autogpu.frozen import replace
 from autogpu.lease import claims, entry, listing, mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.inotify import Watch
 from autogpu.lease.model import SILENCE_S, QueueState, Uncoordinated, Waiter, WaitTimeout, Want
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Sequence
 
 # Foreign processes that free a GPU change nothing in the folder.
 HEARTBEAT_S = 2.0
@@ -49,7 +52,7 @@ class _Ticket:
         # Somebody who has written the last possible place shares it with all who come later.
         self.place = min(max([0] + [other.place for other in others]) + 1, _LAST_PLACE)
         self._placed = entry.Placed(f"wait.{self.place:010d}.{os.geteuid()}.{self._pid}")
-        fields = record.identity(self._script, self._since_s)
+        fields = {**record.identity(self._script), "t": round(self._since_s, 6)}
         fields.update(count=self._want.count, bytes=self._want.bytes_per_gpu, uuids=list(self._want.uuids))
         text = record.text(fields)
         # A wish that the others refuse to read would be passed over for ever, and nobody would know why.
@@ -174,13 +177,14 @@ def _look(
 ) -> tuple[claims.Lease | None, QueueState, float]:
     """Claim or stand in line, in one step; also how long to wait before the next look, at most."""
     lease = None
+    identity = record.identity(script)
     try:
         with mutex.held(folder, deadline_s) as descriptor:
             living = listing.living(folder, descriptor, tidy=True)
             ahead = ticket.ahead_of(living.queue)
             chosen = choose(living.holders, ahead)
             if chosen is not None:
-                lease = claims.make(folder, descriptor, chosen, script, group)
+                lease = claims.make(folder, descriptor, chosen, identity, group)
                 # Under the same mutex: nobody may see us holding and waiting.
                 ticket.give_up(descriptor)
             elif not ticket.is_standing(descriptor):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Mapping
 
 from autogpu.lease import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping
 
 VERSION = 1
 
@@ -25,20 +28,31 @@ class Unreadable(ValueError):
     """The text is none that any version of ours writes."""
 
 
+def _refuse(constant: str) -> float:
+    raise Unreadable(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
 def printable(text: str, most: int) -> str:
     """``text`` without control characters, direction marks and half characters, and cut."""
-    return "".join(character for character in text if character.isprintable())[:most]
+    if not text.isprintable():
+        text = "".join(character for character in text if character.isprintable())
+    return text[:most]
 
 
-def identity(script: str, since_s: float) -> dict[str, Any]:
-    """What every record says of its process. Never the script's arguments: they may hold secrets."""
+def identity(script: str) -> dict[str, Any]:
+    """What every record says of its process; ``t``, since when, comes on top.
+
+    Never the script's arguments: they may hold secrets.
+    """
     pid = os.getpid()
     return {
         "v": VERSION,
         "pid": pid,
         "start": process.start_time(),
         "pidns": process.pid_namespace(),
-        "t": round(since_s, 6),
         "script": printable(script.rpartition("/")[2], MAX_SCRIPT),
     }
 
@@ -71,7 +85,7 @@ def parse(raw: bytes | None) -> dict[str, Any]:
         # it would take the whole process down.
         if _is_deep(decoded):
             raise Unreadable("nested too deeply")
-        fields = json.loads(decoded, parse_constant=_refuse)
+        fields = _DECODER.decode(decoded)
     except (ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from None
     if not isinstance(fields, dict):
@@ -151,13 +165,12 @@ def _name(value: object) -> str:
 
 
 def _is_deep(text: str) -> bool:
+    # Read under the host's mutex, and no record of ours has as many brackets.
+    if text.count("{") + text.count("[") <= _MAX_DEPTH:
+        return False
     depth = 0
     for bracket in re.finditer(r"[\[\]{}]", _STRING.sub("", text)):
         depth += 1 if bracket.group() in "[{" else -1
         if depth > _MAX_DEPTH:
             return True
     return False
-
-
-def _refuse(constant: str) -> float:
-    raise Unreadable(f"{constant} is not JSON")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -104,6 +105,26 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
         for process_ in crowd:
             process_.kill()
             process_.communicate()
+
+
+def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_nobody_in_line(folder, start):
+    claim(folder, lambda *_: None, script="a")
+    impatient, patient = start(), start()
+    with mutex.held(folder):
+        for waiting in (impatient, patient):
+            waiting.tell("claim", gpus={"GPU-0": 1}, deadline_s=20)
+            until(lambda: waits_for_a_lock(waiting.pid))  # noqa: B023
+        impatient.kill(signal.SIGINT)
+        assert impatient.hear() == {"error": "KeyboardInterrupt"}
+        assert holders(folder) == ()
+    # The lock comes to the impatient one first, which lives on and must not keep it.
+    assert patient.hear()["claims"] == {"GPU-0": 1}
+    assert impatient.ask("claim", gpus={"GPU-1": 1})["claims"] == {"GPU-1": 1}
+
+
+def waits_for_a_lock(pid):
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(fields[1] == "->" and fields[5] == str(pid) for fields in lines)
 
 
 def is_free(mutex):

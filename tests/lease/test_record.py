@@ -43,7 +43,7 @@ def without(name):
 
 
 def test_what_is_written_is_read_back():
-    written = record.text({**record.identity("/home/a/train.py", 5.0), "group": "g", "gpus": {"GPU-a": 0}})
+    written = record.text({**record.identity("/home/a/train.py"), "t": 5.0, "group": "g", "gpus": {"GPU-a": 0}})
 
     fields = record.lease_fields(written)
 
@@ -135,7 +135,7 @@ def test_a_name_can_not_speak_to_the_terminal():
 
 
 def test_arguments_and_folders_of_the_script_are_not_stored():
-    assert b"secret" not in record.text(record.identity("/home/secret/train.py", 1.0))
+    assert b"secret" not in record.text(record.identity("/home/secret/train.py"))
 
 
 def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
