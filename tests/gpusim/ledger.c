@@ -1,7 +1,9 @@
 /* Who has how much memory on which GPU: one file that all processes map, a row for each process.
 
    A process that ended leaves its row behind; whoever looks next clears it. So memory comes back after an
-   exit, a crash and SIGKILL alike. */
+   exit, a crash and SIGKILL alike. /proc knows who has ended, but every call of NVML would read a file for
+   every process, one caller at a time. So a process also holds a lock on one byte of a second file, the roll,
+   as long as it lives; only who has lost that is looked up. */
 #include "gpusim.h"
 
 #include <errno.h>
@@ -26,6 +28,8 @@ typedef struct {
 static Row *rows;
 static Row *own_row;
 static int ledger_file = -1;
+static int roll_file = -1; /* never closed by us: that would drop the lock */
+static struct stat roll;
 
 void ledger_forget_after_fork(void) {
   own_row = NULL;
@@ -57,9 +61,35 @@ static uint64_t start_time_of(uint32_t pid) {
   return field ? strtoull(field, NULL, 10) : 0;
 }
 
+static struct flock byte_of(const Row *row, short type) {
+  return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = row - rows, .l_len = 1};
+}
+
+static void open_roll(void) {
+  struct stat now;
+  /* A daemon closes every descriptor, and the number may be a stranger's file since. */
+  bool is_open = roll_file >= 0 && fstat(roll_file, &now) == 0;
+  if (is_open && now.st_ino == roll.st_ino && now.st_dev == roll.st_dev) {
+    return;
+  }
+  char path[4096];
+  snprintf(path, sizeof path, "%s.roll", process_path(PATH_STATE));
+  roll_file = open(path, O_RDWR | O_CLOEXEC);
+  if (roll_file < 0 || fstat(roll_file, &roll) != 0) {
+    give_up("cannot open the roll", path);
+  }
+}
+
+static bool answers_the_roll(const Row *row) {
+  /* A process sees no lock of its own. */
+  struct flock asked = byte_of(row, F_WRLCK);
+  return row == own_row || (fcntl(roll_file, F_GETLK, &asked) == 0 && asked.l_type != F_UNLCK);
+}
+
 static void clear_rows_of_the_dead(void) {
+  open_roll();
   for (int i = 0; i < MAX_PROCESSES; i++) {
-    if (rows[i].pid && start_time_of(rows[i].pid) != rows[i].start_time) {
+    if (rows[i].pid && !answers_the_roll(&rows[i]) && start_time_of(rows[i].pid) != rows[i].start_time) {
       memset(&rows[i], 0, sizeof rows[i]);
     }
   }
@@ -120,6 +150,8 @@ static Row *row_of_this_process(void) {
     memset(free_row, 0, sizeof *free_row);
     free_row->pid = pid;
     free_row->start_time = start_time_of(pid);
+    struct flock mine = byte_of(free_row, F_WRLCK);
+    fcntl(roll_file, F_SETLK, &mine);
   }
   own_row = free_row;
   return own_row;

@@ -164,7 +164,7 @@ def lay_out(fleet: Fleet, folder: Path, log: Path) -> dict[str, str]:
     """Write what a simulated server consists of, and return the environment that puts a process on it."""
     libraries = build()
     ledger = folder / "gpusim.ledger"
-    for file in (ledger, log):
+    for file in (ledger, folder / "gpusim.ledger.roll", log):
         # New files and not emptied ones: what still runs on an earlier server keeps its own.
         file.unlink(missing_ok=True)
         file.touch()
