@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from autogpu import decision, pool, ranks, selection
-from autogpu.devices import driver, probe
+from autogpu import claiming, decision, lease, pool, ranks, selection
+from autogpu.devices import driver, inside
 from autogpu.frameworks import tensorflow
 from autogpu.frameworks.model import Grant
 from autogpu.stderr import say
@@ -77,14 +77,11 @@ class Conductor:
         if self._environ.get(pool.VISIBLE) != self._arranged_for:
             self._arrange(self._policy.visible)
         if self._may_have_gpus and not is_fresh:
-            self._probe = probe.start(self._environ)
+            self._probe = inside.again(self._environ, self._inventory)
 
     def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
         """Choose and claim among the GPUs that this process has, on fresh readings."""
         if self.granted is None:
-            # Not at the top of the file: most processes that import TensorFlow never come here.
-            from autogpu import claiming, lease
-
             self._read(CONTEXT_DEADLINE_S)
             question = decision.Question(
                 self._policy,
@@ -153,7 +150,7 @@ class Conductor:
         return environ
 
     def _read_afresh(self) -> Inventory | None:
-        return probe.start(self._environ).result(CONTEXT_DEADLINE_S)
+        return inside.again(self._environ, self._inventory).result(CONTEXT_DEADLINE_S)
 
     def _read(self, deadline_s: float) -> None:
         if self._probe:

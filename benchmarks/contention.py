@@ -50,7 +50,6 @@ from benchmarks.contention_start import (  # noqa: E402
     Place,
     a_place,
     an_order,
-    compile_code,
     end_now,
     finish,
     jobs_reaped,
@@ -128,7 +127,6 @@ def main() -> int:
         python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
         needed = ["nvitop", "tomli; python_version < '3.11'"]
         place = a_place(folder, str(environments.environment(python, needed, with_autogpu=False)))
-        compile_code(place)
         wanted = options.scenario or [scenario.name for scenario in SCENARIOS if scenario.rounds]
         results = {}
         for scenario in SCENARIOS:

@@ -101,10 +101,9 @@ class Cuda:
 
 
 def autogpu(order: Order) -> Callable[[Cuda], Choice]:
-    """The whole path of a process with TensorFlow, from the policy to the lease, with cuInit where TensorFlow has it.
+    """The whole path of a process with TensorFlow: what the import does, and from the start on what the context does.
 
-    More than a job with TensorFlow pays: that one's policy is read, and its probe's code in the file cache, before the
-    context is made.
+    The second reading, cuInit where TensorFlow has it, what is imported only here, the mutex, the choice, the lease.
     """
     from autogpu import policy
     from autogpu.conductor import Conductor
@@ -112,10 +111,12 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     from autogpu.errors import NoEligibleDevice
     from autogpu.frameworks.model import Usage
 
+    reading = probe.start(os.environ)
+    resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
+    conductor = Conductor(resolved, os.environ, None, reading, contextlib.nullcontext)
+    conductor.prepare()
+
     def choose(cuda: Cuda) -> Choice:
-        reading = probe.start(os.environ)
-        resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
-        conductor = Conductor(resolved, os.environ, None, reading, contextlib.nullcontext)
         conductor.prepare()
         count = cuda.init()
         read_s = time.monotonic()

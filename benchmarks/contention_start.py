@@ -97,25 +97,10 @@ def a_place(folder: Path, python: str, users: tuple[int | None, ...] = (None,), 
         # Whatever the umask with which the checkout was made.
         for path in (code, *code.rglob("*"), folder / "libraries", *(folder / "libraries").iterdir()):
             path.chmod(0o755)
-    return Place(folder, python, str(folder / "libraries"), users, remark)
-
-
-def with_pynvml(place: Place) -> Place:
-    """Put NVIDIA's binding beside the code."""
-    code = place.folder / "code"
-    if not (code / "pynvml.py").exists():
-        import pynvml  # noqa: TID251  (only to learn where it is)
-
-        shutil.copy(pynvml.__file__, code / "pynvml.py")
-    compile_code(place)
-    return place
-
-
-def compile_code(place: Place) -> None:
-    """Now, and not in the first jobs; a user who may not write there never could."""
+    # Now, and not in the first jobs; a user who may not write there never could.
     with contextlib.suppress(OSError):
-        command = [place.python, "-m", "compileall", "-q", str(place.folder / "code")]
-        subprocess.run(command, timeout=120, check=False)
+        subprocess.run([python, "-m", "compileall", "-q", str(code)], timeout=120, check=False)
+    return Place(folder, python, str(folder / "libraries"), users, remark)
 
 
 def an_order(

@@ -56,10 +56,15 @@ for index in range(nvml.nvmlDeviceGetCount()):
     nvml.nvmlDeviceGetComputeMode(gpu)
 """
 
-# What no decision that reads the driver outside its own process can do without: two interpreters, one with pynvml.
+READER = "import sys; sys.path.append(sys.argv[1]); import nvml; nvml.main()"
+
+# What no decision that reads the driver outside its own process can do without: two interpreters, one with ctypes.
 FLOOR = """
-import subprocess, sys
-subprocess.run([sys.executable, "-I", "-S", *sys.argv[1:]], stdout=subprocess.DEVNULL, check=True)
+import os, sys
+to_null = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+command = [sys.executable, "-I", "-S", "-c", *sys.argv[1:]]
+pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=to_null)
+assert os.waitpid(pid, 0)[1] == 0
 """
 
 TENSORFLOW = """
@@ -83,22 +88,22 @@ def main() -> None:
     python = environments.tensorflow_with_autogpu()
     nvitop = environments.environment(python.resolve(), ["nvitop"])
     with tempfile.TemporaryDirectory() as folder, Server([Gpu()] * 8, folder=Path(folder)) as server:
-        decision = decisions(server, nvitop, options.runs)
+        decision = decisions(server, nvitop, folder, options.runs)
         start = tensorflow_start(server, python, options.runs)
     report({**decision, **start}, as_json=options.json)
 
 
-def decisions(server: Server, python: Path, runs: int) -> dict[str, dict[str, float]]:
+def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
     """Whole processes, in seconds, less nothing: a bare interpreter is a row of its own."""
     programs = {"bare python": "pass", "pynvml": PYNVML, "floor": FLOOR, "autogpu": AUTOGPU, "nvitop": NVITOP}
-    site_packages = environments.site_packages(python)
-    arguments = [str(site_packages / "autogpu" / "devices" / "nvml.py"), str(site_packages)]
+    arguments = [READER, str(environments.site_packages(python) / "autogpu" / "devices")]
     times: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(runs + 1):
         say(f"decision, run {turn} of {runs}")
         for name, program in programs.items():
             begun = time.perf_counter()
-            done = server.run([str(python), "-c", program, *arguments])
+            # Not in the checkout: it is the installed package that is measured.
+            done = server.run([str(python), "-c", program, *arguments], cwd=folder)
             if done.returncode:
                 raise SystemExit(f"{name} failed:\n{done.stderr}")
             if turn:  # the first fills caches

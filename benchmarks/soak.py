@@ -39,7 +39,6 @@ from benchmarks.contention_start import (
     policy,
     say,
     start,
-    with_pynvml,
 )
 from tests.gpusim import Gpu, Server
 
@@ -231,11 +230,11 @@ def whole_machine(
 def a_place_for_users(folder: Path) -> Place:
     """A Python and the code where two other users can reach them; else one user, and why."""
     if os.geteuid() != 0:
-        return with_pynvml(a_place(folder, sys.executable, remark="only root can start jobs of two"))
+        return a_place(folder, sys.executable, remark="only root can start jobs of two")
     for python in (os.path.realpath(sys.executable), shutil.which("python3", path="/usr/bin:/usr/local/bin")):
         if python:
-            place = with_pynvml(a_place(folder, str(python), USERS))
-            program = "import autogpu.conductor, autogpu.policy.sources, pynvml, subprocess, sys; " + (
+            place = a_place(folder, str(python), USERS)
+            program = "import autogpu.conductor, autogpu.policy.sources, subprocess, sys; " + (
                 "subprocess.run([sys.executable, '-I', '-c', ''], check=True); sys.exit(sys.version_info < (3, 9))"
             )
             try:
@@ -255,7 +254,7 @@ def a_place_for_users(folder: Path) -> Place:
             if done.returncode == 0:
                 return place
     remark = "no Python or no temporary folder that other users can reach"
-    return with_pynvml(a_place(folder, sys.executable, remark=remark))
+    return a_place(folder, sys.executable, remark=remark)
 
 
 def failures(result: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,8 @@ import sys
 
 _CUDA_SUCCESS = 0
 
+_driver: ctypes.CDLL | None = None
+
 
 def visible_uuids() -> tuple[str, ...] | None:
     """The UUIDs of the GPUs this process has, by CUDA ordinal; ``None`` while CUDA is not initialised.
@@ -55,12 +57,13 @@ def _devices(cuda: ctypes.CDLL | None) -> list[ctypes.c_int] | None:
 
 
 def _loaded_driver() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except (OSError, AttributeError):
-        return None
+    global _driver
+    if _driver is None and sys.platform.startswith("linux"):
+        try:
+            _driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        except (OSError, AttributeError):
+            return None
+    return _driver
 
 
 def _format(raw: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Take a reading of the GPUs outside the user's process, while that process goes on with something else.
+"""Take a reading of the GPUs outside the user's process, while that goes on with something else.
 
 Imports little: a probe is started before the rest of the package is loaded.
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import selectors
-import subprocess
+import select
 import sys
-import threading
 import time
-from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +27,17 @@ if TYPE_CHECKING:
             """Nobody wants the reading any more. Leaves no process behind for a script's ``os.wait`` to find."""
 
 
+# A process that has said all it had to say ends within a ms, unless the driver holds it.
+_END_DEADLINE_S = 0.2
+
+
 def start(environ: Mapping[str, str]) -> Probe:
-    """Begin a reading of the driver; at most tens of ms pass before this returns, whatever the driver does."""
+    """Begin a reading of the driver outside this process; this returns within ms, whatever the driver does."""
     if _is_python(sys.executable):
         return _ProcessProbe(environ)
-    return _ThreadProbe()
+    from autogpu.devices import inside
+
+    return inside.ThreadProbe()
 
 
 def _is_python(executable: str | None) -> bool:
@@ -51,100 +54,105 @@ class _ProcessProbe:
         self._inventory: Inventory | None = None
         self._pieces: list[bytes] = []
         self._owner_pid = os.getpid()
-        # -I -S: no site, so neither our hook nor anybody's start-up code runs in it.
-        program = os.path.join(os.path.dirname(__file__), "nvml.py")
-        command = [sys.executable, "-I", "-S", program, *_folder_of_pynvml()]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=dict(environ),
-        )
+        self._pipe, writer = os.pipe()
+        # -I -S: no site, so neither our hook nor anybody's start-up code runs in it. Imported, and not run as a file:
+        # that would be compiled each time.
+        program = "import sys; sys.path.append(sys.argv[1]); import nvml; nvml.main()"
+        command = [sys.executable, "-I", "-S", "-c", program, os.path.dirname(__file__)]
+        try:
+            self.pid = _spawn(command, environ, writer)
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(writer)
         atexit.register(self._abandon)
 
     def result(self, deadline_s: float) -> Inventory | None:
         # A forked child must not read its parent's pipe empty.
         if self._inventory is None and os.getpid() == self._owner_pid:
-            printed = self._print_out(self._started_s + deadline_s)
+            printed = self._read_out(self._started_s + deadline_s)
             if printed is not None:
                 self._inventory = _inventory(printed, self._end())
         return self._inventory
 
     def close(self) -> None:
         if self._inventory is None and os.getpid() == self._owner_pid:
-            self._process.kill()
+            self._kill()
             self._inventory = _inventory(b"", self._end())
 
-    def _print_out(self, until_s: float) -> bytes | None:
-        # Not communicate: it waits for the process's end as well, and one that is stuck in the driver has none.
-        assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            while selector.select(max(until_s - time.monotonic(), 0)):
-                piece = os.read(pipe, 1 << 16)
-                if not piece:
-                    return b"".join(self._pieces)
-                self._pieces.append(piece)
+    def _read_out(self, until_s: float) -> bytes | None:
+        # Not until the process's end: one that is stuck in the driver has none.
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        while poll.poll(max(until_s - time.monotonic(), 0) * 1000):
+            piece = os.read(self._pipe, 1 << 16)
+            if not piece:
+                return b"".join(self._pieces)
+            self._pieces.append(piece)
         return None
 
     def _end(self) -> int:
+        """Its status as ``waitpid`` gives it; 0 where somebody else, or nobody, has seen its end."""
         atexit.unregister(self._abandon)
+        os.close(self._pipe)
+        deadline_s = time.monotonic() + _END_DEADLINE_S
+        while True:
+            status = self._reaped()
+            if status is not None:
+                return status
+            if time.monotonic() > deadline_s:
+                # A process stuck inside the driver does not die by SIGKILL until the driver lets go.
+                self._kill()
+                return 0
+            time.sleep(0.0005)
+
+    def _reaped(self) -> int | None:
+        """``None`` while it lives."""
         try:
-            status = self._process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            status = 0
-        self._abandon()
-        return status
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:  # the script has waited for it, or ignores SIGCHLD
+            return 0
+        return status if pid else None
+
+    def _kill(self) -> None:
+        if self._reaped() is None:  # else the pid may be somebody else's by now
+            os.kill(self.pid, 9)
 
     def _abandon(self) -> None:
-        if os.getpid() != self._owner_pid:
-            return
-        # A process stuck inside the driver does not die by SIGKILL until the driver lets go: never wait for it.
-        self._process.kill()
-        if self._process.stdout:
-            self._process.stdout.close()
-        if self._process.poll() is None:
-            self._process.returncode = -9
+        if os.getpid() == self._owner_pid:
+            self._kill()
 
 
-class _ThreadProbe:
-    def __init__(self) -> None:
-        self._started_s = time.monotonic()
-        self._inventory: Inventory | None = None
-        self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        from autogpu.devices import nvml
-        from autogpu.devices.model import Inventory
-
-        self._inventory = Inventory.from_reading(nvml.read())
-
-    def close(self) -> None:
-        pass  # the thread ends with the reading
-
-    def result(self, deadline_s: float) -> Inventory | None:
-        self._thread.join(max(self._started_s + deadline_s - time.monotonic(), 0))
-        return self._inventory
+def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
+    """Start a process that has nothing of ours but ``stdout``; its pid."""
+    if not hasattr(os, "posix_spawn"):
+        return _spawn_on_3_7(command, environ, stdout)
+    # Not subprocess: what it imports delays the reading by as long as the reading takes.
+    actions = [
+        (os.POSIX_SPAWN_DUP2, stdout, 1),  # first: a script may have closed 0 to 2, and the pipe be one of them
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
+    return os.posix_spawn(command[0], command, environ, file_actions=actions)
 
 
-def _folder_of_pynvml() -> list[str]:
-    spec = PathFinder.find_spec("pynvml")
-    if spec is None or spec.origin is None:
-        return []
-    folder, name = os.path.split(spec.origin)
-    return [os.path.dirname(folder) if name == "__init__.py" else folder]
+def _spawn_on_3_7(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
+    import subprocess
+
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=nothing, stdout=stdout, stderr=nothing, env=dict(environ))
+    process.returncode = 0  # it is waited for by its pid, and not by the object
+    return process.pid
 
 
-def _inventory(printed: bytes, exit_status: int) -> Inventory:
-    import json
+def _inventory(written: bytes, status: int) -> Inventory:
+    import marshal
 
     from autogpu.devices.model import Inventory
 
     try:
-        return Inventory.from_reading(json.loads(printed.decode()))
-    except (ValueError, KeyError, TypeError):
-        how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
+        return Inventory.from_reading(marshal.loads(written))
+    except (ValueError, KeyError, TypeError, EOFError):
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
         return Inventory(failure=f"the process that reads NVML ended with {how}")

@@ -135,7 +135,7 @@ def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
         from autogpu.devices import probe
         probe_ = probe.start(os.environ)
         before = time.monotonic()
-        print(repr((probe_.result(float(sys.argv[1])), time.monotonic() - before, probe_._process.pid)))
+        print(repr((probe_.result(float(sys.argv[1])), time.monotonic() - before, probe_.pid)))
     """
     with machine(Gpu(), nvml="hang") as server:
         inventory, waited_s, pid = read(server, 0.5, textwrap.dedent(program))
