@@ -61,14 +61,12 @@ class Choice(NamedTuple):
         why: Where there is none, or where somebody ended up beside others.
         ordinal: Of the first one for CUDA; ``None`` if the environment is still to be written.
         finish: To be called when the CUDA context exists.
-        claim_s: Of the time to the decision, the part after the readings: waiting for others and choosing.
     """
 
     gpus: tuple[str, ...]
     why: str = ""
     ordinal: int | None = None
     finish: Callable[[], None] = lambda: None
-    claim_s: float | None = None
 
 
 class Cuda:
@@ -119,21 +117,19 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     def choose(cuda: Cuda) -> Choice:
         conductor.prepare()
         count = cuda.init()
-        read_s = time.monotonic()
         try:
             grant = conductor.grant(count, None)
         except NoEligibleDevice as error:
             return Choice((), f"refused: {error}")
         except SystemExit as error:
             return Choice((), f"waited in vain: {error.code}")
-        claim_s = time.monotonic() - read_s
         # A framework that is left the choice takes the first.
         ordinals = (0,) if grant.ordinals is None else grant.ordinals
         uuids = driver.visible_uuids() or ()
         why = "left to the framework" if grant.ordinals is None else ""
         usage = Usage(ordinals, "grows as needed")
         gpus = tuple(uuids[ordinal] for ordinal in ordinals)
-        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: conductor.took(usage), claim_s)
+        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: conductor.took(usage))
 
     return choose
 
@@ -269,7 +265,7 @@ def main() -> None:
     begun_s = time.monotonic()
     choice = choose(cuda)
     decided_s = time.monotonic()
-    times = {"begun_s": begun_s, "decided_s": decided_s, "claim_s": choice.claim_s}
+    times = {"begun_s": begun_s, "decided_s": decided_s}
     tell(event="decided", gpus=choice.gpus, why=choice.why, **times)
     if choice.gpus:
         use(cuda, order, choice)
