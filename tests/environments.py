@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, Sequence
 
+from tests import versions
+
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("AUTOGPU_TEST_CACHE", str(ROOT / ".cache")))
 PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))) / "versions"
@@ -100,7 +102,7 @@ def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
     found = interpreter(python)
     if found is None:
         raise RuntimeError(f"no Python {python} on this machine")
-    return environment(found, [f"tensorflow=={version}"], with_autogpu=False)
+    return environment(found, versions.requirements(version), with_autogpu=False)
 
 
 def tensorflow_with_autogpu(version: str = "2.21.*", python: str = "3.11") -> Path:

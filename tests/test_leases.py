@@ -261,13 +261,26 @@ def test_children_of_a_holder_share_its_gpu_and_its_claim(host, folder):
     assert sum("shared with the process that started this one" in line for line in lines) == 2
 
 
-def test_children_of_a_launcher_that_only_lists_choose_for_themselves(host, folder):
-    listing = (
-        "for gpu in tf.config.list_physical_devices('GPU'):\n    tf.config.experimental.set_memory_growth(gpu, True)"
-    )
-    start = host(*[Gpu()] * 2, script=PARENT.format(work=listing))
+SWEEP = """
+import subprocess, sys
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+jobs = [subprocess.Popen([sys.executable, "train.py"], **pipes) for _ in gpus]
+assert [job.stdout.readline()[:5] for job in jobs] == [b"ready"] * 4
+for job in jobs:
+    job.stdin.close()
+sys.exit(max(job.wait() for job in jobs))
+"""
+
+
+def test_a_sweep_launcher_that_only_lists_gets_a_gpu_for_each_of_its_jobs(host, folder, tmp_path):
+    (tmp_path / "train.py").write_text(HOLD)
+    start = host(*[Gpu()] * 4, script=SWEEP.replace('"train.py"', repr(str(tmp_path / "train.py"))))
     assert start().end()[0] == 0
-    assert sorted(start.server.contexts().values()) == [[0], [1]]
+    assert sorted(start.server.contexts().values()) == [[0], [1], [2], [3]]
 
 
 SPAWN = """
