@@ -99,11 +99,7 @@ class _Contender:
         self._decision = decide(
             question,
             leases_of(holders, pids, question.inventory, time.time()),
-            lambda uuid, is_free, room_bytes: any(
-                waiter.want.could_use(uuid, room_bytes) and (is_free or waiter.want.bytes_per_gpu is not None)
-                for waiter in waiters
-                if not waiter.is_mine
-            ),
+            awaited_by([waiter for waiter in waiters if not waiter.is_mine]),
         )
         return self._decision.claims or None
 
@@ -168,6 +164,18 @@ class _Contender:
             f"waiting for a GPU, place {state.position} in the queue, {_span(state.waited_s)} of "
             f"{_span(state.timeout_s)}: {self._decision.why}; Ctrl-C stops"
         )
+
+
+def awaited_by(waiters: Sequence[Waiter]) -> Callable[[str, bool, int | None], bool]:
+    """For :func:`autogpu.decision.decide`: whether one of ``waiters`` could use a GPU now."""
+
+    def is_awaited(uuid: str, is_free: bool, room_bytes: int | None) -> bool:
+        return any(
+            waiter.want.could_use(uuid, room_bytes) and (is_free or waiter.want.bytes_per_gpu is not None)
+            for waiter in waiters
+        )
+
+    return is_awaited
 
 
 def _listed_pids(inventory: Inventory | None) -> set[int]:

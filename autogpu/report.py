@@ -77,16 +77,22 @@ def origins(resolved: Resolved) -> str:
     return shown(", ".join(found)) if found else "defaults"
 
 
-def explain(ranking: Ranking, taken: Sequence[Device], unreadable: Sequence[Unreadable]) -> list[str]:
-    """Every GPU of the pool with the reason why it was taken or not, one line each, best first."""
+def explain(
+    ranking: Ranking, taken: Sequence[Device], unreadable: Sequence[Unreadable], first: str = "taken"
+) -> list[str]:
+    """Every GPU of the pool with the reason why it was taken or not, one line each, best first.
+
+    Args:
+        first: What is said of those in ``taken``.
+    """
     uuids = {device.uuid for device in taken}
     lines = []
     for place, candidate in enumerate(ranking.candidates, start=1):
-        verdict = "taken" if candidate.device.uuid in uuids else f"place {place}"
+        verdict = first if candidate.device.uuid in uuids else f"place {place}"
         state = candidate.tier.name.lower()
         lines.append(f"  GPU {candidate.device.index}: {verdict}: {state}, {candidate.why}")
     for rejection in ranking.rejected:
-        verdict = "taken" if rejection.device.uuid in uuids else "not eligible"
+        verdict = first if rejection.device.uuid in uuids else "not eligible"
         lines.append(f"  GPU {rejection.device.index}: {verdict}: {rejection.why}")
     lines += [f"  GPU {lost.index}: not readable: {shown(lost.reason)}" for lost in unreadable]
     return lines

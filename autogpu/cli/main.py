@@ -15,6 +15,7 @@ from autogpu.errors import AutoGpuError
 # One row per verb, in the order of the help. A verb's module is imported when it is run, so that
 # `autogpu --help` stays fast however much the verbs need.
 VERBS = {
+    "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Take the start-up files away again."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Give all users of this host one folder to meet in (root)."),

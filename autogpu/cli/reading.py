@@ -1,0 +1,92 @@
+"""What the verbs read of the machine: the driver, the lease folder, the policy that holds here."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+
+from autogpu import lease, overview, policy, ranks
+from autogpu.devices import probe
+from autogpu.devices.model import Inventory
+from autogpu.frozen import frozen
+from autogpu.stderr import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.lease import Folder
+    from autogpu.overview import Overview
+    from autogpu.policy import Resolved
+
+# Without persistence mode NVML's start takes seconds.
+DEADLINE_S = 15.0
+
+
+@frozen
+class Seen:
+    """One look at the machine.
+
+    Attributes:
+        folder: Where this user's jobs coordinate; ``None`` if they can't.
+        folder_problem: Why not, and what to do about it.
+    """
+
+    overview: Overview
+    resolved: Resolved
+    folder: Folder | None
+    folder_problem: str
+
+
+def look(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Seen:
+    """Read all of it, once."""
+    reading = probe.start(environ)
+    resolved = resolve(environ, flags)
+    folder, problem = None, ""
+    holders: tuple[lease.Holder, ...] = ()
+    waiters: tuple[lease.Waiter, ...] = ()
+    try:
+        folder = lease.find_folder(environ)
+        holders, waiters = lease.holders(folder), lease.waiters(folder)
+    except lease.LeaseUnavailable as error:
+        problem = f"{shown(error.what)}; {shown(error.remedy)}"
+    inventory = reading.result(DEADLINE_S)
+    if inventory is None:
+        reading.close()
+        inventory = Inventory(failure=f"the NVIDIA driver has not answered for {DEADLINE_S:.0f} s")
+    seen = overview.overview(
+        inventory,
+        holders,
+        {holder.name: holder.pid_here for holder in holders},
+        waiters,
+        resolved.policy,
+        environ,
+        own_uid=os.getuid(),
+        now_s=time.time(),
+        rank=ranks.local_rank(environ),
+    )
+    return Seen(seen, resolved, folder, problem)
+
+
+def resolve(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Resolved:
+    """The policy for a script in the working directory."""
+    return policy.resolve(environ, script=None, working_directory=Path.cwd(), flags=flags or {})
+
+
+def user_name(uid: int) -> str:
+    """The name, or the number of one that is not known here."""
+    try:
+        return shown(pwd.getpwuid(uid).pw_name, 32)
+    except KeyError:
+        return f"uid {uid}"
+
+
+def process_name(pid: int) -> tuple[str, str]:
+    """Whose process that is and what it is called, both empty where ``/proc`` does not show it."""
+    try:
+        path = Path(f"/proc/{pid}")
+        return user_name(path.stat().st_uid), shown((path / "comm").read_text().strip(), 32)
+    except (OSError, UnicodeDecodeError):
+        return "", ""

@@ -1,0 +1,255 @@
+"""``autogpu status``: every GPU, who is on it, who waits, and what you would get."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import click
+from rich.console import Console, Group
+from rich.text import Text
+
+from autogpu import report
+from autogpu.cli import reading
+from autogpu.cli.values import as_values
+from autogpu.decision import Verdict
+from autogpu.lease.folder import HOST_FOLDER
+from autogpu.selection import GIB, Tier
+from autogpu.stderr import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
+
+    from autogpu.cli.reading import Seen
+    from autogpu.overview import Gpu, Job, Overview
+
+# On one GPU, before the rest becomes a number: two hundred processes on sixteen GPUs stay one screen or two.
+_MOST_JOBS = 8
+_MOST_STRANGERS = 4
+_MOST_REASONS = 8
+
+_STYLES = {Tier.FREE: "green", Tier.FORGOTTEN: "yellow", Tier.BUSY: "red"}
+_STATES = {Tier.FREE: "free", Tier.FORGOTTEN: "forgotten", Tier.BUSY: "busy"}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  autogpu status
+  autogpu status --json"""
+)
+@click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a line.")
+def status(watch: bool, interval: float, as_json: bool) -> int:
+    """Show every GPU: its memory, who holds it by a claim, who else is on it, who waits.
+
+    The last lines say what a script started here and now would get, and why not the other GPUs. Nothing is
+    claimed by asking.
+    """
+    if watch:
+        _watch(interval, as_json)
+        return 0
+    seen = reading.look(os.environ)
+    if as_json:
+        click.echo(json.dumps(as_values(seen), indent=2))
+    else:
+        console = Console(highlight=False)
+        for line in lines(seen, _width(console), _has_blocks(console)):
+            _print(console, line)
+    return 1 if seen.overview.inventory.failure and not seen.overview.inventory.is_driverless else 0
+
+
+def lines(seen: Seen, width: int, has_blocks: bool) -> Iterator[Text]:
+    """The screen, line by line; every name in it is safe for a terminal."""
+    view = seen.overview
+    if view.inventory.failure:
+        is_absent = view.inventory.is_driverless
+        yield Text("No NVIDIA driver on this machine." if is_absent else shown(view.inventory.failure))
+    for gpu in view.gpus:
+        yield from _gpu_lines(gpu, width, has_blocks)
+    for lost in view.inventory.unreadable:
+        yield Text(f"GPU {lost.index}  not readable: {shown(lost.reason)}", style="red")
+    yield from _queue_lines(view)
+    if view.gpus:
+        yield Text()
+        yield from _outlook_lines(seen)
+    yield from _folder_lines(seen)
+
+
+def _gpu_lines(gpu: Gpu, width: int, has_blocks: bool) -> Iterator[Text]:
+    device = gpu.device
+    cells = 24 if width >= 140 else 16 if width >= 100 else 10
+    name = shown(device.name, 40)
+    name = name.replace("NVIDIA ", "") if width < 100 else name
+    most = max(10, width - 2 * cells - 44)
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    share = used / total if used is not None and total else None
+    line = Text(f"GPU {device.index:<3}", style="bold")
+    line.append(f"{name[:most]:{min(most, 28)}} ", style="default")
+    line.append(_bar(share, cells, has_blocks), style="cyan")
+    line.append(f" {_gib(used):>5} of {_gib(total):>5} GiB  ", style="default")
+    busy = device.utilization_percent
+    line.append(_bar(None if busy is None else busy / 100, cells // 2, has_blocks), style="magenta")
+    line.append(" util ?" if busy is None else f" {busy:3} %", style="default")
+    line.append("  ")
+    line.append(_STATES[gpu.tier], style=_STYLES[gpu.tier])
+    if device.mig_enabled:
+        line.append("  MIG")
+    yield line
+    for job in gpu.jobs[:_MOST_JOBS]:
+        yield _job_line(job, device.utilization_percent)
+    if len(gpu.jobs) > _MOST_JOBS:
+        yield Text(f"        and {len(gpu.jobs) - _MOST_JOBS} more jobs with claims", style="dim")
+    strangers = sorted(gpu.strangers, key=lambda each: -(each.used_bytes or 0))
+    for stranger in strangers[:_MOST_STRANGERS]:
+        owner, program = reading.process_name(stranger.pid)
+        kind = "desktop" if stranger.is_graphics else "no claim"
+        uses = "" if stranger.used_bytes is None else f", uses {_size(stranger.used_bytes)}"
+        who = f"{owner:10} {program} (pid {stranger.pid})" if owner else f"{'unknown':10} pid {stranger.pid}"
+        yield Text(f"        {who}{uses}, {kind}", style="dim")
+    if len(strangers) > _MOST_STRANGERS:
+        rest = strangers[_MOST_STRANGERS:]
+        size = sum(each.used_bytes or 0 for each in rest)
+        yield Text(f"        and {len(rest)} more processes without a claim, {_size(size)}", style="dim")
+    if gpu.unseen_bytes:
+        yield Text(f"        {_size(gpu.unseen_bytes)} of processes that the driver does not show here", style="dim")
+
+
+def _job_line(job: Job, utilization_percent: int | None) -> Text:
+    claims = f"claims {_size(job.claim_bytes)}" if job.claim_bytes else "guest, claims nothing"
+    uses = "" if job.used_bytes is None else f", uses {_size(job.used_bytes)}"
+    age = "" if job.age_s is None else f", for {_span(job.age_s)}"
+    members = "" if job.processes == 1 else f", {job.processes} processes"
+    who = f"{reading.user_name(job.uid):10} {shown(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
+    line = Text(f"        {who} {claims}{uses}{age}")
+    if job.is_forgotten:
+        line.append(", idle: forgotten?", style="bold yellow")
+    elif utilization_percent is not None:
+        line.append(", idle" if utilization_percent == 0 else ", active")
+    return line
+
+
+def _queue_lines(view: Overview) -> Iterator[Text]:
+    if view.queue:
+        yield Text()
+        yield Text("Waiting, who is served first comes first:", style="bold")
+    for place, waiting in enumerate(view.queue, start=1):
+        wanted = "whole" if waiting.bytes_per_gpu is None else f"with {_size(waiting.bytes_per_gpu)}"
+        gpus = "1 GPU" if waiting.count == 1 else f"{waiting.count} GPUs"
+        since = "" if waiting.waited_s is None else f", for {_span(waiting.waited_s)}"
+        stopped = ", does not answer: passed over" if waiting.is_passed_over else ""
+        who = f"{reading.user_name(waiting.uid)} {shown(waiting.script, 40) or '?'} (pid {waiting.pid or '?'})"
+        yield Text(f"  {place}. {who}: {gpus} {wanted}{since}{stopped}")
+
+
+def _outlook_lines(seen: Seen) -> Iterator[Text]:
+    view, outlook = seen.overview, seen.overview.decision
+    taken = [d for d in (outlook.visible[o] for o in outlook.ordinals) if d] if outlook.verdict is Verdict.TAKE else []
+    what = {
+        Verdict.TAKE: " and ".join(f"GPU {device.index}" for device in taken),
+        Verdict.CPU: "the CPU",
+        Verdict.WAIT: "a place in the queue",
+        Verdict.REFUSE: "an error",
+        Verdict.LEAVE: "what TensorFlow chooses",
+    }[outlook.verdict]
+    line = Text("A script started here would get ")
+    line.append(what, style="bold")
+    line.append(f": {shown(outlook.why)}; policy: {report.origins(seen.resolved)}")
+    yield line
+    reasons = report.explain(outlook.ranking, taken, view.inventory.unreadable, "first choice")
+    for reason in reasons[:_MOST_REASONS]:
+        yield Text(shown(reason))
+    if len(reasons) > _MOST_REASONS:
+        yield Text(f"  and {len(reasons) - _MOST_REASONS} more", style="dim")
+    for problem in seen.resolved.problems:
+        yield Text(str(problem), style="yellow")
+
+
+def _folder_lines(seen: Seen) -> Iterator[Text]:
+    if seen.folder_problem:
+        yield Text(f"Jobs of this user can't coordinate: {seen.folder_problem}", style="yellow")
+    elif seen.folder and seen.folder.origin == "fallback" and seen.overview.gpus:
+        owner = reading.user_name(seen.folder.owner_uid)
+        yield Text(
+            f"Claims are in {shown(str(seen.folder.path))}, which belongs to {owner} and does not reach into "
+            f"containers; `autogpu host-setup` makes {HOST_FOLDER} for everybody.",
+            style="dim",
+        )
+
+
+def _watch(interval_s: float, as_json: bool) -> None:
+    console = Console(highlight=False)
+    try:
+        if as_json or not console.is_terminal:
+            while True:
+                _print_once(console, as_json)
+                time.sleep(interval_s)
+        from rich.live import Live
+
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                seen = reading.look(os.environ)
+                screen = list(lines(seen, console.width, _has_blocks(console)))
+                for line in screen:
+                    line.truncate(console.width, overflow="ellipsis")
+                room = console.height - 1
+                if len(screen) > room:
+                    screen = [*screen[: room - 1], Text(f"... {len(screen) - room + 1} more lines: autogpu status")]
+                live.update(Group(*screen), refresh=True)
+                time.sleep(interval_s)
+    except KeyboardInterrupt:  # its ordinary end
+        pass
+
+
+def _print_once(console: Console, as_json: bool) -> None:
+    seen = reading.look(os.environ)
+    if as_json:
+        click.echo(json.dumps(as_values(seen)))
+        return
+    for line in lines(seen, _width(console), _has_blocks(console)):
+        _print(console, line)
+    click.echo()
+
+
+def _print(console: Console, line: Text) -> None:
+    if console.is_terminal:
+        console.print(line, overflow="fold")
+    else:
+        click.echo(line.plain)
+
+
+def _width(console: Console) -> int:
+    return console.width if console.is_terminal else 100
+
+
+def _has_blocks(console: Console) -> bool:
+    encoding = console.encoding if console.is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
+    return encoding.lower().startswith("utf")
+
+
+def _bar(share: float | None, cells: int, has_blocks: bool) -> str:
+    full, empty = ("█", "░") if has_blocks else ("#", ".")
+    if share is None:
+        return "?" * cells
+    # Anything at all shows: an almost empty bar must not look like an empty one.
+    filled = min(cells, max(round(share * cells), 1 if share > 0.001 else 0))
+    return full * filled + empty * (cells - filled)
+
+
+def _gib(size_bytes: int | None) -> str:
+    return "?" if size_bytes is None else f"{size_bytes / GIB:.1f}"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB // 10 else f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+def _span(seconds: float) -> str:
+    for unit_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"

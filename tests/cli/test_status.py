@@ -1,0 +1,220 @@
+"""What a person sees of the machine, and what a script gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from autogpu.cli import status
+from autogpu.cli.reading import Seen
+from autogpu.devices.model import Inventory, Process, Unreadable
+from autogpu.policy import resolve
+from tests.gpusim import Gpu, Server
+from tests.test_overview import HOUR_S, holder, seen, waiter
+from tests.values import gpu, inventory
+
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
+
+# Makes a context on the first GPU, claims it, and keeps both until its input ends.
+HOLD = """
+import ctypes, os, sys
+from autogpu import lease
+from autogpu.devices import driver
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+uuid = driver.visible_uuids()[0]
+held = lease.claim(lease.find_folder(os.environ), lambda *_: {uuid: 6 << 30}, script=sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def screen(tmp_path):
+    def screen(view, width=100):
+        resolved = resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
+        return [line.plain for line in status.lines(Seen(view, resolved, None, ""), width, True)]
+
+    return screen
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """A server with a job that holds GPU 0, and a way to ask."""
+    leases = tmp_path / "leases"
+    leases.mkdir()
+    leases.chmod(0o1777)
+    environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    (tmp_path / "server").mkdir()
+    with Server([Gpu(), Gpu(processes={4242: "2GiB"}, utilization=40)], folder=tmp_path / "server") as server:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **pipes)
+        try:
+            assert job.stdout.readline().strip() in ("ready", b"ready")
+            yield server, environ, job
+        finally:
+            job.communicate(timeout=60)
+
+
+def ask(lab, *options):
+    server, environ, _ = lab
+    return server.run([sys.executable, "-m", "autogpu", "status", *options], environ=environ)
+
+
+def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
+    done = ask(lab)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert re.search(r"GPU 0 .* 0\.\d of  24\.0 GiB .* 0 %  busy$", lines[0])
+    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle$"
+    assert re.search(who, lines[1])
+    assert re.search(r"unknown +pid 4242, uses 2\.0 GiB, no claim$", lines[3])
+    assert "A script started here would get GPU" in done.stdout
+
+
+def test_json_is_as_documented(lab):
+    done = ask(lab, "--json")
+    told = json.loads(done.stdout)
+    jsonschema.validate(told, SCHEMA)
+    assert [gpu["state"] for gpu in told["gpus"]] == ["busy", "busy"]
+    assert [job["pid"] for job in told["gpus"][0]["jobs"]] == [lab[2].pid]
+    assert told["gpus"][0]["jobs"][0]["claim_bytes"] == 6 << 30
+
+
+def test_every_field_of_the_json_is_in_the_schema(lab):
+    def close(part):
+        if isinstance(part, dict):
+            if part.get("type") == "object":
+                part["additionalProperties"] = False
+            for value in part.values():
+                close(value)
+        elif isinstance(part, list):
+            for value in part:
+                close(value)
+
+    closed = json.loads(json.dumps(SCHEMA))
+    close(closed)
+    jsonschema.validate(json.loads(ask(lab, "--json").stdout), closed)
+
+
+def test_a_forgotten_notebook_is_seen_at_a_glance(screen):
+    view = seen(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)])
+    lines = screen(view)
+    assert lines[0].endswith("forgotten")
+    assert lines[1].endswith("eda.ipynb (pid 7) claims 24.0 GiB, uses 1.0 GiB, for 26 h, idle: forgotten?")
+
+
+def test_the_queue_and_the_outlook_are_told(screen):
+    view = seen(inventory(gpu(0)), [holder("a", (0, 24))], [waiter(1, "a.py"), waiter(2, "b.py", gib=6, silent_s=9)])
+    lines = screen(view)
+    at = lines.index("Waiting, who is served first comes first:")
+    assert lines[at + 1] == "  1. uid 1001 a.py (pid 88): 1 GPU whole, for 90 s"
+    assert lines[at + 2].endswith("b.py (pid 88): 1 GPU with 6.0 GiB, for 90 s, does not answer: passed over")
+    assert any(line.startswith("A script started here would get ") for line in lines)
+
+
+def test_sixteen_gpus_with_two_hundred_processes_stay_readable(screen):
+    crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
+    machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
+    lines = screen(seen(machine), width=80)
+    assert len(lines) < 16 * 7 + 12
+    assert sum("and 9 more processes without a claim, 0.6 GiB" in line for line in lines) == 16
+    assert max(len(line) for line in lines if line.startswith("GPU")) <= 80
+
+
+def test_hostile_names_do_nothing_to_a_terminal(screen):
+    evil = "\x1b[2J[red]x[/red]\u202e" + "A" * 10_000
+    machine = inventory(gpu(0, name=evil, used_gib=1, pids=[7]), unreadable=(Unreadable(1, evil),))
+    text = "\n".join(screen(seen(machine, [holder("a", (0, 1), script=evil)], [waiter(1, evil)])))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[red]x[/red]" in text, "markup is text"
+    assert max(map(len, text.splitlines())) < 1200
+
+
+@pytest.mark.parametrize(
+    ("machine", "line"),
+    [
+        (Inventory(failure="NVML says: no library", is_driverless=True), "No NVIDIA driver on this machine."),
+        (Inventory(failure="NVML says: mismatch"), "NVML says: mismatch"),
+        (inventory(gpu(0), unreadable=(Unreadable(1, "GPU is lost"),)), "GPU 1  not readable: GPU is lost"),
+    ],
+    ids=["no-driver", "broken-driver", "lost"],
+)
+def test_what_can_not_be_read_is_said(screen, machine, line):
+    assert line in screen(seen(machine))
+
+
+def test_a_reading_that_is_missing_is_a_question_mark(screen):
+    lines = screen(seen(inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))))
+    assert lines[0].startswith("GPU 0  NVIDIA GB10")
+    assert "????" in lines[0]
+    assert "util ?" in lines[0]
+
+
+def test_watching_redraws_and_ends_by_ctrl_c(lab):
+    server, environ, _ = lab
+    controller, terminal = pty.openpty()
+    environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    command = [sys.executable, "-m", "autogpu", "status", "--watch", "--interval", "0.5"]
+    watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    try:
+        shown = until_shown(controller, b"", 2)
+        watching.send_signal(signal.SIGINT)
+        shown = until_closed(controller, shown)
+        assert watching.wait(timeout=60) == 0
+    finally:
+        watching.kill()
+        watching.wait(timeout=60)
+        os.close(controller)
+    assert b"\x1b[?1049h" in shown
+    assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"train.py"), "the screen is as it was before"
+    assert b"Traceback" not in shown
+
+
+def until_shown(controller, shown, times):
+    end_s = time.monotonic() + 60
+    while shown.count(b"train.py") < times:
+        assert select.select([controller], [], [], max(0.0, end_s - time.monotonic()))[0], shown
+        shown += os.read(controller, 65536)
+    return shown
+
+
+def until_closed(controller, shown):
+    while True:
+        try:
+            part = os.read(controller, 65536)
+        except OSError:  # Linux says so that the other side is closed
+            return shown
+        if not part:
+            return shown
+        shown += part
+
+
+def test_watching_in_a_pipe_prints_one_json_object_a_line(lab):
+    server, environ, _ = lab
+    command = [sys.executable, "-m", "autogpu", "status", "--watch", "--interval", "0.5", "--json"]
+    watching = server.popen(command, environ=environ, stdout=subprocess.PIPE)
+    try:
+        for _ in range(2):
+            jsonschema.validate(json.loads(watching.stdout.readline()), SCHEMA)
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+        assert watching.wait(timeout=60) == 0
+    finally:
+        watching.kill()
+        watching.communicate(timeout=60)
