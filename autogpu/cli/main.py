@@ -16,6 +16,8 @@ from autogpu.errors import AutoGpuError
 # `autogpu --help` stays fast however much the verbs need.
 VERBS = {
     "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
+    "config": ("autogpu.cli.config:config", "Show what holds here, and where each value was said."),
+    "init": ("autogpu.cli.init:init", "Write an autogpu.toml for this project, with nothing set."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Take the start-up files away again."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Give all users of this host one folder to meet in (root)."),

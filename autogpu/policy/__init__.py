@@ -1,7 +1,8 @@
 """What holds for this process, read from every place where it can be said, with where each value was said."""
 
-from autogpu.policy.merge import resolve
+from autogpu.policy.merge import problems_of, resolve
 from autogpu.policy.model import (
+    BY_DOTTED,
     KEYS,
     LAYERS,
     SYSTEM_FILE,
@@ -15,6 +16,7 @@ from autogpu.policy.model import (
 from autogpu.policy.values import MemoryLimit
 
 __all__ = [
+    "BY_DOTTED",
     "KEYS",
     "LAYERS",
     "SYSTEM_FILE",
@@ -25,5 +27,6 @@ __all__ = [
     "Problem",
     "Resolved",
     "Setting",
+    "problems_of",
     "resolve",
 ]

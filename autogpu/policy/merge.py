@@ -69,6 +69,26 @@ def resolve(
     )
 
 
+def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
+    """What is wrong in one file, taken by itself.
+
+    Args:
+        file: Of which nothing else is asked: neither where it lies nor whose it is.
+        environ: As for :func:`resolve`.
+        is_system: It is the host's own, which may say more; names that this version does not know count.
+    """
+    places = sources.Places.of(environ)
+    source = sources.plain_source(places, file, model.SYSTEM if is_system else model.PROJECT)
+    if source.table is None and not source.problems:
+        origin = places.origin(source.layer, file)
+        return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
+    layer = check.file_layer(source, places)
+    settings, refused = merge([layer])
+    unknown = [*layer.unknown, *check.unknown_locks(layer)] if is_system else []
+    found = [*layer.problems, *unknown, *refused, *_contradictions(settings)]
+    return tuple(_with_outcome(problem, settings) for problem in found)
+
+
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
     """Stack layers on the defaults, lowest precedence first; each setting remembers what it overrode.
 

@@ -21,6 +21,12 @@ _EXAMPLE_HEAD = """\
 # ~/.config/autogpu/autogpu.toml for all of them, and keep only the lines that you change.
 """
 
+_TEMPLATE_HEAD = """\
+# Which GPU the scripts in and below this folder get, and how much of its memory: a policy for autogpu.
+# Every line is a default. Take the first "# " away from those that you change, and delete the others.
+# `autogpu config` shows what holds, and `autogpu config check` whether this file can be read.
+"""
+
 _PAGE_HEAD = """\
 # Policy reference
 
@@ -90,6 +96,18 @@ def example() -> str:
     for section in SECTIONS:
         parts.append(f"\n[{section}]\n" if section else "\n")
         parts.append(_example_lines([key for key in KEYS if key.section == section]))
+    return "".join(parts)
+
+
+def template() -> str:
+    """A project's own file to start from, in which nothing is set."""
+    parts = [_TEMPLATE_HEAD]
+    for section in SECTIONS:
+        keys = [key for key in KEYS if key.section == section and not key.system_only]
+        if keys:
+            lines = _example_lines(keys).splitlines()
+            parts.append(f"\n[{section}]\n" if section else "\n")
+            parts += [f"# {line}\n" for line in lines]
     return "".join(parts)
 
 

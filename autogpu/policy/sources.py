@@ -116,6 +116,11 @@ def named_source(places: Places, name: str, working_directory: Path) -> Source:
     return source
 
 
+def plain_source(places: Places, file: Path, layer: str) -> Source:
+    """A file as it is, whoever's it is."""
+    return _source(places, layer, file)
+
+
 def found_source(places: Places, script: Path | None, working_directory: Path, *, system_file: Path) -> Source:
     """The nearest project file that counts, walking up from the script, else from the working directory.
 

@@ -1,0 +1,149 @@
+"""``autogpu config``: the policy that holds, with the history of each value."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from autogpu import policy
+from autogpu.policy import BY_DOTTED, SYSTEM_FILE, reference
+from autogpu.policy.model import DEFAULT
+from autogpu.stderr import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
+
+    from autogpu.policy import Origin, Resolved, Setting
+
+VERSION = 1
+
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="""\b
+Examples:
+  autogpu config
+  autogpu config check autogpu.toml""",
+)
+@click.option("--script", type=FILE, help="As for this script: its folder's project file counts.")
+@click.option("--changed", is_flag=True, help="Only the keys that somebody has set.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool) -> int:
+    """Show every key of the policy: the value that holds here, where it was said, and what it overrode.
+
+    Exit status 1 if something in a file or variable could not be followed; that is told at the end.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    where = None if script is None else script.resolve()
+    resolved = policy.resolve(os.environ, script=where, working_directory=Path.cwd())
+    if as_json:
+        click.echo(json.dumps(_as_values(resolved), indent=2))
+    else:
+        console = Console(highlight=False)
+        for line in _lines(resolved, changed):
+            if console.is_terminal:
+                console.print(line, soft_wrap=True)
+            else:
+                click.echo(line.plain)
+    return 1 if resolved.problems else 0
+
+
+@config.command(
+    epilog="""\b
+Examples:
+  autogpu config check autogpu.toml
+  autogpu config check --system /etc/autogpu/autogpu.toml"""
+)
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may say more.")
+def check(files: tuple[Path, ...], is_system: bool) -> int:
+    """Say what is wrong in policy files, for editors and CI. Exit status 1 if anything is."""
+    is_wrong = False
+    for file in files:
+        problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system or file.resolve() == SYSTEM_FILE)
+        for problem in problems:
+            click.echo(str(problem))
+        if not problems:
+            click.echo(f"{shown(str(file))}: good")
+        is_wrong = is_wrong or bool(problems)
+    return 1 if is_wrong else 0
+
+
+@config.command(
+    epilog="""\b
+Examples:
+  autogpu config schema > autogpu.schema.json
+  autogpu config schema | head"""
+)
+def schema() -> None:
+    """Print the JSON schema of a policy file, for editors."""
+    click.echo(reference.schema(), nl=False)
+
+
+def _lines(resolved: Resolved, changed: bool) -> Iterator[Text]:
+    settings = [s for s in resolved.settings.values() if not changed or s.origin.layer != DEFAULT]
+    widths = [max((len(text) for text in texts), default=0) for texts in zip(*((s.key, s.text) for s in settings))]
+    for setting in settings:
+        is_said = setting.origin.layer != DEFAULT
+        line = Text(f"{setting.key:{widths[0]}}  ", style="bold" if is_said else "")
+        line.append(f"{setting.text:{widths[1]}}  ")
+        line.append(str(setting.origin), style="green" if is_said else "dim")
+        over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
+        if over:
+            line.append(f", over {', '.join(over)}", style="dim")
+        if setting.key in resolved.policy.locked:
+            line.append(", locked by the system file", style="yellow")
+        yield line
+    if not settings:
+        yield Text("Nobody has set anything: the defaults hold.")
+    if resolved.problems:
+        yield Text()
+    for problem in resolved.problems:
+        yield Text(str(problem), style="yellow")
+
+
+def _overridden(setting: Setting) -> Iterator[Setting]:
+    lower = setting.overrides
+    while lower is not None:
+        yield lower
+        lower = lower.overrides
+
+
+def _as_values(resolved: Resolved) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "files": [str(file) for file in resolved.files],
+        "project_file": None if resolved.project_file is None else str(resolved.project_file),
+        "settings": [
+            {
+                **_said(setting),
+                "is_locked": setting.key in resolved.policy.locked,
+                "overrides": [_said(lower) for lower in _overridden(setting)],
+            }
+            for setting in resolved.settings.values()
+        ],
+        "problems": [
+            {"what": each.what, "instead": each.instead, "key": each.key, "origin": _origin(each.origin)}
+            for each in resolved.problems
+        ],
+    }
+
+
+def _said(setting: Setting) -> dict[str, object]:
+    value = BY_DOTTED[setting.key].kind.plain(setting.value)
+    return {"key": setting.key, "value": value, "text": setting.text, "origin": _origin(setting.origin)}
+
+
+def _origin(origin: Origin) -> dict[str, object]:
+    file = None if origin.file is None else str(origin.file)
+    return {"layer": origin.layer, "file": file, "line": origin.line, "variable": origin.variable}

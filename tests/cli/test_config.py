@@ -1,0 +1,161 @@
+"""What holds, who said it, and a file to start from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from autogpu.cli import main as frame
+from autogpu.policy import KEYS, Policy, resolve
+
+tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def run(project, capsys):
+    def run(*arguments):
+        status = frame.run(list(arguments))
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_every_key_is_shown_with_its_value_and_where_it_was_said(run, project, monkeypatch):
+    (project / "autogpu.toml").write_text('[select]\ncount = 2\n\n[memory]\nlimit = "4GiB"\n')
+    monkeypatch.setenv("AUTOGPU_LIMIT", "8GiB")
+    status, out, err = run("config")
+    assert (status, err) == (0, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert [line.split()[0] for line in lines] == [key.dotted for key in KEYS]
+    file = project / "autogpu.toml"
+    assert f"select.count 2 {file}:2, over 1 (default)" in lines
+    assert f'memory.limit "8GiB" AUTOGPU_LIMIT, over "4GiB" ({file}:5), "" (default)' in lines
+    assert 'select.busy "share" default' in lines
+
+
+def test_changed_leaves_the_defaults_out(run, monkeypatch):
+    assert run("config", "--changed")[1] == "Nobody has set anything: the defaults hold.\n"
+    monkeypatch.setenv("AUTOGPU_COUNT", "all")
+    assert run("config", "--changed")[1] == 'select.count  "all"  AUTOGPU_COUNT, over 1 (default)\n'
+
+
+def test_a_problem_is_told_and_is_the_exit_status(run, monkeypatch):
+    monkeypatch.setenv("AUTOGPU_CUONT", "2")
+    status, out, _ = run("config")
+    assert status == 1
+    assert "nearest is AUTOGPU_COUNT" in out.splitlines()[-1]
+
+
+def test_json_holds_the_whole_history(run, project, monkeypatch):
+    (project / "autogpu.toml").write_text("[select]\ncount = 2\n")
+    monkeypatch.setenv("AUTOGPU_COUNT", "3")
+    told = json.loads(run("config", "--json")[1])
+    assert told["version"] == 1
+    assert told["project_file"] == str(project / "autogpu.toml")
+    (count,) = [setting for setting in told["settings"] if setting["key"] == "select.count"]
+    assert (count["value"], count["origin"]["variable"]) == (3, "AUTOGPU_COUNT")
+    lower = [(each["value"], each["origin"]["layer"], each["origin"]["line"]) for each in count["overrides"]]
+    assert lower == [(2, "project", 2), (1, "default", None)]
+
+
+def test_the_policy_of_a_script_is_that_of_its_folder(run, project, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "autogpu.toml").write_text("[select]\ncount = 4\n")
+    (elsewhere / "train.py").touch()
+    out = run("config", "--changed", "--script", str(elsewhere / "train.py"))[1]
+    assert out.startswith("select.count  4  ")
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("[select]\ncount = 2\n", 0, "autogpu.toml: good"),
+        ("[select]\ncuont = 2\n", 1, "select.count"),
+        ("[select\n", 1, "is not valid TOML"),
+        ('[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
+    ],
+    ids=["good", "unknown-key", "no-toml", "all-at-once"],
+)
+def test_checking_a_file_tells_what_is_wrong_in_it(run, project, text, status, said):
+    (project / "autogpu.toml").write_text(text)
+    found, out, err = run("config", "check", "autogpu.toml")
+    assert (found, err) == (status, "")
+    assert said in out
+
+
+def test_checking_does_not_ask_whose_file_it_is(run, project):
+    (project / "autogpu.toml").write_text("[select]\ncount = 2\n")
+    (project / "autogpu.toml").chmod(0o666)
+    assert run("config", "check", "autogpu.toml")[0] == 0
+
+
+def test_keys_of_the_host_are_good_in_its_file_alone(run, project):
+    (project / "autogpu.toml").write_text("[limits]\nper_user = 2\n")
+    assert run("config", "check", "autogpu.toml")[0] == 1
+    assert run("config", "check", "--system", "autogpu.toml")[0] == 0
+
+
+def test_a_pyproject_without_a_policy_is_said_to_have_none(run, project):
+    (project / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    status, out, _ = run("config", "check", "pyproject.toml")
+    assert status == 1
+    assert "pyproject.toml has no [tool.autogpu]" in out
+
+
+def test_the_schema_accepts_the_example(run):
+    schema = json.loads(run("config", "schema")[1])
+    example = Path(__file__).resolve().parents[2] / "autogpu.toml.example"
+    jsonschema.validate(tomllib.loads(example.read_text()), schema)
+
+
+def test_init_writes_a_file_in_which_nothing_is_set(run, project):
+    status, out, err = run("init")
+    assert (status, err) == (0, "")
+    assert out == "wrote autogpu.toml, in which nothing is set yet; `autogpu config` shows what holds\n"
+    assert run("config", "check", "autogpu.toml")[0] == 0
+    resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
+    assert resolved.policy == Policy()
+    assert resolved.project_file == project / "autogpu.toml"
+
+
+def test_each_line_of_it_can_be_switched_on(run, project):
+    run("init")
+    file = project / "autogpu.toml"
+    lines = file.read_text().split("\n\n", 1)[1].splitlines()
+    file.write_text("\n".join(line[2:] if line.startswith("# ") else line for line in lines))
+    assert run("config", "check", "autogpu.toml")[1] == "autogpu.toml: good\n"
+    said = tomllib.loads(file.read_text())
+    assert {section for section in said if section != "enabled"} == {"select", "memory", "report"}
+
+
+def test_init_never_overwrites(run, project):
+    (project / "autogpu.toml").write_text("# mine\n")
+    status, out, err = run("init")
+    assert (status, out) == (1, "")
+    assert err.startswith("autogpu: autogpu.toml is there already\n")
+    assert (project / "autogpu.toml").read_text() == "# mine\n"
+
+
+def test_init_says_which_of_two_files_counts(run, project):
+    (project / "pyproject.toml").write_text("[tool.autogpu.select]\ncount = 2\n")
+    assert "[tool.autogpu] in pyproject.toml does not" in run("init")[1]
+
+
+def test_init_for_the_user(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert run("init", "--user")[0] == 0
+    assert (tmp_path / "config" / "autogpu" / "autogpu.toml").exists()
