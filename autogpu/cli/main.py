@@ -16,6 +16,8 @@ from autogpu.errors import AutoGpuError
 # `autogpu --help` stays fast however much the verbs need.
 VERBS = {
     "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
+    "run": ("autogpu.cli.run:run", "Run one command under autogpu; --hold for any program."),
+    "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
     "config": ("autogpu.cli.config:config", "Show what holds here, and where each value was said."),
     "init": ("autogpu.cli.init:init", "Write an autogpu.toml for this project, with nothing set."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from autogpu.lease import Folder
+    from autogpu.lease import Folder, Holder, Waiter
     from autogpu.overview import Overview
     from autogpu.policy import Resolved
 
@@ -40,34 +40,56 @@ class Seen:
     folder_problem: str
 
 
-def look(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Seen:
-    """Read all of it, once."""
-    reading = probe.start(environ)
-    resolved = resolve(environ, flags)
-    folder, problem = None, ""
-    holders: tuple[lease.Holder, ...] = ()
-    waiters: tuple[lease.Waiter, ...] = ()
+@frozen
+class Host:
+    """Who holds and who waits, by the lease folder.
+
+    Attributes:
+        folder: Where this user's jobs coordinate; ``None`` if they can't.
+        problem: Why not, and what to do about it; empty if they can.
+    """
+
+    folder: Folder | None
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    problem: str
+
+    @property
+    def pids_here(self) -> Mapping[str, int | None]:
+        """By the name of a lease, its holder's pid where that means something here."""
+        return {holder.name: holder.pid_here for holder in self.holders}
+
+
+def host(environ: Mapping[str, str]) -> Host:
+    """The lease folder as it is now."""
     try:
         folder = lease.find_folder(environ)
-        holders, waiters = lease.holders(folder), lease.waiters(folder)
+        return Host(folder, lease.holders(folder), lease.waiters(folder), "")
     except lease.LeaseUnavailable as error:
-        problem = f"{shown(error.what)}; {shown(error.remedy)}"
+        return Host(None, (), (), f"{shown(error.what)}; {shown(error.remedy)}")
+
+
+def look(environ: Mapping[str, str]) -> Seen:
+    """Read all of it, once."""
+    reading = probe.start(environ)
+    resolved = resolve(environ)
+    found = host(environ)
     inventory = reading.result(DEADLINE_S)
     if inventory is None:
         reading.close()
         inventory = Inventory(failure=f"the NVIDIA driver has not answered for {DEADLINE_S:.0f} s")
     seen = overview.overview(
         inventory,
-        holders,
-        {holder.name: holder.pid_here for holder in holders},
-        waiters,
+        found.holders,
+        found.pids_here,
+        found.waiters,
         resolved.policy,
         environ,
         own_uid=os.getuid(),
         now_s=time.time(),
         rank=ranks.local_rank(environ),
     )
-    return Seen(seen, resolved, folder, problem)
+    return Seen(seen, resolved, found.folder, found.problem)
 
 
 def resolve(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Resolved:

@@ -1,0 +1,131 @@
+"""``autogpu run``: one command under autogpu, with nothing installed; or any program on GPUs that are held for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import click
+
+from autogpu import claiming, lease, pool
+from autogpu.cli import choosing, reading
+from autogpu.decision import Verdict
+from autogpu.errors import AutoGpuError
+from autogpu.install.files import template_folder
+from autogpu.policy.model import BY_NAME
+from autogpu.stderr import say, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping, NoReturn
+
+    from autogpu.policy import Resolved
+
+# As shells report them.
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+# What a supervisor sends to this process and means for the command. What a terminal sends (Ctrl-C, Ctrl-\\) reaches
+# the command by itself, and would otherwise come twice.
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
+_OF_THE_TERMINAL = ("SIGINT", "SIGQUIT")
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+Exit status: the command's own; 126 or 127 if it can't be started; with --hold 75 if none came free in time.
+\b
+Examples:
+  autogpu run --count 2 -- python train.py
+  autogpu run --hold -- nvidia-smi -L""",
+)
+@choosing.policy_flags("select", "memory", "report")
+@click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> int:
+    """Run COMMAND with autogpu in every Python that it starts; flags stand above every file and variable.
+
+    With --hold any program will do: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
+    the command ends.
+    """
+    resolved = reading.resolve(os.environ, flags)
+    choosing.check(resolved)
+    environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
+    # In front of what is there; an empty element would mean the working directory.
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
+    if not is_held or not resolved.policy.enabled:
+        _become(command, environ)
+    return _held(resolved, command, environ)
+
+
+def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
+    """Be the command from now on: its signals, streams and exit status need nobody between."""
+    # Python ignores it, and what is ignored stays so.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, environ)
+    except OSError as error:
+        raise _not_started(command[0], error) from None
+
+
+class _NotFound(click.ClickException):
+    exit_code = EXIT_NOT_FOUND
+
+
+class _NotExecutable(click.ClickException):
+    exit_code = EXIT_NOT_EXECUTABLE
+
+
+def _not_started(name: str, error: OSError) -> click.ClickException:
+    kind = _NotFound if isinstance(error, FileNotFoundError) else _NotExecutable
+    return kind(f"{shown(name)} can't be started: {error.strerror}")
+
+
+def _held(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
+    inventory = choosing.read()
+    question = choosing.question(resolved, inventory, environ, own_pid=os.getpid())
+    # Of a parent's job: its GPUs are this command's as well, and stay the parent's.
+    script = claiming.script_name(command)
+    decision, held = claiming.settle(question, environ, script, choosing.read)
+    taken = [device for device in (decision.visible[o] for o in decision.ordinals) if device]
+    if decision.verdict is Verdict.TAKE:
+        environ[pool.VISIBLE] = ",".join(device.uuid for device in taken)
+        names = " and ".join(f"GPU {device.index}" for device in taken)
+        if resolved.policy.level != "quiet":
+            say(f"{names} for {shown(script)}: {shown(decision.why)}")
+    elif decision.verdict is Verdict.CPU:
+        environ[pool.VISIBLE] = "-1"
+        say(f"no GPU for {shown(script)}: {shown(decision.why)}")
+    else:
+        raise AutoGpuError(f"no GPU can be held: {shown(decision.why)}", remedy="`autogpu doctor` looks for the cause")
+    if held is not None:
+        environ[lease.MARKER] = held.marker(environ)
+    return _wait_for(command, environ)
+
+
+def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
+    """Start the command, keep what is held until its end, and end as it did."""
+    for name in _OF_THE_TERMINAL:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(command, env=environ, preexec_fn=_default_signals)
+    except OSError as error:
+        raise _not_started(command[0], error) from None
+    for name in _FORWARDED:
+        signal.signal(getattr(signal, name), lambda number, _: process.send_signal(number))
+    status = process.wait()
+    if status < 0:
+        # Whoever started this must see the same end as without it.
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def _default_signals() -> None:
+    for name in _OF_THE_TERMINAL:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -1,0 +1,202 @@
+"""One command under autogpu, and GPUs for programs that autogpu can't reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import environments
+from tests.gpusim import Gpu, Server
+
+# GPU 0 is a colleague's; of the idle ones the last wins.
+LAB = (Gpu(processes={4242: "20GiB"}, utilization=90), Gpu(), Gpu())
+SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('AUTOGPU_LEASE', '-')[:2])"
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "server").mkdir()
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases").chmod(0o1777)
+    with Server(LAB, folder=tmp_path / "server") as running:
+        yield running
+
+
+def autogpu(server, *arguments, **environ):
+    return server.run([sys.executable, "-m", "autogpu", *arguments], environ=environ)
+
+
+def test_picked_gpus_are_a_line_for_eval(server):
+    done = autogpu(server, "pick", "--count", "2")
+    assert done.stdout == f"export CUDA_VISIBLE_DEVICES={server.gpus[2].uuid},{server.gpus[1].uuid}\n"
+    assert done.stderr.startswith("autogpu: GPU 2 and GPU 1 picked, not held: ")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"), [("uuid", "{0.uuid}"), ("index", "2"), ("docker", '"device={0.uuid}"')], ids=str
+)
+def test_the_forms_of_a_pick(server, form, printed):
+    assert autogpu(server, "pick", "--format", form).stdout == printed.format(server.gpus[2]) + "\n"
+
+
+def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path):
+    held = server.popen(
+        [sys.executable, "-m", "autogpu", "run", "--hold", "--", sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert "GPU 2 for python" in held.stderr.readline()
+        done = autogpu(server, "pick", "--format", "index", "--explain")
+    finally:
+        held.communicate("\n", timeout=60)
+    assert done.stdout == "1\n"
+    assert "GPU 2: place" in done.stderr
+    assert "claimed by python" in done.stderr
+
+
+def test_where_none_is_free_and_the_policy_would_wait_the_status_says_later(server):
+    done = autogpu(server, "pick", "--devices", "0", "--busy", "wait")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "no GPU" in done.stderr
+
+
+def test_a_pick_stays_inside_the_inherited_list(server):
+    inherited = {"CUDA_VISIBLE_DEVICES": server.gpus[1].uuid}
+    assert autogpu(server, "pick", "--format", "index", **inherited).stdout == "1\n"
+    hidden = autogpu(server, "pick", CUDA_VISIBLE_DEVICES="-1")
+    assert (hidden.returncode, hidden.stdout) == (1, "")
+    assert "hides every GPU" in hidden.stderr
+
+
+def test_without_a_driver_a_pick_fails_in_words():
+    done = subprocess.run(
+        [sys.executable, "-m", "autogpu", "pick"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("autogpu: no NVIDIA driver on this machine\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("sh", "-c", "exit 7"), 7),
+        (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
+        (("sh", "-c", "kill -KILL $$"), -signal.SIGKILL),
+        (("no-such-program",), 127),
+        (("/etc/passwd",), 126),
+    ],
+    ids=["status", "signal", "killed", "not-found", "not-executable"],
+)
+def test_the_commands_end_is_the_end(server, options, command, status):
+    assert autogpu(server, "run", *options, "--", *command).returncode == status
+
+
+@pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+def test_streams_pass_through(server, options):
+    command = [sys.executable, "-m", "autogpu", "run", *options, "--", "sh", "-c", "tr a-z A-Z; echo err >&2"]
+    running = server.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, errors = running.communicate("words\n", timeout=60)
+    assert out == "WORDS\n"
+    assert errors.endswith("err\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+def test_a_signal_reaches_the_command(server, options):
+    program = (
+        "import os, signal\n"
+        "def end(*_): os.write(1, b'told\\n'); os._exit(9)\n"
+        "signal.signal(signal.SIGTERM, end); os.write(1, b'ready\\n')\n"
+        "while True: signal.pause()"
+    )
+    command = [sys.executable, "-m", "autogpu", "run", *options, "--", sys.executable, "-c", program]
+    running = server.popen(command, stdout=subprocess.PIPE)
+    assert running.stdout.readline() == "ready\n"
+    running.terminate()
+    assert running.communicate(timeout=60)[0] == "told\n"
+    assert running.returncode == 9
+
+
+@pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+def test_ctrl_c_comes_once(server, options):
+    program = (
+        "import sys, time\n"
+        "try: print('ready', flush=True); time.sleep(60)\n"
+        "except KeyboardInterrupt: print('once', flush=True)\n"
+        "time.sleep(0.3); print('end', flush=True)"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        environ = {**os.environ, **server.environ}
+        command = [sys.executable, "-m", "autogpu", "run", *options, "--", sys.executable, "-c", program]
+        os.execvpe(command[0], command, environ)
+    shown = b""
+    try:
+        while b"ready" not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        while b"end" not in shown:
+            shown += os.read(terminal, 4096)
+        # Before the terminal is closed, which would hang up on it.
+        _, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)
+    assert b"once" in shown
+    assert b"Traceback" not in shown
+    assert os.WIFEXITED(status)
+
+
+def test_held_gpus_are_the_only_ones_that_the_command_sees(server):
+    done = autogpu(server, "run", "--hold", "--count", "2", "--", sys.executable, "-c", SHOW)
+    assert done.stdout == f"{server.gpus[1].uuid},{server.gpus[2].uuid} v1\n"
+
+
+def test_held_gpus_are_free_again_when_the_command_ends(server):
+    for _ in range(2):
+        done = autogpu(server, "run", "--hold", "--", "true")
+        assert "GPU 2 for true: the idlest of 3" in done.stderr
+
+
+def test_a_flag_is_the_policy_of_the_command(server):
+    program = "import os; print(os.environ['AUTOGPU_NEED'])"
+    assert autogpu(server, "run", "--need", "6GiB", "--", sys.executable, "-c", program).stdout == "6GiB\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(("--count", "two"), "--count: select.count can't be"), (("--cuont", "2"), "Did you mean '--count'?")],
+    ids=["value", "name"],
+)
+def test_a_wrong_flag_starts_nothing(server, flags, said):
+    done = autogpu(server, "run", *flags, "--", "echo", "started")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_the_path_keeps_what_it_had_and_gets_no_empty_element(server):
+    program = "import json, os; print(json.dumps(os.environ['PYTHONPATH'].split(os.pathsep)))"
+    alone = json.loads(autogpu(server, "run", "--", sys.executable, "-c", program).stdout)
+    assert len(alone) == 1
+    both = json.loads(autogpu(server, "run", "--", sys.executable, "-c", program, PYTHONPATH="/mine").stdout)
+    assert both == [*alone, "/mine"]
+    assert alone[0].startswith("/")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(900)
+def test_an_environment_without_the_hook_gets_a_gpu_by_run(server):
+    base = environments.tensorflow()
+    python = environments.environment(base.resolve(), on_top_of=base)
+    program = "import tensorflow as tf; print(tf.random.uniform((2, 2)).device[-5:])"
+    done = server.run([str(python), "-m", "autogpu", "run", "--", str(python), "-c", program], timeout=300)
+    assert done.stdout == "GPU:0\n", done.stderr
+    assert "autogpu: GPU 2 " in done.stderr
+    assert {call.gpu for call in server.calls(call="context")} == {2}
