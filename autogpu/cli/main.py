@@ -20,6 +20,7 @@ VERBS = {
     "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
     "config": ("autogpu.cli.config:config", "Show what holds here, and where each value was said."),
     "init": ("autogpu.cli.init:init", "Write an autogpu.toml for this project, with nothing set."),
+    "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Take the start-up files away again."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Give all users of this host one folder to meet in (root)."),

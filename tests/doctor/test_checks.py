@@ -1,0 +1,197 @@
+"""Each check ends as the facts say, and a failure names what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autogpu.devices.model import Inventory, Unreadable
+from autogpu.doctor import Facts, State, examine
+from autogpu.doctor.facts import Cuda, TensorFlow
+from autogpu.install.proof import Start
+from autogpu.lease import Folder
+from autogpu.policy import resolve
+from tests.values import gpu, inventory
+
+HEALTHY_TENSORFLOW = TensorFlow("2.21.0", has_cuda=True, gpus=2, is_known=True)
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    return Facts(
+        environ={},
+        executable="/env/bin/python",
+        start=Start(Path("/env/site-packages/_autogpu_hook.py"), None, (), ""),
+        pythons={},
+        inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
+        cuda=Cuda(count=2, version=12040),
+        tensorflow=HEALTHY_TENSORFLOW,
+        folder=Folder(Path("/run/autogpu"), "host", 0),
+        folder_error=None,
+        is_in_container=False,
+        resolved=resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
+    )
+
+
+def test_a_healthy_machine_passes_everything(healthy):
+    states = {finding.name: finding.state for finding in examine(healthy)}
+    assert State.FAILED not in states.values()
+    assert [name for name, state in states.items() if state is State.NOT_APPLICABLE] == ["visible", "growth"]
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "what", "remedy"),
+    [
+        pytest.param(
+            "hook",
+            {"start": Start(None, Path("/usr/lib/python3.11/sitecustomize.py"), (), "")},
+            "does not load autogpu; its sitecustomize is /usr/lib/python3.11/sitecustomize.py",
+            "/env/bin/python -m autogpu install",
+            id="hook-hidden",
+        ),
+        pytest.param(
+            "hook",
+            {"start": Start(None, None, (), "it did not start within 60 s")},
+            "a fresh Python says: it did not start within 60 s",
+            "autogpu install",
+            id="python-broken",
+        ),
+        pytest.param(
+            "environment",
+            {"pythons": {"python": "/usr/bin/python"}},
+            "`python` is /usr/bin/python: another environment than autogpu's, /env/bin/python",
+            "/usr/bin/python -m pip install autogpu && /usr/bin/python -m autogpu install",
+            id="another-environment",
+        ),
+        pytest.param(
+            "driver",
+            {"inventory": Inventory(failure="NVML says: Driver/library version mismatch")},
+            "Driver/library version mismatch",
+            "sudo reboot",
+            id="driver-mismatch",
+        ),
+        pytest.param(
+            "driver",
+            {"inventory": inventory(gpu(0), unreadable=(Unreadable(1, "GPU is lost"),))},
+            "GPU 1: GPU is lost",
+            "dmesg",
+            id="lost-gpu",
+        ),
+        pytest.param(
+            "cuda", {"cuda": Cuda(error="no such file")}, "libcuda.so.1: no such file", "--gpus all", id="no-cuda"
+        ),
+        pytest.param("cuda", {"cuda": Cuda(code=803)}, "of different versions", "reboot", id="cuda-mismatch"),
+        pytest.param(
+            "cuda", {"cuda": Cuda(count=1)}, "CUDA sees 1 GPUs and NVML 2", "/dev/nvidia", id="cuda-sees-fewer"
+        ),
+        pytest.param(
+            "visible",
+            {"environ": {"CUDA_VISIBLE_DEVICES": "-1"}},
+            'CUDA_VISIBLE_DEVICES="-1" hides every GPU',
+            "unset CUDA_VISIBLE_DEVICES",
+            id="hidden",
+        ),
+        pytest.param(
+            "growth",
+            {"environ": {"TF_FORCE_GPU_ALLOW_GROWTH": "1"}},
+            "has no effect",
+            "export TF_FORCE_GPU_ALLOW_GROWTH=true",
+            id="growth-misspelt",
+        ),
+        pytest.param(
+            "tensorflow", {"tensorflow": None}, "no TensorFlow", "pip install 'tensorflow[and-cuda]'", id="none"
+        ),
+        pytest.param(
+            "tensorflow",
+            {"tensorflow": replace(HEALTHY_TENSORFLOW, has_cuda=False)},
+            "built without CUDA",
+            "pip install 'tensorflow[and-cuda]'",
+            id="cpu-wheel",
+        ),
+        pytest.param(
+            "tensorflow",
+            {"tensorflow": TensorFlow(error="ImportError: numpy")},
+            "can't be used: ImportError: numpy",
+            "repair",
+            id="broken",
+        ),
+        pytest.param(
+            "tensorflow",
+            {"tensorflow": replace(HEALTHY_TENSORFLOW, has_rocm=True)},
+            "built for AMD's GPUs",
+            "HIP_VISIBLE_DEVICES",
+            id="rocm",
+        ),
+        pytest.param(
+            "libraries",
+            {"tensorflow": replace(HEALTHY_TENSORFLOW, gpus=0)},
+            "TensorFlow 2.21.0 lists no GPU of 2",
+            "'tensorflow[and-cuda]==2.21.0'",
+            id="libraries",
+        ),
+        pytest.param(
+            "seams",
+            {"tensorflow": replace(HEALTHY_TENSORFLOW, is_known=False, missing={"Context.config": "claims nothing"})},
+            "lacks Context.config: claims nothing",
+            "pip install --upgrade autogpu",
+            id="seams",
+        ),
+        pytest.param(
+            "leases",
+            {"folder": None, "folder_error": ("the lease folder /x is a symbolic link", "remove it")},
+            "/x is a symbolic link",
+            "remove it",
+            id="folder-unusable",
+        ),
+        pytest.param(
+            "leases",
+            {"folder": Folder(Path("/var/tmp/autogpu.v1"), "fallback", 0), "is_in_container": True},
+            "of this container alone",
+            "-v /run/autogpu:/run/autogpu",
+            id="container",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, remedy):
+    (finding,) = [each for each in examine(replace(healthy, **changes)) if each.name == check]
+    assert finding.state is State.FAILED
+    assert what in finding.what
+    assert remedy in finding.remedy
+
+
+def test_the_policy_is_read_for_the_doctor_with_keys_of_a_later_version(healthy, tmp_path):
+    system = tmp_path / "system.toml"
+    system.write_text("[select]\nmood = 'calm'\n")
+    resolved = resolve({}, script=None, working_directory=tmp_path, system_file=system)
+    assert resolved.problems == ()
+    (finding,) = [each for each in examine(replace(healthy, resolved=resolved)) if each.name == "policy"]
+    assert finding.state is State.FAILED
+    assert "select.mood" in finding.what
+
+
+def test_a_project_file_that_others_can_write_is_found(healthy, tmp_path):
+    file = tmp_path / "autogpu.toml"
+    file.write_text("[select]\ncount = 2\n")
+    file.chmod(0o666)
+    resolved = resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
+    (finding,) = [each for each in examine(replace(healthy, resolved=resolved)) if each.name == "policy"]
+    assert finding.state is State.FAILED
+    assert "does not count as a project file" in finding.what
+
+
+def test_switched_off_is_found_with_who_did_it(healthy, tmp_path):
+    resolved = resolve({"AUTOGPU": "0"}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
+    (finding,) = [each for each in examine(replace(healthy, resolved=resolved)) if each.name == "switch"]
+    assert (finding.state, finding.remedy) == (State.FAILED, "unset AUTOGPU")
+
+
+def test_a_machine_without_a_driver_is_not_ill(healthy):
+    facts = replace(
+        healthy,
+        inventory=Inventory(failure="NVML says: no library", is_driverless=True),
+        cuda=Cuda(error="no library"),
+        tensorflow=replace(HEALTHY_TENSORFLOW, gpus=0),
+    )
+    assert not [finding for finding in examine(facts) if finding.state is State.FAILED]
