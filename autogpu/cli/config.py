@@ -62,7 +62,7 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     epilog="""\b
 Examples:
   autogpu config check autogpu.toml
-  autogpu config check --system /etc/autogpu/autogpu.toml"""
+  autogpu config check --system autogpu.toml   before it becomes the host's own"""
 )
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may say more.")

@@ -23,6 +23,7 @@ VERBS = {
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Take the start-up files away again."),
+    "completion": ("autogpu.cli.completion:completion", "Print what bash, zsh or fish need to complete verbs."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Give all users of this host one folder to meet in (root)."),
 }
 

@@ -40,7 +40,7 @@ Exit status: the command's own; 126 or 127 if it can't be started; with --hold 7
 \b
 Examples:
   autogpu run --count 2 -- python train.py
-  autogpu run --hold -- nvidia-smi -L""",
+  autogpu run --hold -- ./my-cuda-program""",
 )
 @choosing.policy_flags("select", "memory", "report")
 @click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")

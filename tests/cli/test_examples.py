@@ -1,0 +1,95 @@
+"""What ``--help`` prints as an example is typed into a shell as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autogpu.cli.main import VERBS, cli
+from tests import environments
+from tests.gpusim import Gpu, Server
+
+# Where something fails that is not the example's fault: what a test machine lacks.
+STATUS = {"autogpu doctor": 1, "autogpu doctor --json": 1, "autogpu host-setup --check": 1}
+NEEDS_MORE = ("sudo ", "docker ", "~/")
+
+
+def commands():
+    for verb in VERBS:
+        command = cli.get_command(None, verb)
+        group = getattr(command, "commands", {})
+        for each in (command, *group.values()):
+            yield verb, each
+
+
+def examples_of(command):
+    """The lines below ``Examples:``, without what is said beside them."""
+    lines = (command.epilog or "").partition("Examples:\n")[2].splitlines()
+    return [re.split(r" {3,}", line.strip())[0] for line in lines]
+
+
+EXAMPLES = [(verb, example) for verb, command in commands() for example in examples_of(command)]
+
+
+@pytest.fixture(scope="module")
+def folder_of_autogpu():
+    """An environment of its own, since some examples install into it; its wheel's command comes first on PATH."""
+    base = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    return environments.environment(base, name="examples").parent
+
+
+@pytest.fixture
+def place(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("print('trained')\n")
+    (project / "my-cuda-program").write_text('#!/bin/sh\ntest -n "$CUDA_VISIBLE_DEVICES"\n')
+    (project / "my-cuda-program").chmod(0o755)
+    return project
+
+
+@pytest.mark.parametrize(("verb", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
+def test_an_example_works_as_printed(place, tmp_path, folder_of_autogpu, verb, example):
+    if example.startswith(NEEDS_MORE) or any(f" {part}" in example for part in NEEDS_MORE):
+        pytest.skip("needs root, docker, or writes into the home folder")
+    if verb != "init":
+        (place / "autogpu.toml").write_text("[select]\ncount = 1\n")
+    (tmp_path / "server").mkdir()
+    environ = {**os.environ, "PATH": f"{folder_of_autogpu}{os.pathsep}{os.environ['PATH']}"}
+    with Server([Gpu()] * 3, folder=tmp_path / "server") as server:
+        # pipefail: an example that fails in front of a pipe has failed.
+        command = ["bash", "-o", "pipefail", "-c", example]
+        done = subprocess.run(
+            command,
+            cwd=place,
+            env={**environ, **server.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == STATUS.get(example, 0), f"{example}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_verbs(folder_of_autogpu, shell):
+    environ = {**os.environ, "_AUTOGPU_COMPLETE": f"{shell}_complete", "COMP_WORDS": "autogpu sta", "COMP_CWORD": "1"}
+    if shell == "fish":
+        environ["COMP_CWORD"] = "sta"
+    done = subprocess.run(
+        [str(folder_of_autogpu / "autogpu")], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "status" in done.stdout, done.stderr
+    assert "uninstall" not in done.stdout
+
+
+def test_the_printed_script_is_one_that_bash_accepts(folder_of_autogpu):
+    program = f'eval "$({folder_of_autogpu}/autogpu completion bash)" && complete -p autogpu'
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "autogpu" in done.stdout, done.stderr
