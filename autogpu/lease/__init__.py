@@ -17,7 +17,6 @@ from autogpu.lease.model import (
     Waiter,
     WaitTimeout,
     Want,
-    promised,
 )
 from autogpu.lease.queue import wait_for
 
@@ -36,7 +35,6 @@ __all__ = [
     "find_folder",
     "holders",
     "parent_lease",
-    "promised",
     "wait_for",
     "waiters",
 ]

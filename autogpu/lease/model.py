@@ -8,7 +8,7 @@ from autogpu.lease import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping
+    from typing import Mapping
 
 # A waiter looks at the queue at least every two seconds; one that has not for this long is stopped or swapped
 # out.
@@ -159,19 +159,3 @@ class QueueState:
     holders: tuple[Holder, ...]
     waited_s: float
     timeout_s: float
-
-
-def promised(holders: Iterable[Holder]) -> dict[str, int]:
-    """Bytes promised on each GPU by UUID: the sum over jobs of the most that any member of the job claims.
-
-    Not clamped to what a GPU has: clamp each holder first where that matters.
-    """
-    most: dict[tuple[int, str, str], int] = {}
-    for holder in holders:
-        for uuid, size in holder.claims.items():
-            key = (holder.uid, holder.group or holder.name, uuid)
-            most[key] = max(size, most.get(key, 0))
-    total: dict[str, int] = {}
-    for (_, _, uuid), size in most.items():
-        total[uuid] = total.get(uuid, 0) + size
-    return total

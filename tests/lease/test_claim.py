@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Uncoordinated, claim, holders, listing, locks, promised
+from autogpu.lease import Uncoordinated, claim, holders, listing, locks
 from tests.conftest import each_python
 from tests.lease.conftest import until
+from tests.lease.worker import promised
 
 
 def first_free(uuids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from autogpu.lease import Holder, Waiter, Want, process, promised
+from autogpu.lease import Holder, Waiter, Want, process
 
 
 def holder(name, claims, *, uid=1, group=""):
@@ -39,22 +39,6 @@ def waiter(**changes):
         "want": Want(),
     }
     return Waiter(**{**fields, **changes})
-
-
-def test_claims_of_different_jobs_add_up():
-    assert promised([holder("a", {"G": 3, "H": 1}), holder("b", {"G": 4})]) == {"G": 7, "H": 1}
-
-
-def test_members_of_one_job_share_their_claim():
-    assert promised([holder("a", {"G": 3}, group="j"), holder("b", {"G": 4}, group="j")]) == {"G": 4}
-
-
-def test_nobody_joins_the_job_of_another_user():
-    assert promised([holder("a", {"G": 3}, group="j"), holder("b", {"G": 4}, group="j", uid=2)]) == {"G": 7}
-
-
-def test_an_unreadable_group_is_no_group():
-    assert promised([holder("a", {"G": 3}, group=""), holder("b", {"G": 4}, group="")]) == {"G": 7}
 
 
 def test_claims_are_clamped_to_what_a_gpu_has():

@@ -27,11 +27,24 @@ from autogpu.lease import folder, listing
 OURS = str(Path(leases.__file__).resolve().parent)
 
 
+def promised(holders):
+    """Bytes by GPU: the sum over jobs of the most that any member of the job claims."""
+    most = {}
+    for holder in holders:
+        for uuid, size in holder.claims.items():
+            key = (holder.uid, holder.group or holder.name, uuid)
+            most[key] = max(size, most.get(key, 0))
+    total = {}
+    for (_, _, uuid), size in most.items():
+        total[uuid] = total.get(uuid, 0) + size
+    return total
+
+
 def free(uuids, size):
     """Take the first GPU that nobody holds and nobody waits for."""
 
     def choose(holders, waiters):
-        taken = leases.promised(holders)
+        taken = promised(holders)
         for uuid in uuids:
             if uuid not in taken and not any(waiter.want.could_use(uuid) for waiter in waiters):
                 return {uuid: size}
@@ -44,7 +57,7 @@ def room(totals, size):
     """Take the first GPU on which there is room; ignore who waits."""
 
     def choose(holders, waiters):
-        taken = leases.promised(holders)
+        taken = promised(holders)
         for uuid, total in totals.items():
             if taken.get(uuid, 0) + size <= total:
                 return {uuid: size}
