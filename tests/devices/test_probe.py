@@ -178,3 +178,55 @@ def test_a_gpu_that_hangs_is_named_and_the_others_stand(machine):
         inventory = read(server)
     assert [device.index for device in inventory.devices] == [0, 2]
     assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]
+
+
+AGAIN = """
+import os, sys, time
+from autogpu.devices import inside, probe
+first = probe.start(os.environ).result(30.0)
+print("first", flush=True)
+sys.stdin.readline()
+second = inside.again(os.environ, first)
+begun_s = time.monotonic()
+print(repr((second.result(float(sys.argv[1])), time.monotonic() - begun_s, type(second).__name__)))
+"""
+
+
+def read_twice(server, change=lambda: None, deadline_s=30.0):
+    from autogpu.devices.model import Device, Inventory, Process, Unreadable  # noqa: F401  (for eval)
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    asking = server.popen([sys.executable, "-c", AGAIN, str(deadline_s)], **pipes)
+    assert asking.stdout.readline() == "first\n"
+    change()
+    told, _ = asking.communicate("\n", timeout=60)
+    assert asking.returncode == 0
+    return eval(told)
+
+
+def test_the_second_reading_is_taken_inside_and_is_fresh(machine):
+    with machine(Gpu(), Gpu()) as server:
+        inventory, _, kind = read_twice(server, lambda: server.change(1, utilization=88))
+    assert kind == "ThreadProbe"
+    assert [device.utilization_percent for device in inventory.devices] == [0, 88]
+
+
+def test_a_gpu_that_did_not_answer_is_not_asked_again(machine):
+    with machine(Gpu(), Gpu(nvml="hang")) as server:
+        inventory, waited_s, _ = read_twice(server)
+    assert [device.index for device in inventory.devices] == [0]
+    assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]
+    assert waited_s < 2.5
+
+
+def test_a_gpu_that_begins_to_hang_costs_the_deadline_and_not_the_process(machine):
+    with machine(Gpu(), Gpu()) as server:
+        inventory, waited_s, _ = read_twice(server, lambda: server.change(1, nvml="hang"), deadline_s=0.5)
+    assert inventory is None
+    assert 0.3 < waited_s < 5
+
+
+def test_a_driver_that_failed_is_asked_outside_again(machine):
+    with machine(Gpu(), nvml="UNKNOWN") as server:
+        inventory, _, kind = read_twice(server)
+    assert (kind, inventory.failure is not None) == ("_ProcessProbe", True)
