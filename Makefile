@@ -2,14 +2,15 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help demo demo-real test test-fast lint docs clean
+.PHONY: help demo demo-real test test-fast test-matrix lint docs clean
 
 help:
-	@echo "make demo       two jobs at once on a simulated four-GPU server, without and with autogpu"
-	@echo "make demo-real  the same on this machine's idle GPUs; asks first"
-	@echo "make test       lint, types and all tests; sets itself up, takes some minutes"
-	@echo "make test-fast  the tests that need no TensorFlow"
-	@echo "make docs       write the generated pages again"
+	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
+	@echo "make demo-real    the same on this machine's idle GPUs; asks first"
+	@echo "make test         lint, types and all tests; sets itself up, takes some minutes"
+	@echo "make test-fast    the tests that need no TensorFlow"
+	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
+	@echo "make docs         write the generated pages again"
 
 demo: $(VENV)/ready
 	@$(RUN) -m demo
@@ -22,6 +23,9 @@ test: lint
 
 test-fast: $(VENV)/ready
 	$(RUN) -m pytest -m "not tensorflow"
+
+test-matrix: $(VENV)/ready
+	$(RUN) -m pytest -m matrix
 
 lint: $(VENV)/ready
 	$(RUN) -m ruff check .

@@ -98,7 +98,12 @@ def environment(
 
 
 def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
-    """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB."""
+    """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB.
+
+    Args:
+        version: As pip takes it. One of ``tests/versions.py`` comes with what that says it needs.
+        python: Its version, such as ``"3.8"``.
+    """
     found = interpreter(python)
     if found is None:
         raise RuntimeError(f"no Python {python} on this machine")

@@ -9,6 +9,7 @@ import pytest
 
 from tests import gpusim_asking
 from tests.gpusim import Gpu, Server
+from tests.gpusim.build import NAMES, RELEASES
 from tests.gpusim_asking import CUDA, PYTHON, run_cuda
 
 pair = gpusim_asking.pair
@@ -38,6 +39,71 @@ def test_the_runtime_initialises_by_itself(pair):
     )
     assert said == [[0, 2, 2, 0]]
     assert [call.call for call in pair.calls()] == ["cuInit", "context"]
+
+
+def test_every_library_is_there_and_all_share_one_driver(pair):
+    said = run_cuda(
+        pair,
+        f"""
+        libraries = [ctypes.CDLL(name) for name in {[*RELEASES, *NAMES]}]
+        say(len(libraries), all(library.cuInit(0) == 0 for library in libraries), count())
+        """,
+    )
+    assert said == [[len(NAMES) + len(RELEASES), True, 2]]
+    assert len(pair.calls(call="cuInit")) == 1
+
+
+@pytest.mark.parametrize(
+    ("library", "version"), [("libcudart.so.12", 12040), ("libcudart.so.11.0", 11080), ("libcudart.so.10.0", 10000)]
+)
+def test_a_runtime_has_the_version_of_its_name_and_the_driver_its_own(pair, library, version):
+    said = run_cuda(
+        pair,
+        f"""
+        runtime, runs, serves = ctypes.CDLL("{library}"), ctypes.c_int(), ctypes.c_int()
+        runtime.cudaRuntimeGetVersion(ctypes.byref(runs))
+        runtime.cudaDriverGetVersion(ctypes.byref(serves))
+        say(runs.value, serves.value)
+        """,
+    )
+    assert said == [[version, 12040]]
+
+
+@pytest.mark.parametrize(
+    ("library", "version"), [("libcudnn.so.9", [9, 3, 0]), ("libcudnn.so.8", [8, 9, 6]), ("libcudnn.so.7", [7, 6, 5])]
+)
+def test_a_cudnn_has_the_version_of_its_name(pair, library, version):
+    said = run_cuda(
+        pair,
+        f"""
+        # Programs built for others may be in the same process.
+        others = [ctypes.CDLL(f"libcudnn.so.{{major}}") for major in (7, 8, 9)]
+        cudnn, part = ctypes.CDLL("{library}"), ctypes.c_int()
+        say(*[cudnn.cudnnGetProperty(which, ctypes.byref(part)) or part.value for which in range(3)])
+        say(cudnn.cudnnGetVersion())
+        """,
+    )
+    major, minor, patch = version
+    assert said == [version, [major * (10000 if major >= 9 else 1000) + minor * 100 + patch]]
+
+
+@pytest.mark.parametrize(("library", "at_once"), [("libcudart.so.12", True), ("libcudart.so.11.0", False)])
+def test_choosing_a_device_makes_its_context_from_cuda_12_on(pair, library, at_once):
+    said = run_cuda(
+        pair,
+        f"""
+        runtime, device = ctypes.CDLL("{library}"), ctypes.c_int()
+        say(runtime.cudaFree(None), runtime.cudaSetDevice(1))
+        runtime.cudaGetDevice(ctypes.byref(device))
+        say(device.value, len(open(os.environ["GPUSIM_LOG"]).readlines()))
+        say(runtime.cudaFree(None), len(open(os.environ["GPUSIM_LOG"]).readlines()))
+        say(runtime.cudaSetDevice(0), runtime.cudaFree(None), runtime.cudaSetDevice(2))
+        """,
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+    )
+    init_and_context = 2
+    assert said == [[0, 0], [1, init_and_context + at_once], [0, init_and_context + 1], [0, 0, 101]]
+    assert [call.gpu for call in pair.calls(call="context")] == [0, 1]
 
 
 def test_the_environment_counts_at_cuinit_and_not_later(pair):

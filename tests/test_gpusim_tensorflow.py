@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Iterator
 
@@ -38,8 +37,7 @@ def train(model, shape=(8,)):
 
 @pytest.fixture(scope="module")
 def tensorflow_python() -> Path:
-    base = Path(getattr(sys, "_base_executable", None) or sys.executable)
-    return environments.environment(base, ["tensorflow==2.21.*"], with_autogpu=True)
+    return environments.tensorflow()
 
 
 @pytest.fixture
@@ -56,8 +54,7 @@ def pair(tmp_path: Path) -> Iterator[Server]:
 def run(tensorflow_python, pair):
     def run_program(program: str, **environ: str) -> list:
         command = [str(tensorflow_python), "-c", PRELUDE + program]
-        # The wheel's start-up files are not installed there, and this keeps it so if they ever are.
-        done = pair.run(command, environ={"AUTOGPU": "0", "TF_CPP_MIN_LOG_LEVEL": "1", **environ}, timeout=300)
+        done = pair.run(command, environ={"TF_CPP_MIN_LOG_LEVEL": "1", **environ}, timeout=300)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -12,16 +12,17 @@ class Version:
     Attributes:
         tensorflow: As pip takes it after ``tensorflow==``.
         python: The Python that it is tested on.
+        package: Which of TensorFlow's wheels has the CUDA code.
         requirements: What pip has to be told beside the wheel's own requirements, which have no upper bounds in old
             wheels: later releases of these break it.
-        launches_kernels: Whether it runs operations on a simulated GPU. Where not, it gets as far as a session with
-            its memory.
+        launches_kernels: Whether its kernels launch on a simulated GPU. Where not, it gets as far as its memory.
         brings_nccl: Whether NCCL is linked into the wheel, where the simulated one can't stand in for it.
     """
 
     tensorflow: str
     python: str
     requirements: tuple[str, ...] = ()
+    package: str = "tensorflow"
     launches_kernels: bool = True
     brings_nccl: bool = True
 
@@ -39,7 +40,13 @@ class Version:
 
 VERSIONS = (
     # Its own runtime is linked in, and asks the driver for tables that are documented nowhere.
-    Version("1.15.5", "3.7", ("protobuf<3.21", "numpy<1.19", "h5py<3"), launches_kernels=False),
+    Version(
+        "1.15.5",
+        "3.7",
+        ("protobuf<3.21", "numpy<1.19", "h5py<3"),
+        package="tensorflow-gpu",
+        launches_kernels=False,
+    ),
     Version("2.4.4", "3.8", ("protobuf<3.21",)),
     Version("2.15.1", "3.11"),
     Version("2.18.1", "3.11"),
@@ -49,6 +56,8 @@ VERSIONS = (
 
 
 def requirements(tensorflow: str) -> tuple[str, ...]:
-    """What pip installs for ``tensorflow==...``, the wheel first; a version that isn't in the table comes alone."""
-    beside = [version.requirements for version in VERSIONS if version.tensorflow == tensorflow]
-    return (f"tensorflow=={tensorflow}", *(beside[0] if beside else ()))
+    """What pip installs for a version, the wheel first; one that isn't in the table comes alone."""
+    for version in VERSIONS:
+        if version.tensorflow == tensorflow:
+            return (f"{version.package}=={tensorflow}", *version.requirements)
+    return (f"tensorflow=={tensorflow}",)

@@ -20,14 +20,25 @@ LIBRARY = "libgpusim.so"
 # TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once.
 NAMES = (
     *("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"),
-    *("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcusolver.so.11"),
+    *("libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcusolver.so.11"),
     *("libcusparse.so.12", "libcurand.so.10", "libnvrtc.so.12", "libnvJitLink.so.12", "libcupti.so.12"),
-    *("libcudart.so.11.0", "libcublas.so.11", "libcublasLt.so.11", "libcufft.so.10", "libcusolver.so.10"),
-    *("libcusparse.so.11", "libcupti.so.11.2", "libcupti.so.11.8"),
-    *("libcudart.so.10.0", "libcublas.so.10.0", "libcufft.so.10.0", "libcusolver.so.10.0"),
+    *("libcublas.so.11", "libcublasLt.so.11", "libcufft.so.10", "libcusolver.so.10"),
+    *("libcusparse.so.11", "libcupti.so.11.0", "libcupti.so.11.2", "libcupti.so.11.8"),
+    *("libcublas.so.10", "libcusparse.so.10", "libcupti.so.10.1"),
+    *("libcublas.so.10.0", "libcufft.so.10.0", "libcusolver.so.10.0"),
     *("libcusparse.so.10.0", "libcurand.so.10.0", "libcupti.so.10.0"),
-    *("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so.7"),
 )
+# Libraries whose version TensorFlow checks against the one it was built for. Programs built for different ones run on
+# one server at the same time, so the version goes with the name: a file of its own that only adds the version.
+RELEASES = {
+    "libcudart.so.12": ("cudart.c", "CUDART_VERSION=12040"),
+    "libcudart.so.11.0": ("cudart.c", "CUDART_VERSION=11080"),
+    "libcudart.so.10.1": ("cudart.c", "CUDART_VERSION=10010"),
+    "libcudart.so.10.0": ("cudart.c", "CUDART_VERSION=10000"),
+    "libcudnn.so.9": ("cudnn.c", "CUDNN_VERSION=90300"),
+    "libcudnn.so.8": ("cudnn.c", "CUDNN_VERSION=8906"),
+    "libcudnn.so.7": ("cudnn.c", "CUDNN_VERSION=7605"),
+}
 FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared"),
     # TensorFlow exports cu*, cuda* and nvml* names of its own: ours must find each other and nobody else's.
@@ -60,8 +71,8 @@ def build() -> Path:
 
 
 def _digest(compiler: list[str]) -> str:
-    digest = hashlib.sha256(repr((compiler, FLAGS, NAMES, platform.machine())).encode())
-    for source in sorted(SOURCES.glob("*.[ch]")):
+    digest = hashlib.sha256(repr((compiler, FLAGS, NAMES, RELEASES, platform.machine())).encode())
+    for source in sorted(SOURCES.rglob("*.[ch]")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -71,13 +82,23 @@ def _compile(compiler: list[str], folder: Path) -> None:
         raise BuildError(f"gpusim: no C compiler: {compiler[0]} not found; install gcc or name one in CC")
     # Made beside its place and then moved there, so that a folder that exists is complete.
     making = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
-    sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
-    command = [*compiler, *FLAGS, "-o", str(making / LIBRARY), *sources, "-lpthread", "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
+    try:
+        sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
+        _call([*compiler, *FLAGS, "-o", str(making / LIBRARY), *sources, "-lpthread", "-ldl"])
+        for name, (source, version) in RELEASES.items():
+            own = [f"-D{version}", str(SOURCES / "release" / source), "-o", str(making / name)]
+            the_rest = ["-Wl,--no-as-needed", f"-L{making}", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN"]
+            _call([*compiler, *FLAGS, *own, *the_rest])
+    except BuildError:
         shutil.rmtree(making)
-        raise BuildError(f"gpusim: {shlex.join(command)} failed:\n{done.stderr}")
+        raise
     for name in NAMES:
         (making / name).symlink_to(LIBRARY)
     making.chmod(0o755)
     making.rename(folder)
+
+
+def _call(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise BuildError(f"gpusim: {shlex.join(command)} failed:\n{done.stderr}")

@@ -121,8 +121,6 @@ static void read_fleet_key(Fleet *fleet, const char *key, const char *value) {
     snprintf(fleet->driver, sizeof fleet->driver, "%s", value);
   } else if (strcmp(key, "cuda_version") == 0) {
     fleet->cuda_version = atoi(value);
-  } else if (strcmp(key, "cudnn_version") == 0) {
-    fleet->cudnn_version = atoi(value);
   } else if (strcmp(key, "context_bytes") == 0) {
     fleet->context_bytes = strtoull(value, NULL, 10);
   } else if (strcmp(key, "nvml_fault") == 0) {

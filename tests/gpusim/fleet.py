@@ -132,8 +132,8 @@ class Fleet:
     Attributes:
         gpus: In PCI order, which is NVML's.
         driver: The driver's version.
-        cuda: The version of CUDA that driver and libraries say they are.
-        cudnn: The version that cuDNN says it is; TensorFlow up to 2.15 wants an 8 such as ``"8.9.6"``.
+        cuda: The newest version of CUDA that the driver says it serves. Libraries have a version of their own, by
+            the name under which they are opened.
         context: What a CUDA context costs each process on each GPU, besides what it allocates.
         nvml: What ``nvmlInit`` does: ``""`` works, ``"hang"``, ``"crash"``, or fails with an error such as
             ``"DRIVER_NOT_LOADED"``.
@@ -146,7 +146,6 @@ class Fleet:
     gpus: tuple[Gpu, ...] = ()
     driver: str = "550.54.15"
     cuda: str = "12.4"
-    cudnn: str = "9.3.0"
     context: Size = "256MiB"
     nvml: str = ""
     cuda_init: str = ""
@@ -165,7 +164,6 @@ class Fleet:
         lines = [
             f"driver = {self.driver}",
             f"cuda_version = {_cuda_number(self.cuda)}",
-            f"cudnn_version = {_cudnn_number(self.cudnn)}",
             f"context_bytes = {size_bytes(self.context)}",
             f"nvml_fault = {_fault(self.nvml, NVML_ERRORS)}",
             f"cuda_fault = {_fault(self.cuda_init, CUDA_ERRORS)}",
@@ -286,11 +284,6 @@ def _cuda_number(version: str) -> int:
     return int(major) * 1000 + int(minor) * 10
 
 
-def _cudnn_number(version: str) -> int:
-    major, minor, patch = map(int, version.split("."))
-    return major * 10000 + minor * 100 + patch if major >= 9 else major * 1000 + minor * 100 + patch
-
-
 # ---- what each field may be: a test of the value, and the words for it ----
 
 
@@ -346,7 +339,6 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "gpus": (lambda value: _is_list_of(value, lambda gpu: isinstance(gpu, Gpu), 2**31), "a list of Gpu"),
     "driver": (_is_text(r"[\w.]{1,31}"), 'a version such as "550.54.15"'),
     "cuda": (_is_text(r"\d+\.\d+"), 'a version such as "12.4"'),
-    "cudnn": (_is_text(r"\d+\.\d+\.\d+"), 'a version such as "9.3.0"'),
     "context": SIZE,
     "nvml": NVML,
     "cuda_init": (

@@ -35,6 +35,7 @@
      driver_context.c  contexts                            nvml_device.c     NVML: one GPU
      driver_memory.c   allocations                         nvml_process.c    NVML: processes and samples
      driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN, NCCL and the like
+     cudnn_layers.c    cuDNN's layers                      release/          libraries that tell their version
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H
@@ -112,8 +113,7 @@ typedef struct {
 
 typedef struct {
   char driver[32];
-  int cuda_version; /* 12040 */
-  int cudnn_version;
+  int cuda_version;       /* 12040; the driver's, libraries have their own */
   uint64_t context_bytes; /* what each context costs each process */
   int nvml_fault, cuda_fault;
   int gpu_count;

@@ -100,16 +100,8 @@ ALIAS(cublasLtMatrixLayoutGetAttribute, cublasLtMatmulDescGetAttribute);
 /* ---- cuDNN ---- */
 
 MAKE(cudnnCreate)
-MAKE(cudnnCreateTensorDescriptor)
-MAKE(cudnnCreateFilterDescriptor)
-MAKE(cudnnCreateConvolutionDescriptor)
-MAKE(cudnnCreateActivationDescriptor)
 SUCCEED(cudnnDestroy)
 SUCCEED(cudnnSetStream)
-
-API size_t cudnnGetVersion(void) {
-  return (size_t)fleet_now()->cudnn_version;
-}
 
 API size_t cudnnGetCudartVersion(void) {
   return (size_t)fleet_now()->cuda_version;
@@ -123,17 +115,6 @@ API void cudnnGetLastErrorString(char *text, size_t size) {
   if (size) {
     *text = 0;
   }
-}
-
-/* Up to version 8 a version is 8906, from 9 on it is 90300. */
-API Status cudnnGetProperty(int property, int *value) {
-  enum { MAJOR, MINOR, PATCH };
-  int version = fleet_now()->cudnn_version;
-  int major_unit = version >= 90000 ? 10000 : 1000;
-  *value = property == MAJOR   ? version / major_unit
-           : property == MINOR ? version % major_unit / 100
-                               : version % 100;
-  return 0;
 }
 
 typedef struct {

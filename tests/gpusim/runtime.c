@@ -185,7 +185,17 @@ API cudaError cudaGetDevice(int *device) {
   return CUDA_SUCCESS;
 }
 
-API cudaError cudaSetDevice(int device) {
+/* The thread's device from the next call on. Its context is made by the first call that needs one. */
+API cudaError gpusim_choose_device(int device) {
+  NEEDS_RUNTIME;
+  if (!is_device(device)) {
+    return remember_error(CUDA_ERROR_INVALID_DEVICE);
+  }
+  device_of_thread = device;
+  return remember_error(cuCtxSetCurrent(has_retained[device] ? primary_context(device) : NULL));
+}
+
+API cudaError gpusim_enter_device(int device) {
   cudaError error = use_device(device);
   if (!error) {
     device_of_thread = device;
@@ -194,7 +204,7 @@ API cudaError cudaSetDevice(int device) {
 }
 
 API cudaError cudaInitDevice(int device, unsigned device_flags, unsigned flags) {
-  return cudaSetDevice(device);
+  return gpusim_enter_device(device);
 }
 
 API cudaError cudaGetDeviceFlags(unsigned *flags) {
@@ -306,10 +316,6 @@ ACCEPT_ALWAYS(cudaProfilerStop, void)
 /* ---- versions and errors ---- */
 
 API cudaError cudaDriverGetVersion(int *version) {
-  return cuDriverGetVersion(version);
-}
-
-API cudaError cudaRuntimeGetVersion(int *version) {
   return cuDriverGetVersion(version);
 }
 

@@ -1,0 +1,119 @@
+/* cuDNN's one function for each kind of layer: the only way before version 8, and for some layers still the
+   usual one. Every layer succeeds at once and does nothing. */
+#include "gpusim.h"
+
+#include <string.h>
+
+typedef int Status;
+
+/* The arguments don't matter, so they are left out. */
+#define SUCCEED(function) \
+  API Status function() { \
+    return 0;             \
+  }
+
+#define DESCRIPTOR(kind)                                        \
+  API Status cudnnCreate##kind##Descriptor(void **descriptor) { \
+    static char shared[256];                                    \
+    *descriptor = shared;                                       \
+    return 0;                                                   \
+  }                                                             \
+  SUCCEED(cudnnDestroy##kind##Descriptor)
+
+/* ---- descriptors: what is put in is never looked at ---- */
+
+DESCRIPTOR(Tensor)
+DESCRIPTOR(Filter)
+DESCRIPTOR(Convolution)
+DESCRIPTOR(Activation)
+DESCRIPTOR(Pooling)
+SUCCEED(cudnnSetTensorNdDescriptor)
+SUCCEED(cudnnSetTensor4dDescriptor)
+SUCCEED(cudnnSetFilterNdDescriptor)
+SUCCEED(cudnnSetConvolutionNdDescriptor)
+SUCCEED(cudnnSetConvolutionMathType)
+SUCCEED(cudnnSetConvolutionGroupCount)
+SUCCEED(cudnnSetActivationDescriptor)
+SUCCEED(cudnnSetPoolingNdDescriptor)
+
+API Status cudnnGetConvolutionMathType(void *descriptor, int *math_type) {
+  *math_type = 0;
+  return 0;
+}
+
+/* Whether the parts of cuDNN fit each other: those of version 8, and those of 9. */
+SUCCEED(cudnnOpsInferVersionCheck)
+SUCCEED(cudnnOpsTrainVersionCheck)
+SUCCEED(cudnnCnnInferVersionCheck)
+SUCCEED(cudnnCnnTrainVersionCheck)
+SUCCEED(cudnnAdvInferVersionCheck)
+SUCCEED(cudnnAdvTrainVersionCheck)
+SUCCEED(cudnnGraphVersionCheck)
+SUCCEED(cudnnOpsVersionCheck)
+SUCCEED(cudnnCnnVersionCheck)
+SUCCEED(cudnnAdvVersionCheck)
+
+/* ---- convolutions: one algorithm for each, the first, that needs no workspace ---- */
+
+typedef struct {
+  int algorithm;
+  Status status;
+  float milliseconds;
+  size_t workspace_bytes;
+  int determinism, math_type, reserved[3];
+} Performance;
+
+#define CONVOLUTION(direction)                                                                              \
+  SUCCEED(cudnnConvolution##direction)                                                                      \
+  API Status cudnnGetConvolution##direction##AlgorithmMaxCount(void *handle, int *count) {                  \
+    *count = 1;                                                                                             \
+    return 0;                                                                                               \
+  }                                                                                                         \
+  API Status cudnnGetConvolution##direction##Algorithm_v7(void *handle, void *a, void *b, void *operation,  \
+                                                          void *c, int wanted, int *found,                  \
+                                                          Performance *results) {                           \
+    *found = wanted > 0;                                                                                    \
+    memset(results, 0, *found * sizeof *results);                                                           \
+    return 0;                                                                                               \
+  }                                                                                                         \
+  API Status cudnnGetConvolution##direction##WorkspaceSize(void *handle, void *a, void *b, void *operation, \
+                                                           void *c, int algorithm, size_t *bytes) {         \
+    *bytes = 0;                                                                                             \
+    return 0;                                                                                               \
+  }
+
+CONVOLUTION(Forward)
+CONVOLUTION(BackwardData)
+CONVOLUTION(BackwardFilter)
+SUCCEED(cudnnConvolutionBackwardBias)
+SUCCEED(cudnnConvolutionBiasActivationForward)
+
+/* ---- pooling and normalization ---- */
+
+SUCCEED(cudnnPoolingForward)
+SUCCEED(cudnnPoolingBackward)
+SUCCEED(cudnnBatchNormalizationForwardInference)
+SUCCEED(cudnnBatchNormalizationForwardTraining)
+SUCCEED(cudnnBatchNormalizationForwardTrainingEx)
+SUCCEED(cudnnBatchNormalizationBackward)
+SUCCEED(cudnnBatchNormalizationBackwardEx)
+
+API Status cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle, int mode, int operations,
+                                                                    void *x, void *z, void *y, void *scale,
+                                                                    void *activation, size_t *bytes) {
+  *bytes = 0;
+  return 0;
+}
+
+API Status cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int operations, void *x,
+                                                             void *y, void *dy, void *dz, void *dx,
+                                                             void *scale, void *activation, size_t *bytes) {
+  *bytes = 0;
+  return 0;
+}
+
+API Status cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int operations,
+                                                                void *activation, void *x, size_t *bytes) {
+  *bytes = 0;
+  return 0;
+}
