@@ -13,7 +13,7 @@ from autogpu.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, ContextManager, MutableMapping
+    from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import Inventory
     from autogpu.devices.probe import Probe
@@ -56,17 +56,28 @@ class Conductor:
         self._decision: decision.Decision | None = None
         self._lease: Lease | None = None
         self._is_reported = False
+        self._set_aside: Mapping[int, int] = {}
+        self._contexts: tuple[int, ...] = ()
         self._probe: Probe | None = reading
 
     def imported(self) -> None:
         """The framework's modules are there and CUDA is untouched: the last quiet moment."""
-        if tensorflow.put_seams(self):
-            visible = self._policy.visible
-        else:
+        seams = tensorflow.put_seams(self)
+        if seams.obstacle:
+            self.stood_aside(seams.obstacle)
+            if self._probe:
+                self._probe.close()
+            return
+        visible = self._policy.visible
+        if not seams.essential:
             visible = "chosen"
             self._environ.update(tensorflow.fallback(self._environ, self._policy.growth))
         self._read(IMPORT_DEADLINE_S)
         self._arrange(visible)
+        if seams.missing and self._may_have_gpus and self._inventory and self._inventory.devices:
+            from autogpu import report
+
+            self._say(report.missing(seams, self._resolved))
 
     def prepare(self) -> None:
         """Hear the script's last word on ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh."""
@@ -81,7 +92,8 @@ class Conductor:
 
     def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
         """Choose and claim among the GPUs that this process has, on fresh readings."""
-        if self.granted is None:
+        # A script that names GPUs after it was told to go without has the last word.
+        if self.granted is None or (self.granted.ordinals == () and chosen):
             self._read(CONTEXT_DEADLINE_S)
             question = decision.Question(
                 self._policy,
@@ -93,17 +105,32 @@ class Conductor:
                 own_pid=os.getpid(),
                 own_uid=os.getuid(),
                 rank=self._rank,
+                in_use=driver.ordinals_in_use(),
             )
             script = claiming.script_name(sys.argv)
             self._decision, self._lease = claiming.settle(question, self._as_started(), script, self._read_afresh)
             if self._lease:
                 self._environ[lease.MARKER] = self._lease.marker(self._environ)
+            is_left = self._decision.verdict is decision.Verdict.LEAVE
+            ordinals = (chosen or ()) if is_left else self._decision.ordinals
             self.granted = Grant(
-                ordinals=None if self._decision.verdict is decision.Verdict.LEAVE else self._decision.ordinals,
+                ordinals=None if is_left else ordinals,
                 growth=True if self._policy.growth else None,
-                caps=self._decision.caps,
+                caps=self._caps(ordinals),
+                logical_gpus=self._policy.virtual_gpus,
             )
         return self.granted
+
+    def _caps(self, ordinals: tuple[int, ...]) -> Mapping[int, int]:
+        assert self._decision is not None
+        caps = decision.limits(self._policy, self._decision)
+        if self._policy.limit is None or self._policy.limit_includes != "process" or not ordinals:
+            return caps
+        from autogpu import overhead
+
+        spent = overhead.measure(ordinals, driver.visible_uuids() or (), self._read_afresh)
+        self._set_aside = {ordinal: decision.set_aside(spent.get(ordinal)) for ordinal in ordinals}
+        return decision.within_process(self._policy, caps, self._set_aside)
 
     def took(self, usage: Usage) -> None:
         """Say which GPUs the framework takes, and why; the first time only. The lease names those."""
@@ -115,21 +142,49 @@ class Conductor:
         self._read(CONTEXT_DEADLINE_S)
         if self._lease and not usage.ordinals:
             self._lease.release()
-        if self._rank is None or self._rank.rank == 0:
-            for line in report.outcome(self._decision, usage, self._resolved, self._inventory):
-                say(line)
+        self._say(report.outcome(self._decision, usage, self._resolved, self._inventory))
 
     def made_context(self) -> None:
         """Let the lease name the GPUs that the driver says the process has, with what a context really costs."""
-        held, uuids = self._lease, driver.visible_uuids()
-        if held is None or not uuids:
+        held, uuids, in_use = self._lease, driver.visible_uuids(), driver.ordinals_in_use()
+        if not uuids or in_use == self._contexts:
             return
-        claims = {uuids[ordinal]: held.claims.get(uuids[ordinal], 0) for ordinal in driver.ordinals_in_use()}
-        if claims and set(claims) != set(held.claims):
-            held.update(claims)
-        if decision.claimed_size(self._policy).context_bytes:
+        is_first, self._contexts = not self._contexts, in_use
+        if held is not None:
+            claims = {uuids[ordinal]: held.claims.get(uuids[ordinal], 0) for ordinal in in_use}
+            if set(claims) != set(held.claims):
+                held.update(claims)
+        if is_first:
             # Now or never: once the script allocates, its own memory and the context's can't be told apart.
-            self._calibrate(held)
+            if held is not None and decision.claimed_size(self._policy).context_bytes:
+                self._calibrate(held)
+            self._report_contexts(uuids)
+
+    def _report_contexts(self, uuids: Sequence[str]) -> None:
+        is_asked = self._policy.level == "explain"
+        if not self._decision or not self.granted or not (is_asked or self._set_aside):
+            return
+        from autogpu import overhead, report
+
+        inventory = self._read_afresh()
+        spent = overhead.of_process(inventory, uuids, os.getpid())
+        self._say(report.contexts(self._decision, self.granted, spent, self._set_aside, is_asked))
+
+    def replicated(self, strategy: str, replicas: int) -> None:
+        """Say how to get more replicas, where the policy is why there are so few."""
+        if self._decision and self._decision.verdict is decision.Verdict.TAKE and self._policy.level != "quiet":
+            from autogpu import report
+
+            self._say(report.few_replicas(strategy, replicas, self._decision))
+
+    def stood_aside(self, why: str) -> None:
+        """Say what is not in force, and why; the framework goes on as without us."""
+        self._say([f"nothing of the policy is in force: {why}; TensorFlow goes on as without it"])
+
+    def _say(self, lines: Iterable[str]) -> None:
+        if self._rank is None or self._rank.rank == 0:
+            for line in lines:
+                say(line)
 
     def _calibrate(self, held: Lease) -> None:
         inventory = self._read_afresh()

@@ -10,7 +10,7 @@ from autogpu.selection import Claim, Ranking, SelectionRules, Size, Tier, by_uui
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Mapping, Sequence
+    from typing import Callable, Collection, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 # What a CUDA context and its libraries take beside TensorFlow's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9. A lease is corrected by what NVML shows of its process, where NVML shows it.
 CONTEXT_BYTES = 512 << 20
+
+# Of that, what comes after the context itself: handles and kernels of cuBLAS, cuDNN and TensorFlow, loaded when first
+# used. Nobody can tell beforehand how much a script will load.
+LIBRARIES_BYTES = 256 << 20
+
+# Of what is free, what TensorFlow leaves to others when it takes a GPU whole: 2 to 7 % in 1.15 to 2.21.
+_RESERVE = 0.06
 
 
 class Verdict(enum.Enum):
@@ -47,6 +54,7 @@ class Question:
         own_pid: This process, whose own memory does not make a GPU busy.
         own_uid: Its user.
         rank: Its place among the ranks of a launcher; ``None`` if it is alone.
+        in_use: Ordinals on which another library of this process has a context already.
     """
 
     policy: Policy
@@ -58,6 +66,7 @@ class Question:
     own_pid: int | None
     own_uid: int
     rank: LocalRank | None = None
+    in_use: Sequence[int] = ()
 
 
 @frozen
@@ -68,7 +77,7 @@ class Decision:
         ordinals: CUDA ordinals, for ``Verdict.TAKE``.
         why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
         claims: Bytes promised to the process, by UUID; a guest is promised 0.
-        caps: By CUDA ordinal, the most bytes that the framework may allocate; no entry means no cap.
+        caps: By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
     """
@@ -97,12 +106,17 @@ def rules(policy: Policy, frame: Frame, own_pid: int | None) -> SelectionRules:
 
 
 def claimed_size(policy: Policy) -> Size:
-    """How much of each GPU the process claims: what it needs, else its limit, else all."""
+    """How much of each GPU the process claims: what it needs, else the limit of all its virtual GPUs, else all."""
     if policy.need_bytes is not None:
         return Size(bytes=policy.need_bytes)
     if policy.limit is not None:
         context_bytes = 0 if policy.limit_includes == "process" else CONTEXT_BYTES
-        return Size(policy.limit.bytes, policy.limit.percent, context_bytes)
+        size, percent = policy.limit.bytes, policy.limit.percent
+        return Size(
+            None if size is None else size * policy.virtual_gpus,
+            None if percent is None else percent * policy.virtual_gpus,
+            context_bytes,
+        )
     return Size()
 
 
@@ -134,15 +148,17 @@ def decide(
         named = [device for device in (visible[ordinal] for ordinal in question.chosen) if device]
         why = "chosen by the script" + _regret(named, question, leases)
         claims = {device.uuid: _what_is_left(device, all_rules.size, leases) for device in named}
-        limits = {o: _limit(policy, device) for o, device in enumerate(visible) if device and o in question.chosen}
-        caps = {ordinal: limit for ordinal, limit in limits.items() if limit is not None}
-        return Decision(Verdict.LEAVE, why, claims=claims, caps=caps, ranking=ranking, visible=visible)
+        mine = {o: device for o, device in enumerate(visible) if device and o in question.chosen}
+        return Decision(Verdict.LEAVE, why, claims=claims, caps=_caps(policy, mine), ranking=ranking, visible=visible)
     if question.rank is not None:
         return _decide_for_rank(question, question.rank, ranking, visible, leases)
     wanted = len(ranking.candidates) if policy.count == "all" else policy.count
     allowed = wanted if not policy.per_user else min(wanted, policy.per_user - _held_by(question.own_uid, leases))
     as_seen = [_as_busy_if_awaited(c, question, is_awaited) for c in ranking.candidates]
-    usable = [c for c in sorted(as_seen, key=lambda c: c.tier) if _may_take(c, question)]
+    held = {uuids[ordinal] for ordinal in question.in_use}
+    # What another library has begun on a GPU stays with it, rather than spreading the process over two.
+    in_order = sorted(as_seen, key=lambda c: (c.device.uuid not in held, c.tier))
+    usable = [c for c in in_order if _may_take(c, question)]
     taken = usable[: max(allowed, 0)]
     # More than these nobody can wait for: what exists, and what one person may ever have.
     existing = len(ranking.candidates) + sum(not rejection.by_policy for rejection in ranking.rejected)
@@ -153,8 +169,8 @@ def decide(
             verdict = Verdict.CPU
         why = _why_none(replace(ranking, candidates=tuple(as_seen)), allowed, policy.per_user)
         return Decision(verdict, why, ranking=ranking, visible=visible)
-    why = _why(ranking, taken, frame)
-    if frame.value is not None:
+    why = _why(ranking, taken, frame, held)
+    if frame.value is not None or held:
         why += _regret([candidate.device for candidate in taken], question, leases)
     if policy.count != "all" and len(taken) < policy.count:
         reason = f"limits.per_user allows {policy.per_user}" if allowed < wanted else "there are no more"
@@ -162,13 +178,18 @@ def decide(
     if policy.limit is None and any(candidate.is_guest for candidate in taken):
         why += "; capped at half of what is free, select.need would claim what the job needs"
     ordinal = {uuid: position for position, uuid in enumerate(uuids)}
-    caps = _caps(policy, {ordinal[candidate.device.uuid]: candidate for candidate in taken})
+    # A guest must not take the memory that the job beside it was about to grow into.
+    guests = {
+        ordinal[candidate.device.uuid]: candidate.device.memory_free_bytes // 2
+        for candidate in taken
+        if candidate.is_guest and candidate.device.memory_free_bytes is not None
+    }
     return Decision(
         Verdict.TAKE,
         why,
         ordinals=tuple(sorted(ordinal[candidate.device.uuid] for candidate in taken)),
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        caps=caps,
+        caps=_caps(policy, {ordinal[candidate.device.uuid]: candidate.device for candidate in taken}, guests),
         ranking=ranking,
         visible=visible,
     )
@@ -194,16 +215,16 @@ def _decide_for_rank(
     if sharers > 1 and size.is_whole:
         size = Size(percent=100 / sharers)
     why = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
-    caps = {ordinal: _limit(policy, device) for ordinal, device in mine}
+    shares = {}
     if sharers > 1:
         why += f", {sharers} ranks share each GPU"
-        caps = {o: cap if cap is not None else _rest(size.on(device)) for (o, device), cap in zip(mine, caps.values())}
+        shares = {ordinal: _rest(size.on(device)) for ordinal, device in mine}
     return Decision(
         Verdict.TAKE,
         why,
         ordinals=tuple(ordinal for ordinal, _ in mine),
         claims={device.uuid: _what_is_left(device, size, leases) for _, device in mine},
-        caps={ordinal: cap for ordinal, cap in caps.items() if cap is not None},
+        caps=_caps(policy, dict(mine), shares),
         ranking=ranking,
         visible=visible,
     )
@@ -214,26 +235,60 @@ def _rest(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def _caps(policy: Policy, taken: Mapping[int, Candidate]) -> dict[int, int]:
-    """By CUDA ordinal, the most TensorFlow may allocate: the policy's limit, and for a guest half of what is free.
-
-    A guest must not take the memory that the job beside it was about to grow into.
+def limits(policy: Policy, decision: Decision) -> Mapping[int, int]:
+    """The caps of ``decision``, and those that the policy puts on the process's other GPUs: a script may name them
+    later, and a job that another one started has no decision of its own.
     """
-    caps: dict[int, int] = {}
-    for ordinal, candidate in taken.items():
-        free_bytes = candidate.device.memory_free_bytes
-        cap = _limit(policy, candidate.device)
-        if cap is None and candidate.is_guest and free_bytes is not None:
-            cap = free_bytes // 2
-        if cap is not None:
-            caps[ordinal] = cap
+    visible = {ordinal: device for ordinal, device in enumerate(decision.visible) if device}
+    return {**_caps(policy, visible), **decision.caps}
+
+
+def set_aside(spent_bytes: int | None) -> int:
+    """What of a limit on the whole process is kept free for what TensorFlow does not allocate itself.
+
+    Args:
+        spent_bytes: What the process takes with nothing but a context; ``None`` if that could not be measured.
+    """
+    return CONTEXT_BYTES if spent_bytes is None else max(CONTEXT_BYTES, spent_bytes + LIBRARIES_BYTES)
+
+
+def within_process(policy: Policy, caps: Mapping[int, int], aside: Mapping[int, int]) -> Mapping[int, int]:
+    """``caps``, in which ``CONTEXT_BYTES`` are set aside on each GPU, with ``aside`` in place of that."""
+    more = {ordinal: (size - CONTEXT_BYTES) // policy.virtual_gpus for ordinal, size in aside.items()}
+    return {ordinal: max(0, cap - more.get(ordinal, 0)) for ordinal, cap in caps.items()}
+
+
+def _caps(
+    policy: Policy, mine: Mapping[int, Device], shares: Mapping[int, int] = MappingProxyType({})
+) -> dict[int, int]:
+    """By CUDA ordinal, the most that each logical GPU may allocate.
+
+    Args:
+        policy: Its limit, where it has one.
+        mine: The GPUs of the process.
+        shares: Else what it may take of a GPU that is not its own alone.
+    """
+    parts = policy.virtual_gpus
+    caps = {}
+    for ordinal, device in mine.items():
+        most = _limit(policy, device)
+        if most is None:
+            most = shares.get(ordinal)
+        free_bytes = device.memory_free_bytes
+        if most is None and parts > 1 and free_bytes is not None:
+            # In equal parts what TensorFlow would take whole.
+            most = int(max(free_bytes - CONTEXT_BYTES, free_bytes // 2) * (1 - _RESERVE))
+        if most is not None:
+            caps[ordinal] = most // parts
     return caps
 
 
 def _limit(policy: Policy, device: Device) -> int | None:
+    """The most that TensorFlow may allocate on a GPU, in all its virtual GPUs together."""
     if policy.limit is None or (policy.limit.percent is not None and device.memory_total_bytes is None):
         return None
-    limit = policy.limit.of(device.memory_total_bytes or 1 << 62)
+    total_bytes = device.memory_total_bytes or 1 << 62
+    limit = min(policy.limit.of(total_bytes) * policy.virtual_gpus, total_bytes)
     return max(0, limit - CONTEXT_BYTES) if policy.limit_includes == "process" else limit
 
 
@@ -283,7 +338,7 @@ def _what_is_left(device: Device, size: Size, leases: Mapping[str, Sequence[Clai
     return max(0, min(size.on(device), (device.memory_total_bytes or 1) - promised))
 
 
-def _why(ranking: Ranking, taken: Sequence[Candidate], frame: Frame) -> str:
+def _why(ranking: Ranking, taken: Sequence[Candidate], frame: Frame, held: Collection[str]) -> str:
     total = len(ranking.candidates) + len(ranking.rejected)
     among = {
         "nobody": "",
@@ -295,6 +350,8 @@ def _why(ranking: Ranking, taken: Sequence[Candidate], frame: Frame) -> str:
         why = f"the only one{among}"
     elif count == total:
         why = f"all {total}{among}"
+    elif held:
+        why = f"{count} of {total}{among}, for another library of this process computes there"
     else:
         best = "idlest" if taken[-1].tier is Tier.FREE else "least busy"
         why = f"the {best} of {total}{among}" if count == 1 else f"the {count} {best} of {total}{among}"

@@ -6,21 +6,21 @@ import os
 from pathlib import Path
 
 from autogpu.decision import Verdict
-from autogpu.selection import free_memory
+from autogpu.selection import Tier, free_memory
 from autogpu.stderr import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence
+    from typing import Mapping, Sequence
 
     from autogpu.decision import Decision
     from autogpu.devices.model import Device, Inventory, Unreadable
-    from autogpu.frameworks.model import Usage
+    from autogpu.frameworks.model import Grant, Seams, Usage
     from autogpu.policy import Resolved, Setting
     from autogpu.selection import Ranking
 
-# Accepted and checked, and their mechanism is not there yet: whoever sets one must hear it.
-NOT_IN_FORCE = ("memory.virtual_gpus",)
+# What can't hold where a framework lacks its essential seam: whoever sets one must hear it.
+_NEEDS_SEAM = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
 
 
 def short_path(path: Path) -> str:
@@ -41,7 +41,7 @@ def outcome(decision: Decision | None, usage: Usage, resolved: Resolved, invento
     if decision is None:
         return _absence(inventory)
     level = resolved.policy.level
-    lines = _not_in_force(resolved)
+    lines: list[str] = []
     visible = decision.visible
     taken = [visible[ordinal] for ordinal in usage.ordinals if ordinal < len(visible)]
     devices = [device for device in taken if device]
@@ -106,15 +106,63 @@ def _absence(inventory: Inventory | None) -> list[str]:
     return []
 
 
-def _not_in_force(resolved: Resolved) -> list[str]:
+def missing(seams: Seams, resolved: Resolved) -> list[str]:
+    """What is not in force because this version of a framework differs from those that autogpu knows; one line."""
     asked = []
-    for name in NOT_IN_FORCE:
+    for name in () if seams.essential else _NEEDS_SEAM:
         setting = resolved.settings[name]
         if setting.overrides is not None and setting.value != default(setting).value:
             asked.append(f"{name} ({setting.origin})")
-    if not asked:
+    lacks = ", ".join(f"{name} ({effect})" for name, effect in seams.missing.items())
+    line = f"this TensorFlow ({shown(seams.version)}) lacks what autogpu hooks into: {lacks}"
+    return [line + ("; not in force: " + ", ".join(asked) if asked else "")]
+
+
+def few_replicas(strategy: str, replicas: int, decision: Decision) -> list[str]:
+    """How to get more, where a strategy that wants all GPUs has a part of the pool; else nothing."""
+    taken, pool = len(decision.ordinals), len(decision.visible)
+    if not taken or taken >= len(decision.ranking.candidates):
         return []
-    return ["accepted, but not in force in this version: " + ", ".join(asked)]
+    free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)
+    return [
+        f"{strategy} has {_count(replicas, 'replica')}, on {taken} of {_count(pool, 'GPU')}; "
+        f"for more: AUTOGPU_COUNT={max(free, taken + 1)}"
+    ]
+
+
+def contexts(
+    decision: Decision, grant: Grant, spent: Mapping[int, int], aside: Mapping[int, int], is_asked: bool
+) -> list[str]:
+    """What a process takes on its GPUs beside what TensorFlow allocates, as the driver shows it.
+
+    Args:
+        decision: Names the GPUs.
+        grant: Their caps.
+        spent: By CUDA ordinal, what the process takes with its context and nothing else; GPUs of which the driver
+            does not tell are not in it.
+        aside: By CUDA ordinal, what was kept free for that, under a limit on the whole process.
+        is_asked: Whether somebody wants to know; else only what breaks a promise is said.
+    """
+    lines = []
+    for ordinal, size in spent.items():
+        device = decision.visible[ordinal] if ordinal < len(decision.visible) else None
+        kept, cap = aside.get(ordinal), grant.caps.get(ordinal)
+        if device is None or (not is_asked and (kept is None or size <= kept)):
+            continue
+        line = f"  GPU {device.index}: this process takes {_mib(size)} by NVML before TensorFlow allocates anything"
+        if kept is not None:
+            line += f", and {_mib(kept)} of its limit are kept free for that and for libraries"
+            line += ": it may exceed the limit" if size > kept else ""
+        elif cap is not None:
+            line += f", beside the {_mib(cap * grant.logical_gpus)} of its limit"
+        lines.append(line)
+    if is_asked and not spent:
+        lines.append("  what this process takes beside TensorFlow's own memory is not known: NVML does not tell")
+    return lines
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB"
 
 
 def default(setting: Setting) -> Setting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.decision import CONTEXT_BYTES, Question, Verdict, decide, rules
+from autogpu.decision import CONTEXT_BYTES, Question, Verdict, decide, limits, rules, set_aside, within_process
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.pool import Frame
 from autogpu.ranks import LocalRank
@@ -190,6 +190,61 @@ def test_what_is_capped_and_what_is_claimed(policy, caps, claims):
     decision = decided(gpu(0), policy=policy)
     assert {ordinal: cap / GIB for ordinal, cap in decision.caps.items()} == caps
     assert decision.claims == {gpu(0).uuid: claims * GIB}
+
+
+SPLIT = {"virtual_gpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("policy", "cap", "claims"),
+    [
+        (Policy(**SPLIT, limit=MemoryLimit(bytes=4 * GIB)), 4 * GIB, 8.5),
+        (Policy(**SPLIT, limit=MemoryLimit(percent=25.0)), 6 * GIB, 12.5),
+        (Policy(**SPLIT, limit=MemoryLimit(bytes=4 * GIB), limit_includes="process"), 3.75 * GIB, 8),
+        (Policy(**SPLIT, limit=MemoryLimit(bytes=20 * GIB)), 12 * GIB, 24),
+        (Policy(**SPLIT, limit=MemoryLimit(bytes=4 * GIB), need_bytes=6 * GIB), 4 * GIB, 6),
+        (Policy(**SPLIT), int(23.5 * GIB * 0.94) // 2, 24),
+    ],
+    ids=["limit", "share-of-the-gpu", "limit-of-the-process", "more-than-the-gpu-has", "need", "nothing-said"],
+)
+def test_a_split_gpu_is_claimed_once_for_all_its_parts(policy, cap, claims):
+    decision = decided(gpu(0), policy=policy)
+    assert decision.caps == {0: cap}
+    assert decision.claims == {gpu(0).uuid: claims * GIB}
+
+
+def test_the_parts_of_a_guest_share_its_half():
+    decision = decided(gpu(0, pids=[7], used_gib=4), policy=Policy(**SPLIT), leases=taken_by((0, claim(24))))
+    assert decision.caps == {0: 5 * GIB}
+
+
+def test_a_limit_holds_on_every_gpu_that_the_process_has():
+    policy = Policy(limit=MemoryLimit(bytes=GIB))
+    decision = decided(gpu(0), gpu(1), policy=policy)
+    assert (decision.caps, limits(policy, decision)) == ({1: GIB}, {0: GIB, 1: GIB})
+    guest = decided(gpu(0, pids=[7], used_gib=4), leases=taken_by((0, claim(24))))
+    assert limits(Policy(), guest) == guest.caps
+
+
+def test_what_is_set_aside_is_what_a_context_was_seen_to_take_and_some_for_libraries():
+    mib = GIB >> 10
+    assert [set_aside(size) for size in (None, 200 * mib, 700 * mib)] == [512 * mib, 512 * mib, 956 * mib]
+    policy = Policy(limit=MemoryLimit(bytes=4 * GIB), limit_includes="process")
+    caps = decided(gpu(0), policy=policy).caps
+    assert within_process(policy, caps, {0: 956 * mib}) == {0: 4 * GIB - 956 * mib}
+    assert within_process(policy, caps, {}) == caps
+
+
+def test_the_gpu_on_which_the_process_has_a_context_stays_its_gpu():
+    devices = (gpu(0, **BUSY), gpu(1), gpu(2))
+    assert decided(*devices, in_use=[1]).ordinals == (1,)
+    assert decided(*devices, in_use=[1]).why == "1 of 3, for another library of this process computes there"
+    assert decided(*devices, in_use=[0]).why == (
+        "1 of 3, for another library of this process computes there (shared: pid 7 computes on it, 90 % busy, 15.0 of "
+        "24.0 GiB free), busy while GPUs 1 and 2 are idle; capped at half of what is free, select.need would claim "
+        "what the job needs"
+    )
+    assert decided(*devices, in_use=[0], policy=Policy(count=2)).ordinals == (0, 2)
 
 
 def test_jobs_that_do_not_wait_leave_a_free_gpu_to_those_who_do():

@@ -27,14 +27,20 @@ def python(request) -> Path:
     return environments.environment(environments.interpreter(request.param), with_hook=True)
 
 
-def show(python, tmp_path, script=SHOW, **environ):
+LACKS = (
+    "autogpu: this TensorFlow (9.0) lacks what autogpu hooks into: Context.config (autogpu chooses at the import, and "
+    "claims nothing)"
+)
+
+
+def show(python, tmp_path, script=SHOW, said=LACKS, **environ):
     package = tmp_path / "tensorflow"
     package.mkdir()
     (package / "__init__.py").write_text("__version__ = '9.0'\n")
     (tmp_path / "train.py").write_text(script)
     with Server([Gpu(), Gpu(), Gpu(processes={7: "9GiB"})], folder=tmp_path) as server:
         done = server.run([str(python), str(tmp_path / "train.py")], environ=environ)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr.strip()) == (0, said)
         return done.stdout.splitlines(), server.gpus
 
 
@@ -51,8 +57,13 @@ def test_the_users_own_growth_variable_stays(python, tmp_path):
 
 def test_a_policy_that_switches_off_leaves_everything_alone(python, tmp_path):
     (tmp_path / "autogpu.toml").write_text("enabled = false\n")
-    (values, children), _ = show(python, tmp_path)
+    (values, children), _ = show(python, tmp_path, said="")
     assert (values, children) == ("[null, null]", "no child left behind")
+
+
+def test_what_needs_a_seam_and_is_asked_for_is_named(python, tmp_path):
+    said = LACKS + "; not in force: select.busy (AUTOGPU_BUSY), memory.limit (AUTOGPU_LIMIT)"
+    show(python, tmp_path, said=said, AUTOGPU_LIMIT="2GiB", AUTOGPU_BUSY="wait")
 
 
 # What a framework with seams does when it makes its context, without the framework.

@@ -1,4 +1,4 @@
-"""What a framework asks of autogpu, and what it gets. A second framework is one more file beside this one."""
+"""What a framework asks of autogpu, and what it gets. A second framework is one more package beside this file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ class Grant:
         ordinals: CUDA ordinals (positions in ``CUDA_VISIBLE_DEVICES``) of the GPUs to use; ``()`` means CPU only,
             ``None`` leaves the choice to the framework.
         growth: Whether memory is allocated as needed; ``None`` leaves it to the framework.
-        caps: By CUDA ordinal, the most bytes that the framework may allocate; no entry means no cap.
+        caps: By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
+        logical_gpus: Into how many each GPU that has a cap is split.
     """
 
     ordinals: tuple[int, ...] | None = None
     growth: bool | None = None
     caps: Mapping[int, int] = MappingProxyType({})
+    logical_gpus: int = 1
 
 
 @frozen
@@ -38,6 +40,26 @@ class Usage:
 
     ordinals: tuple[int, ...]
     memory: str
+
+
+@frozen
+class Seams:
+    """What of a framework was found to hook into; ``doctor`` shows it.
+
+    Attributes:
+        version: The framework's.
+        found: Names, such as ``Context.config``.
+        missing: What this version lacks, with what is not in force without it.
+        essential: Whether enough was found for a choice when the framework makes its context. Where not, the
+            environment alone has to do.
+        obstacle: Why autogpu keeps its hands off altogether; ``""`` if it does not.
+    """
+
+    version: str = "?"
+    found: tuple[str, ...] = ()
+    missing: Mapping[str, str] = MappingProxyType({})
+    essential: bool = False
+    obstacle: str = ""
 
 
 if TYPE_CHECKING:
@@ -66,7 +88,13 @@ if TYPE_CHECKING:
             """The framework has settled what it takes; the first call is reported."""
 
         def made_context(self) -> None:
-            """The framework has its context, and nothing allocated in it yet."""
+            """The framework has a context, the first or one more; in the first nothing is allocated yet."""
+
+        def replicated(self, strategy: str, replicas: int) -> None:
+            """A ``strategy`` that was not told which GPUs to use has made that many replicas."""
+
+        def stood_aside(self, why: str) -> None:
+            """The framework's GPUs are none that autogpu knows; it goes on as without us."""
 
         @property
         def granted(self) -> Grant | None:

@@ -339,11 +339,14 @@ KEYS = (
         section="memory",
         name="limit_includes",
         kind=values.Choice("arena", "process"),
-        about='"arena": the cap covers what TensorFlow allocates; the CUDA context comes on top.\n'
-        '"process": the cap covers all that nvidia-smi shows for the job.',
+        about='"arena": what TensorFlow allocates; a context of 300 to 600 MiB comes on top.\n'
+        '"process": all that nvidia-smi shows; TensorFlow gets what the context leaves.',
         more="A CUDA context and the libraries loaded into it take some hundreds of MiB that TensorFlow's "
         "own accounting does not see. `arena` gives TensorFlow exactly `limit`; `process` keeps the "
-        "whole process within `limit`, so that shares of a card add up.",
+        "whole process within `limit`, so that shares of a card add up. The context is measured on the GPU just "
+        "before TensorFlow makes it, and 256 MiB are added for the libraries that a script loads later, which "
+        "nobody can know beforehand; at least 512 MiB are set aside, also where the driver does not show what a "
+        'process takes. With `level = "explain"` a line says what the context really took.',
         example='limit_includes = "process"',
         attribute="limit_includes",
     ),
@@ -352,7 +355,9 @@ KEYS = (
         name="virtual_gpus",
         kind=values.Number("a number from 1 to 64", 1, 64),
         about="split each chosen GPU into N logical GPUs of `limit` each",
-        more="For writing multi-GPU code on one card. Without `limit` each gets an equal share. "
+        more="For writing multi-GPU code on one card: MirroredStrategy sees N replicas on each chosen GPU. N times "
+        "`limit` is claimed. Without `limit` each gets an equal part of what TensorFlow would take: what is free, "
+        "less the CUDA context and 6 %; for a guest on a shared GPU, of its half. "
         "Percentages that add up to more than the whole GPU are refused.",
         example="virtual_gpus = 2",
         attribute="virtual_gpus",
@@ -372,7 +377,8 @@ KEYS = (
         name="level",
         kind=values.Choice("quiet", "line", "explain"),
         about='"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
-        more="`explain` adds why each of the other GPUs was not taken. `quiet` says nothing as long as all goes well.",
+        more="`explain` adds why each of the other GPUs was not taken, and what the process takes on its own beside "
+        "TensorFlow's memory. `quiet` says nothing as long as all goes well.",
         example='level = "explain"',
         attribute="level",
     ),

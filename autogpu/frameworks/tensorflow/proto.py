@@ -1,0 +1,77 @@
+"""TensorFlow's ConfigProto, read as the script's words and written as the layout says."""
+
+from __future__ import annotations
+
+import os
+
+from autogpu.frameworks.model import Usage
+from autogpu.frameworks.tensorflow.settings import Layout, Said
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
+FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+def words(proto: Any, gpu_count: int) -> Said:
+    """What an explicit ConfigProto says. Growth that is false can't be told from growth that is unset."""
+    options = proto.gpu_options
+    entries = [tuple(entry.memory_limit_mb) for entry in options.experimental.virtual_devices]
+    at_most = int(proto.device_count["GPU"]) if "GPU" in proto.device_count else None
+    visible = _listed(options.visible_device_list) if options.visible_device_list else None
+    if visible is None and len(entries) > 1:
+        visible = tuple(range(len(entries)))  # an entry for each of several GPUs names them
+    if visible is None and entries:
+        at_most = 1  # TensorFlow wants as many GPUs as entries
+    return Said(
+        visible=visible,
+        at_most=at_most,
+        growths=dict.fromkeys(range(gpu_count), True) if options.allow_growth else {},
+        limits={ordinal: limits for ordinal, limits in zip(visible or (0,), entries) if limits},
+        fraction=options.per_process_gpu_memory_fraction,
+    )
+
+
+def write(proto: Any, layout: Layout) -> None:
+    """Let ``proto`` say what ``layout`` does; an entry that is as it should be keeps what else stands in it."""
+    options = proto.gpu_options
+    old = options.experimental.virtual_devices
+    named = _listed(options.visible_device_list) if options.visible_device_list else layout.ordinals
+    entries = {ordinal: type(entry).FromString(entry.SerializeToString()) for ordinal, entry in zip(named, old)}
+    del old[:]
+    options.visible_device_list = ",".join(map(str, layout.ordinals))
+    if not layout.ordinals:
+        proto.device_count["GPU"] = 0
+        return
+    options.per_process_gpu_memory_fraction = layout.fraction
+    if layout.growth is not None:
+        options.allow_growth = layout.growth
+    for ordinal in layout.ordinals if layout.limits else ():
+        entry, limits = old.add(), layout.limits.get(ordinal, ())
+        if ordinal in entries and tuple(entries[ordinal].memory_limit_mb) == limits:
+            entry.CopyFrom(entries[ordinal])
+        else:
+            entry.memory_limit_mb.extend(limits)
+    if "GPU" in proto.device_count:
+        proto.device_count["GPU"] = len(layout.logical)
+
+
+def usage(layout: Layout, allow_growth: bool) -> Usage:
+    """What a finished ConfigProto asks the driver for: the script's word and the policy's, merged."""
+    limits_mb = [limit for ordinal in layout.ordinals for limit in layout.limits.get(ordinal, ())]
+    forced = os.environ.get(FORCE_GROWTH)
+    grows = allow_growth if forced not in ("true", "false") else forced == "true"
+    as_needed = ", allocated as needed" if grows else ""
+    if limits_mb:
+        memory = "limited to {} MiB".format(" + ".join(f"{limit:.0f}" for limit in limits_mb)) + as_needed
+    elif layout.fraction:
+        memory = f"limited to {layout.fraction:.0%} of each GPU" + as_needed
+    else:
+        memory = "allocated as needed" if grows else "allocated whole at once"
+    return Usage(layout.ordinals, memory)
+
+
+def _listed(visible_device_list: str) -> tuple[int, ...]:
+    return tuple(int(ordinal) for ordinal in visible_device_list.split(","))
