@@ -141,3 +141,8 @@ def test_words_in_a_proto_stand_above_those_in_tf_config():
     assert Said(at_most=1).over(config) == Said(
         visible=(1,), at_most=1, growths={0: True}, limits={0: (1.0,)}, limits_exclude_growth=True
     )
+
+
+def test_a_limit_on_a_gpu_that_was_not_chosen_in_the_end_says_nothing_about_growth():
+    said = Said(visible=(1,), limits={0: (1024.0,)}, limits_exclude_growth=True)
+    assert settled(said, limited(2, 2), ()) == Layout((1,), {1: (2048.0,)}, growth=True)

@@ -139,8 +139,12 @@ def _limits(said: Said, grant: Grant, ordinals: Sequence[int], made: Layout | No
 
 def _growth(said: Said, grant: Grant, ordinals: Sequence[int], limits: Mapping[int, tuple[float, ...]]) -> bool | None:
     is_limited = bool(said.limits) and all(ordinal in limits for ordinal in ordinals)
+    # A limit on a GPU that the script did not choose in the end is no word about the others.
+    in_force = sum(ordinal in said.limits for ordinal in ordinals)
+    if not in_force and said.visible is None:
+        in_force = len(said.limits)
     # Beside the policy's own limits growth is the policy's to say.
-    is_policys = bool(grant.caps) and len(said.limits) < len(ordinals)
+    is_policys = bool(grant.caps) and in_force < len(ordinals)
     if said.limits_exclude_growth and is_limited and not is_policys:
         return None
     growth = said_growth(said.growths, ordinals)
