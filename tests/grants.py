@@ -37,11 +37,14 @@ def granted(calls: Sequence[Call], gpus: Sequence[Gpu], context_bytes: int) -> d
     return words
 
 
+NO_GPU, CONTEXTS = "no GPU", "contexts on "
+
+
 def in_one_line(grants: Mapping[int, str]) -> str:
     """``GPU 3 grows, contexts on 0, 1``; ``no GPU``."""
     parts = [f"GPU {gpu} {words}" for gpu, words in sorted(grants.items()) if words != "-"]
     contexts = [str(gpu) for gpu, words in sorted(grants.items()) if words == "-"]
-    return ", ".join(parts + (["contexts on " + ", ".join(contexts)] if contexts else [])) or "no GPU"
+    return ", ".join(parts + ([CONTEXTS + ", ".join(contexts)] if contexts else [])) or NO_GPU
 
 
 def _regions(calls: Sequence[Call]) -> list[int]:

@@ -1,0 +1,21 @@
+"""The table of ``tests/test_conflicts.py`` on every version of TensorFlow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conflicts import Table, each_cell, wanted
+
+
+@pytest.fixture(scope="module")
+def table(version, request, tmp_path_factory):
+    cells = wanted(request.session.items, request.module, version)
+    running = Table(version, tmp_path_factory.mktemp("conflicts"), cells)
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize(("row", "policy"), each_cell())
+def test_the_scripts_word_holds_and_the_policy_fills_the_rest(table, row, policy):
+    complaint = table.complaint(row, policy)
+    assert not complaint, complaint
