@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help demo demo-real test test-fast test-matrix lint docs clean
+.PHONY: help demo demo-real test test-fast test-matrix lint docs site pictures clean
 
 help:
 	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
@@ -11,6 +11,8 @@ help:
 	@echo "make test-fast    the tests that need no TensorFlow"
 	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make docs         write the generated pages again"
+	@echo "make site         the documents as a site, in site/; fails at a dead link"
+	@echo "make pictures     draw the pictures of the documents again; installs TensorFlow the first time"
 
 demo: $(VENV)/ready
 	@$(RUN) -m demo
@@ -34,6 +36,13 @@ lint: $(VENV)/ready
 
 docs: $(VENV)/ready
 	$(RUN) -m autogpu.policy.reference
+
+site: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group docs
+	@$(RUN) -m mkdocs build --strict
+
+pictures: $(VENV)/ready
+	@$(RUN) -m demo.pictures
 
 $(VENV)/ready: pyproject.toml
 	@echo "setting up $(VENV) (once, about half a minute)" >&2
