@@ -11,30 +11,9 @@ import pytest
 
 from tests import environments
 from tests.gpusim import Gpu, Server
+from tests.matrix.running import GIB, LAB, MIB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
-
-# GPU 0 and 2 belong to colleagues; of the idle ones GPU 3 wins the tie. CUDA counts the fastest first, 1 before 0.
-LAB = (
-    Gpu(
-        name="NVIDIA GeForce GTX 1080 Ti",
-        memory="11GiB",
-        compute_capability="6.1",
-        processes={4242: "9GiB"},
-        utilization=97,
-    ),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5", multiprocessors=72),
-    Gpu(
-        name="NVIDIA GeForce GTX 1080 Ti",
-        memory="11GiB",
-        compute_capability="6.1",
-        processes={4243: "2GiB"},
-        utilization=40,
-    ),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5", multiprocessors=68),
-)
-GIB = 1 << 30
-MIB = 1 << 20
 
 LISTING = "gpus = tf.config.list_physical_devices('GPU')\n"
 WORK = "with tf.device('/GPU:0'):\n    x = tf.random.uniform((256, 256))\n    y = x + x\nprint('done')\n"
