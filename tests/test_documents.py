@@ -18,6 +18,7 @@ import pytest
 from autogpu.cli.main import cli
 from autogpu.policy import problems_of
 from demo import pictures
+from tests import environments
 from tests.gpusim import Server
 from tests.gpusim.__main__ import DEFAULT_FLEET
 from tests.gpusim.fleet import read_fleet
@@ -32,18 +33,18 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 # Where a command begins: at the start, behind variables, inside $( ), behind sudo and behind another program's `--`.
 COMMAND = re.compile(r"(?:^|\$\(|sudo |-- |&& )(?:\w+=\S+ )*autogpu(?![\w./-])([^)]*)")
-RUNS = "<!-- runs -->\n"
+RUNS, RUNS_TENSORFLOW = "<!-- runs -->\n", "<!-- runs with TensorFlow -->\n"
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page; ``line`` is that of its fence."""
+    """A fenced block of a page; ``line`` is that of its fence, ``before`` the page up to there."""
 
     page: Path
     line: int
     kind: str
     text: str
-    is_run: bool
+    before: str
 
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
@@ -54,8 +55,7 @@ def blocks() -> Iterator[Block]:
         text = page.read_text(encoding="utf-8")
         for found in FENCE.finditer(text):
             before = text[: found.start()]
-            line = before.count("\n") + 1
-            yield Block(page, line, found["kind"], found["text"], before.endswith(RUNS))
+            yield Block(page, before.count("\n") + 1, found["kind"], found["text"], before)
 
 
 BLOCKS = list(blocks())
@@ -103,6 +103,16 @@ def test_every_page_is_in_the_site_and_can_be_found_from_its_first():
     assert [name for name in names if f"({name})" not in first] == []
 
 
+def test_both_readmes_say_the_same():
+    said = []
+    for name in ("README.md", "README.zh-CN.md"):
+        text = FENCE.sub("", (ROOT / name).read_text(encoding="utf-8"))
+        numbers = re.findall(r"\d+(?:\.\d+)*", INLINE.sub("", text))
+        links = [link for link in LINK.findall(text) if not link.startswith("README")]
+        said.append((set(INLINE.findall(text)), set(numbers), set(links)))
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=str)
 def test_a_policy_can_be_read(tmp_path, block):
     file = tmp_path / "autogpu.toml"
@@ -126,23 +136,42 @@ def test_a_command_exists(tmp_path, monkeypatch, place, arguments):
         pass  # a verb that a sentence names, without what it works on
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_run], ids=str)
-def test_a_command_prints_what_stands_there(tmp_path, block):
+@pytest.fixture
+def lab(tmp_path):
+    """The server of ``lab.toml``, and a folder of scripts that is the working directory there."""
     project = tmp_path / "project"
     project.mkdir()
+    (project / "train.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
     (tmp_path / "server").mkdir()
-    assert block.kind == "console"
     with Server(read_fleet(DEFAULT_FLEET).gpus, folder=tmp_path / "server") as server:
-        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-            line, _, expected = part.partition("\n")
-            (arguments,) = arguments_in(line)
-            done = server.run(
-                [sys.executable, "-m", "autogpu", *shlex.split(arguments)],
-                cwd=project,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            assert matches(expected, done.stdout), done.stdout
+
+        def run(command, **environ):
+            everything = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            return server.run(command, cwd=project, environ=environ, **everything).stdout
+
+        yield run
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(RUNS)], ids=str)
+def test_a_command_prints_what_stands_there(lab, block):
+    assert block.kind == "console"
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        line, _, expected = part.partition("\n")
+        (arguments,) = arguments_in(line)
+        printed = lab([sys.executable, "-m", "autogpu", *shlex.split(arguments)])
+        assert matches(expected, printed), printed
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(RUNS_TENSORFLOW)], ids=str)
+def test_a_script_says_what_stands_there(lab, block):
+    line, _, expected = block.text.partition("\n")
+    *settings, program, script = line.removeprefix("$ ").split()
+    assert (program, script) == ("python", "train.py")
+    python = environments.tensorflow_with_autogpu()
+    printed = lab([str(python), script], **dict(setting.split("=") for setting in settings))
+    said = "".join(f"{each}\n" for each in printed.splitlines() if each.startswith("autogpu: "))
+    assert matches(expected, said), printed
 
 
 def matches(expected: str, printed: str) -> bool:
