@@ -35,7 +35,8 @@
      driver_context.c  contexts                            nvml_device.c     NVML: one GPU
      driver_memory.c   allocations                         nvml_process.c    NVML: processes and samples
      driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN, NCCL and the like
-     cudnn_layers.c    cuDNN's layers                      release/          libraries that tell their version
+     cudnn_layers.c    cuDNN's layers                      cudnn_recurrent.c cuDNN's LSTM and GRU
+     release/          libraries that tell their version
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H

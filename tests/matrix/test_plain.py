@@ -38,6 +38,10 @@ convolution = layers.Conv2D(4, 3, input_shape=(12, 12, 1))
 normal = layers.BatchNormalization()
 train(model_of(convolution, normal, layers.MaxPooling2D(2), layers.Flatten(), layers.Dense(1)), (12, 12, 1))
 """
+SERIES = """
+recurrent = layers.Bidirectional(layers.{}(8), input_shape=(5, 3))
+train(model_of(recurrent, layers.Dense(1)), (5, 3))
+"""
 MIRRORED = """
 strategy = tf.distribute.MirroredStrategy(cross_device_ops={})
 print(strategy.num_replicas_in_sync, "replicas")
@@ -97,6 +101,14 @@ def test_keras_trains(plain, version):
     needs_kernels(version)
     ran = plain(script(GROWTH, TRAINING, NUMBERS_AND_IMAGES))
     assert ran.stdout == "2 epochs\n2 epochs\n"
+    assert list(ran.allocated) == [FIRST]
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU"])
+def test_keras_trains_on_series(plain, version, layer):
+    needs_kernels(version)
+    ran = plain(script(GROWTH, TRAINING, SERIES.format(layer)))
+    assert ran.stdout == "2 epochs\n"
     assert list(ran.allocated) == [FIRST]
 
 

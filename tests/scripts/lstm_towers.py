@@ -2,8 +2,8 @@
 import tensorflow as tf
 
 with tf.device("/gpu:0"):
-    encoder = tf.keras.layers.RNN(tf.keras.layers.LSTMCell(8), return_sequences=True)
+    encoder = tf.keras.layers.LSTM(8, return_sequences=True)
     states = encoder(tf.random.normal([4, 5, 3]))
 with tf.device("/gpu:1"):
-    decoder = tf.keras.layers.RNN(tf.keras.layers.LSTMCell(8))
+    decoder = tf.keras.layers.LSTM(8)
     print(decoder(states).device)

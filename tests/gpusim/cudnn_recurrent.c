@@ -1,0 +1,234 @@
+/* cuDNN's recurrent layers (LSTM, GRU), by the functions of version 8 and later and by those before. Only what they
+   need in memory is worked out; a layer succeeds at once and does nothing. */
+#include "gpusim.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int Status;
+enum { BAD_PARAM = 3 };
+
+/* The arguments don't matter, so they are left out. */
+#define SUCCEED(function) \
+  API Status function() { \
+    return 0;             \
+  }
+
+typedef struct {
+  int algorithm, cell, bias, is_bidirectional, input_mode, type, precision, math_type;
+  int32_t input, hidden, projected, layers;
+  void *dropout;
+  uint32_t flags;
+} Layer;
+
+typedef struct {
+  size_t steps, batch;
+} Data;
+
+static size_t element_bytes(int type) {
+  return type == 1 ? 8 : type == 2 ? 2 : 4; /* double, half; float and what came later */
+}
+
+static size_t gates(const Layer *layer) {
+  static const size_t by_cell[] = {1, 1, 4, 3}; /* ReLU, tanh, LSTM, GRU */
+  return by_cell[layer->cell & 3];
+}
+
+/* For each gate the matrices for the input and for the state, and their biases. */
+static size_t weight_bytes(const Layer *layer) {
+  static const size_t biases_by_mode[] = {0, 1, 2, 1};
+  size_t biases = biases_by_mode[layer->bias & 3];
+  size_t directions = layer->is_bidirectional ? 2 : 1, hidden = layer->hidden, numbers = 0;
+  for (int below = 0; below < layer->layers; below++) {
+    size_t input = below ? hidden * directions : (size_t)layer->input;
+    numbers += directions * gates(layer) * hidden * (input + hidden + biases);
+  }
+  return numbers * element_bytes(layer->type);
+}
+
+/* What training keeps of the way forward for the way back: each gate of each step. */
+static size_t reserve_bytes(const Layer *layer, size_t steps, size_t batch) {
+  size_t directions = layer->is_bidirectional ? 2 : 1;
+  return steps * batch * layer->layers * directions * gates(layer) * layer->hidden * element_bytes(layer->type);
+}
+
+/* ---- descriptors ---- */
+
+#define KEPT_DESCRIPTOR(kind, type)                            \
+  API Status cudnnCreate##kind##Descriptor(type **descriptor) { \
+    *descriptor = calloc(1, sizeof **descriptor);               \
+    return 0;                                                   \
+  }                                                             \
+  API Status cudnnDestroy##kind##Descriptor(type *descriptor) { \
+    free(descriptor);                                           \
+    return 0;                                                   \
+  }
+
+KEPT_DESCRIPTOR(RNN, Layer)
+KEPT_DESCRIPTOR(RNNData, Data)
+
+API Status cudnnSetRNNDataDescriptor(Data *data, int type, int layout, int steps, int batch, int width,
+                                     const int lengths[], void *fill) {
+  if (steps <= 0 || batch <= 0) return BAD_PARAM;
+  *data = (Data){steps, batch};
+  return 0;
+}
+
+API Status cudnnSetRNNDescriptor_v8(Layer *layer, int algorithm, int cell, int bias, int is_bidirectional,
+                                    int input_mode, int type, int precision, int math_type, int32_t input,
+                                    int32_t hidden, int32_t projected, int32_t layers, void *dropout,
+                                    uint32_t flags) {
+  if (input <= 0 || hidden <= 0 || layers <= 0) return BAD_PARAM;
+  *layer = (Layer){algorithm, cell,  bias,   is_bidirectional, input_mode, type,    precision,
+                   math_type, input, hidden, projected,        layers,     dropout, flags};
+  return 0;
+}
+
+/* Whoever asks leaves out what it does not want to know. */
+#define TELL(target, value) \
+  if (target) *(target) = (value)
+
+API Status cudnnGetRNNDescriptor_v8(Layer *layer, int *algorithm, int *cell, int *bias, int *is_bidirectional,
+                                    int *input_mode, int *type, int *precision, int *math_type, int32_t *input,
+                                    int32_t *hidden, int32_t *projected, int32_t *layers, void **dropout,
+                                    uint32_t *flags) {
+  TELL(algorithm, layer->algorithm);
+  TELL(cell, layer->cell);
+  TELL(bias, layer->bias);
+  TELL(is_bidirectional, layer->is_bidirectional);
+  TELL(input_mode, layer->input_mode);
+  TELL(type, layer->type);
+  TELL(precision, layer->precision);
+  TELL(math_type, layer->math_type);
+  TELL(input, layer->input);
+  TELL(hidden, layer->hidden);
+  TELL(projected, layer->projected);
+  TELL(layers, layer->layers);
+  TELL(dropout, layer->dropout);
+  TELL(flags, layer->flags);
+  return 0;
+}
+
+/* Before version 8 the input's width came with each question: here it is taken to be the state's. */
+API Status cudnnSetRNNDescriptor_v6(void *handle, Layer *layer, int hidden, int layers, void *dropout,
+                                    int input_mode, int is_bidirectional, int cell, int algorithm, int type) {
+  return cudnnSetRNNDescriptor_v8(layer, algorithm, cell, 2, is_bidirectional, input_mode, type, type, 0, hidden,
+                                  hidden, hidden, layers, dropout, 0);
+}
+
+API Status cudnnGetRNNDescriptor_v6(void *handle, Layer *layer, int *hidden, int *layers, void **dropout,
+                                    int *input_mode, int *is_bidirectional, int *cell, int *algorithm, int *type) {
+  return cudnnGetRNNDescriptor_v8(layer, algorithm, cell, NULL, is_bidirectional, input_mode, type, NULL, NULL,
+                                  NULL, hidden, NULL, layers, dropout, NULL);
+}
+
+#define DESCRIPTOR(kind)                                        \
+  API Status cudnnCreate##kind##Descriptor(void **descriptor) { \
+    static char shared[256];                                    \
+    *descriptor = shared;                                       \
+    return 0;                                                   \
+  }                                                             \
+  SUCCEED(cudnnDestroy##kind##Descriptor)
+
+DESCRIPTOR(Dropout)
+SUCCEED(cudnnSetRNNMatrixMathType)
+SUCCEED(cudnnSetRNNPaddingMode)
+SUCCEED(cudnnSetRNNBiasMode)
+SUCCEED(cudnnSetRNNProjectionLayers)
+SUCCEED(cudnnSetRNNAlgorithmDescriptor)
+SUCCEED(cudnnSetDropoutDescriptor)
+SUCCEED(cudnnRestoreDropoutDescriptor)
+
+API Status cudnnDropoutGetStatesSize(void *handle, size_t *bytes) {
+  *bytes = 256;
+  return 0;
+}
+
+/* Where each single matrix lies matters only to programs that copy them one by one: all are said to be one number
+   at the beginning. */
+static Status one_number(int *type, int *dimensions, int sizes[]) {
+  *type = 0;
+  *dimensions = 3;
+  for (int i = 0; i < 3; i++) sizes[i] = 1;
+  return 0;
+}
+
+API Status cudnnGetTensorNdDescriptor(void *descriptor, int wanted, int *type, int *dimensions, int sizes[],
+                                      int strides[]) {
+  for (int i = 0; i < 3; i++) strides[i] = 1;
+  return one_number(type, dimensions, sizes);
+}
+
+API Status cudnnGetFilterNdDescriptor(void *descriptor, int wanted, int *type, int *format, int *dimensions,
+                                      int sizes[]) {
+  *format = 0;
+  return one_number(type, dimensions, sizes);
+}
+
+/* ---- version 8 and later ---- */
+
+API Status cudnnGetRNNWeightSpaceSize(void *handle, Layer *layer, size_t *bytes) {
+  *bytes = weight_bytes(layer);
+  return 0;
+}
+
+API Status cudnnGetRNNWeightParams(void *handle, Layer *layer, int32_t place, size_t bytes, void *weights,
+                                   int32_t matrix, void *matrix_descriptor, void **matrix_address,
+                                   void *bias_descriptor, void **bias_address) {
+  *matrix_address = *bias_address = weights;
+  return 0;
+}
+
+API Status cudnnGetRNNTempSpaceSizes(void *handle, Layer *layer, int mode, Data *input, size_t *workspace,
+                                     size_t *reserve) {
+  TELL(workspace, 0);
+  TELL(reserve, reserve_bytes(layer, input->steps, input->batch));
+  return 0;
+}
+
+SUCCEED(cudnnRNNForward)
+SUCCEED(cudnnRNNBackwardData_v8)
+SUCCEED(cudnnRNNBackwardWeights_v8)
+
+/* ---- before ---- */
+
+API Status cudnnGetRNNParamsSize(void *handle, Layer *layer, void *input, size_t *bytes, int type) {
+  *bytes = weight_bytes(layer);
+  return 0;
+}
+
+#define ONE_BY_ONE(what)                                                                                            \
+  API Status cudnnGetRNNLinLayer##what##Params(void *handle, Layer *layer, int place, void *input, void *weights_in, \
+                                               void *weights, int matrix, void *descriptor, void **address) {       \
+    *address = weights;                                                                                             \
+    return 0;                                                                                                       \
+  }
+
+ONE_BY_ONE(Matrix)
+ONE_BY_ONE(Bias)
+
+API Status cudnnGetRNNWorkspaceSize(void *handle, Layer *layer, int steps, void *inputs, size_t *bytes) {
+  *bytes = 0;
+  return 0;
+}
+
+API Status cudnnGetRNNTrainingReserveSize(void *handle, Layer *layer, int steps, void *inputs, size_t *bytes) {
+  *bytes = reserve_bytes(layer, steps, 1); /* the batch stands in what is put into tensors' descriptors */
+  return 0;
+}
+
+API Status cudnnGetRNNProjectionLayers(void *handle, Layer *layer, int *projected, int *output) {
+  *projected = layer->projected;
+  *output = 0;
+  return 0;
+}
+
+SUCCEED(cudnnRNNForwardInference)
+SUCCEED(cudnnRNNForwardInferenceEx)
+SUCCEED(cudnnRNNForwardTraining)
+SUCCEED(cudnnRNNForwardTrainingEx)
+SUCCEED(cudnnRNNBackwardData)
+SUCCEED(cudnnRNNBackwardDataEx)
+SUCCEED(cudnnRNNBackwardWeights)
+SUCCEED(cudnnRNNBackwardWeightsEx)
