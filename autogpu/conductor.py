@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from autogpu import claiming, decision, lease, pool, ranks, selection
+from autogpu import claiming, decision, lease, ranks
+from autogpu.arrangement import Arrangement
 from autogpu.devices import driver, inside
 from autogpu.frameworks import tensorflow
 from autogpu.frameworks.model import Grant
@@ -27,9 +28,6 @@ IMPORT_DEADLINE_S = 5.0
 # When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
 CONTEXT_DEADLINE_S = 10.0
 
-# Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
-_NOT_YET = "\0"
-
 
 class Conductor:
     """One process on its way from an import to a GPU: a :class:`autogpu.frameworks.model.Granter`."""
@@ -47,11 +45,8 @@ class Conductor:
         self._resolved = resolved
         self._policy = resolved.policy
         self._environ = environ
-        self._start = pool.start(environ, started_with)
-        self._frame = pool.Frame(None, "nobody")
+        self._arrangement = Arrangement(resolved.policy, environ, started_with)
         self._rank = ranks.local_rank(environ)
-        self._arranged_for: str | None = _NOT_YET
-        self._may_have_gpus = True
         self._inventory: Inventory | None = None
         self._decision: decision.Decision | None = None
         self._lease: Lease | None = None
@@ -73,8 +68,8 @@ class Conductor:
             visible = "chosen"
             self._environ.update(tensorflow.fallback(self._environ, self._policy.growth))
         self._read(IMPORT_DEADLINE_S)
-        self._arrange(visible)
-        if seams.missing and self._may_have_gpus and self._inventory and self._inventory.devices:
+        self._arrangement.make(self._inventory, visible=visible, keeps_order=self._rank is not None)
+        if seams.missing and self._arrangement.may_have_gpus and self._inventory and self._inventory.devices:
             from autogpu import report
 
             self._say(report.missing(seams, self._resolved))
@@ -85,9 +80,8 @@ class Conductor:
             return
         is_fresh = self._probe is not None
         self._read(CONTEXT_DEADLINE_S)
-        if self._environ.get(pool.VISIBLE) != self._arranged_for:
-            self._arrange(self._policy.visible)
-        if self._may_have_gpus and not is_fresh:
+        self._arrangement.hear(self._inventory, keeps_order=self._rank is not None)
+        if self._arrangement.may_have_gpus and not is_fresh:
             self._probe = inside.again(self._environ, self._inventory)
 
     def grant(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Grant:
@@ -97,7 +91,7 @@ class Conductor:
             self._read(CONTEXT_DEADLINE_S)
             question = decision.Question(
                 self._policy,
-                self._frame,
+                self._arrangement.frame,
                 self._inventory,
                 driver.visible_uuids(),
                 gpu_count,
@@ -107,8 +101,9 @@ class Conductor:
                 rank=self._rank,
                 in_use=driver.ordinals_in_use(),
             )
-            script = claiming.script_name(sys.argv)
-            self._decision, self._lease = claiming.settle(question, self._as_started(), script, self._read_afresh)
+            self._decision, self._lease = claiming.settle(
+                question, self._arrangement.as_started(), claiming.script_name(sys.argv), self._read_afresh
+            )
             if self._lease:
                 self._environ[lease.MARKER] = self._lease.marker(self._environ)
             is_left = self._decision.verdict is decision.Verdict.LEAVE
@@ -143,6 +138,8 @@ class Conductor:
         if self._lease and not usage.ordinals:
             self._lease.release()
         self._say(report.outcome(self._decision, usage, self._resolved, self._inventory))
+        if self._arrangement.unheard is not None and self._policy.level != "quiet":
+            self._say(report.unheard(self._arrangement.unheard))
 
     def made_context(self) -> None:
         """Let the lease name the GPUs that the driver says the process has, with what a context really costs."""
@@ -155,20 +152,27 @@ class Conductor:
             if set(claims) != set(held.claims):
                 held.update(claims)
         if is_first:
-            # Now or never: once the script allocates, its own memory and the context's can't be told apart.
-            if held is not None and decision.claimed_size(self._policy).context_bytes:
-                self._calibrate(held)
-            self._report_contexts(uuids)
+            self._weigh_context(uuids)
 
-    def _report_contexts(self, uuids: Sequence[str]) -> None:
+    def _weigh_context(self, uuids: Sequence[str]) -> None:
+        """Correct the claim by what the context takes, and say it where that was asked or breaks a promise.
+
+        Now or never: once the script allocates, its own memory and the context's can't be told apart.
+        """
+        held = self._lease
+        is_estimated = held is not None and decision.claimed_size(self._policy).context_bytes > 0
         is_asked = self._policy.level == "explain"
-        if not self._decision or not self.granted or not (is_asked or self._set_aside):
+        if not (is_estimated or is_asked or self._set_aside) or not self._decision or not self.granted:
             return
         from autogpu import overhead, report
 
-        inventory = self._read_afresh()
-        spent = overhead.of_process(inventory, uuids, os.getpid())
-        self._say(report.contexts(self._decision, self.granted, spent, self._set_aside, is_asked))
+        spent = overhead.of_process(self._read_afresh(), uuids, os.getpid())
+        if held is not None and is_estimated:
+            # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
+            spared = {uuids[ordinal]: max(0, decision.CONTEXT_BYTES - size) for ordinal, size in spent.items()}
+            held.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in held.claims.items()})
+        if is_asked or self._set_aside:
+            self._say(report.contexts(self._decision, self.granted, spent, self._set_aside, is_asked))
 
     def replicated(self, strategy: str, replicas: int) -> None:
         """Say how to get more replicas, where the policy is why there are so few."""
@@ -186,24 +190,6 @@ class Conductor:
             for line in lines:
                 say(line)
 
-    def _calibrate(self, held: Lease) -> None:
-        inventory = self._read_afresh()
-        for device in inventory.devices if inventory else ():
-            mine = [p.memory_used_bytes for p in device.compute_processes or () if p.pid == os.getpid()]
-            if device.uuid in held.claims and mine and mine[0]:
-                # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
-                spared = max(0, decision.CONTEXT_BYTES - mine[0])
-                held.update({**held.claims, device.uuid: max(0, held.claims[device.uuid] - spared)})
-
-    def _as_started(self) -> dict[str, str]:
-        """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in
-        what it was started with, and in what the script has set since.
-        """
-        environ = dict(self._environ)
-        if environ.get(pool.VISIBLE) == self._arranged_for:
-            pool.restore(environ, self._start.value)
-        return environ
-
     def _read_afresh(self) -> Inventory | None:
         return inside.again(self._environ, self._inventory).result(CONTEXT_DEADLINE_S)
 
@@ -212,29 +198,3 @@ class Conductor:
             inventory = self._probe.result(deadline_s)
             if inventory is not None:
                 self._inventory, self._probe = inventory, None
-
-    def _arrange(self, visible: str) -> None:
-        """Write the pool into the environment, idlest first, while CUDA has not read it yet."""
-        self._frame = pool.frame(self._environ, self._start, self._policy.script)
-        inventory = self._inventory
-        # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
-        if self._policy.count == 0 or inventory is None or driver.visible_uuids() is not None:
-            return
-        if self._frame.overridden is not None:
-            pool.restore(self._environ, self._frame.value)
-        members = pool.members(self._frame.value, inventory, self._environ.get(pool.ORDER))
-        self._may_have_gpus = members != ()
-        if members and not any(device.mig_enabled for device in inventory.devices):
-            known = selection.by_uuid(inventory.devices)
-            rules = decision.rules(self._policy, self._frame, os.getpid())
-            plan = pool.plan_environment(
-                selection.rank([known[uuid] for uuid in members], rules),
-                self._frame,
-                count=len(members) if self._policy.count == "all" else self._policy.count,
-                visible=visible,
-                identifier=self._policy.identifier,
-                index_is_certain=not inventory.unreadable,
-                order=members if self._rank else (),
-            )
-            self._environ.update(plan)
-        self._arranged_for = self._environ.get(pool.VISIBLE)

@@ -56,13 +56,21 @@ def outcome(decision: Decision | None, usage: Usage, resolved: Resolved, invento
     else:
         names = " and ".join(f"GPU {device.index} ({shown(device.name)}, {free_memory(device)})" for device in devices)
         message = f"{names}: {decision.why}; memory {usage.memory}; policy: {origins(resolved)}"
-        if len(devices) < len(decision.ranking.candidates):
+        if len(devices) < decision.attainable:
             message += f"; for more GPUs: AUTOGPU_COUNT={len(devices) + 1}"
     if level != "quiet":
         lines.append(message)
     if level == "explain":
         lines += explain(decision.ranking, devices, inventory.unreadable if inventory else ())
     return lines
+
+
+def unheard(value: str) -> list[str]:
+    """That the script's ``CUDA_VISIBLE_DEVICES`` came too late; ``value`` is what it says."""
+    return [
+        f"CUDA_VISIBLE_DEVICES={shown(value)} was set after CUDA had read it and has no effect, as without autogpu; "
+        "set it before TensorFlow lists GPUs"
+    ]
 
 
 def origins(resolved: Resolved) -> str:
@@ -121,9 +129,9 @@ def missing(seams: Seams, resolved: Resolved) -> list[str]:
 def few_replicas(strategy: str, replicas: int, decision: Decision) -> list[str]:
     """How to get more, where a strategy that wants all GPUs has a part of the pool; else nothing."""
     taken, pool = len(decision.ordinals), len(decision.visible)
-    if not taken or taken >= len(decision.ranking.candidates):
+    if not taken or taken >= decision.attainable:
         return []
-    free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)
+    free = min(decision.attainable, sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates))
     return [
         f"{strategy} has {_count(replicas, 'replica')}, on {taken} of {_count(pool, 'GPU')}; "
         f"for more: AUTOGPU_COUNT={max(free, taken + 1)}"

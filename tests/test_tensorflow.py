@@ -121,6 +121,18 @@ def test_a_hard_coded_choice_is_respected(server, python, tmp_path, where, value
     assert len(ran.lines) == len(expected)
 
 
+def test_a_choice_that_comes_after_cuda_has_read_it_is_named_as_such(server, python, tmp_path):
+    late = "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\n"
+    ran = run(server, python, tmp_path, script(LISTING, late, WORK))
+    assert ran.contexts == [3]
+    chosen, unheard = ran.lines
+    assert "the idlest of 4;" in chosen
+    assert unheard == (
+        "autogpu: CUDA_VISIBLE_DEVICES=1 was set after CUDA had read it and has no effect, as without autogpu; "
+        "set it before TensorFlow lists GPUs"
+    )
+
+
 @pytest.mark.parametrize("where", [BEFORE, AFTER], ids=["before-the-import", "after-the-import"])
 def test_a_hard_coded_choice_can_be_overridden(server, python, tmp_path, where):
     ran = run(server, python, tmp_path, where.format("2"), AUTOGPU_SCRIPT="override")

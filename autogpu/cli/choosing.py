@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from autogpu.policy import Resolved
 
-# Without persistence mode NVML's start takes seconds.
-DEADLINE_S = 15.0
-
 # sysexits.h: nothing is wrong, only not now.
 EXIT_LATER = 75
 
@@ -66,15 +63,11 @@ def read() -> Inventory:
     Raises:
         AutoGpuError: There are none, or the driver does not tell.
     """
-    reading = probe.start(os.environ)
-    inventory = reading.result(DEADLINE_S)
-    if inventory is None:
-        reading.close()
-        raise AutoGpuError("the NVIDIA driver has not answered", remedy="does `nvidia-smi` answer?")
+    inventory = probe.finish(probe.start(os.environ))
     if inventory.is_driverless:
         raise AutoGpuError("no NVIDIA driver on this machine", remedy="start the program without autogpu")
     if inventory.failure:
-        raise AutoGpuError(shown(inventory.failure), remedy="`nvidia-smi` should say the same")
+        raise AutoGpuError(shown(inventory.failure), remedy="see what `nvidia-smi` says")
     return inventory
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from autogpu import lease, overview, policy, ranks
 from autogpu.devices import probe
-from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen
 from autogpu.stderr import shown
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from autogpu.lease import Folder, Holder, Waiter
     from autogpu.overview import Overview
     from autogpu.policy import Resolved
-
-# Without persistence mode NVML's start takes seconds.
-DEADLINE_S = 15.0
 
 
 @frozen
@@ -74,12 +70,8 @@ def look(environ: Mapping[str, str]) -> Seen:
     reading = probe.start(environ)
     resolved = resolve(environ)
     found = host(environ)
-    inventory = reading.result(DEADLINE_S)
-    if inventory is None:
-        reading.close()
-        inventory = Inventory(failure=f"the NVIDIA driver has not answered for {DEADLINE_S:.0f} s")
     seen = overview.overview(
-        inventory,
+        probe.finish(reading),
         found.holders,
         found.pids_here,
         found.waiters,

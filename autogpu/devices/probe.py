@@ -27,6 +27,9 @@ if TYPE_CHECKING:
             """Nobody wants the reading any more. Leaves no process behind for a script's ``os.wait`` to find."""
 
 
+# Without persistence mode NVML's start takes seconds.
+_PATIENCE_S = 15.0
+
 # A process that has said all it had to say ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
@@ -38,6 +41,17 @@ def start(environ: Mapping[str, str]) -> Probe:
     from autogpu.devices import inside
 
     return inside.ThreadProbe()
+
+
+def finish(reading: Probe) -> Inventory:
+    """What was read, for somebody who waits for nothing else; a driver that does not answer is one more failure."""
+    from autogpu.devices.model import Inventory
+
+    inventory = reading.result(_PATIENCE_S)
+    if inventory is None:
+        reading.close()
+        inventory = Inventory(failure=f"the NVIDIA driver has not answered for {_PATIENCE_S:.0f} s")
+    return inventory
 
 
 def _is_python(executable: str | None) -> bool:

@@ -132,10 +132,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     python = this_interpreter()
     progress("starting a fresh Python")
     start = fresh_start(python.executable, environ)
-    inventory = reading.result(_DRIVER_DEADLINE_S)
-    if inventory is None:
-        reading.close()
-        inventory = Inventory(failure=f"the NVIDIA driver has not answered for {_DRIVER_DEADLINE_S:.0f} s")
+    inventory = probe.finish(reading)
     progress("asking CUDA")
     cuda = _cuda(python.executable, environ)
     progress("importing TensorFlow")
