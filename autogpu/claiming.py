@@ -10,7 +10,7 @@ from autogpu import lease
 from autogpu.decision import Decision, Verdict, claimed_size, decide
 from autogpu.errors import NoEligibleDevice
 from autogpu.frozen import replace
-from autogpu.selection import Claim
+from autogpu.selection import Cause, Claim
 from autogpu.stderr import say, shown
 
 TYPE_CHECKING = False
@@ -122,7 +122,7 @@ class _Contender:
     def _wait(self) -> Lease:
         policy = self._question.policy
         names = [candidate.device.uuid for candidate in self._decision.ranking.candidates]
-        names += [r.device.uuid for r in self._decision.ranking.rejected if not r.by_policy]
+        names += [r.device.uuid for r in self._decision.ranking.rejected if r.cause is Cause.USE]
         devices = self._question.inventory.devices if self._question.inventory else ()
         size = claimed_size(policy)
         sizes = [size.on(device) for device in devices if device.uuid in names]
@@ -211,7 +211,8 @@ def _as_member(question: Question, parent: Holder) -> Decision | None:
     if alone.verdict is Verdict.LEAVE or not ordinals:
         return None
     why = f"shared with the process that started this one, {shown(parent.script)} (pid {parent.pid})"
-    return replace(alone, verdict=Verdict.TAKE, why=why, ordinals=ordinals, claims=dict(parent.claims), caps={})
+    claims = dict(parent.claims)
+    return replace(alone, verdict=Verdict.TAKE, why=why, ordinals=ordinals, claims=claims, caps={}, attainable=0)
 
 
 def _refusal(decision: Decision) -> NoEligibleDevice:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import sys
 from types import MappingProxyType
 
 from autogpu.frozen import frozen, replace
-from autogpu.selection import Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, room_bytes, tier
+from autogpu.selection import Cause, Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, room_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Decision:
         caps: By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
+        attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
     """
 
     verdict: Verdict
@@ -89,6 +91,14 @@ class Decision:
     caps: Mapping[int, int] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
+    attainable: int = 0
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The GPUs named by ``ordinals``, idlest first."""
+        place = {candidate.device.uuid: place for place, candidate in enumerate(self.ranking.candidates)}
+        named = (self.visible[ordinal] for ordinal in self.ordinals)
+        return tuple(sorted((d for d in named if d), key=lambda device: place.get(device.uuid, len(place))))
 
 
 def rules(policy: Policy, frame: Frame, own_pid: int | None) -> SelectionRules:
@@ -116,6 +126,7 @@ def claimed_size(policy: Policy) -> Size:
             None if size is None else size * policy.virtual_gpus,
             None if percent is None else percent * policy.virtual_gpus,
             context_bytes,
+            is_limit=True,
         )
     return Size()
 
@@ -153,19 +164,21 @@ def decide(
     if question.rank is not None:
         return _decide_for_rank(question, question.rank, ranking, visible, leases)
     wanted = len(ranking.candidates) if policy.count == "all" else policy.count
-    allowed = wanted if not policy.per_user else min(wanted, policy.per_user - _held_by(question.own_uid, leases))
+    held_by_me = _held_by(question.own_uid, leases) if policy.per_user else 0
+    allowed = min(wanted, policy.per_user - held_by_me) if policy.per_user else wanted
     as_seen = [_as_busy_if_awaited(c, question, is_awaited) for c in ranking.candidates]
     held = {uuids[ordinal] for ordinal in question.in_use}
     # What another library has begun on a GPU stays with it, rather than spreading the process over two.
     in_order = sorted(as_seen, key=lambda c: (c.device.uuid not in held, c.tier))
     usable = [c for c in in_order if _may_take(c, question)]
     taken = usable[: max(allowed, 0)]
-    # More than these nobody can wait for: what exists, and what one person may ever have.
-    existing = len(ranking.candidates) + sum(not rejection.by_policy for rejection in ranking.rejected)
-    could_have = min(wanted, existing, policy.per_user or wanted)
+    # More than these nobody can wait for: what will do, and what one person may ever have.
+    causes = [rejection.cause for rejection in ranking.rejected]
+    could_have = min(wanted, len(ranking.candidates) + causes.count(Cause.USE), policy.per_user or wanted)
     if not taken or (policy.busy == "wait" and len(taken) < could_have):
         verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
-        if all(rejection.by_policy for rejection in ranking.rejected) and not ranking.candidates:
+        is_hopeless = not ranking.candidates and Cause.USE not in causes
+        if is_hopeless and (policy.busy == "wait" or Cause.DEVICE not in causes):
             verdict = Verdict.CPU
         why = _why_none(replace(ranking, candidates=tuple(as_seen)), allowed, policy.per_user)
         return Decision(verdict, why, ranking=ranking, visible=visible)
@@ -192,6 +205,7 @@ def decide(
         caps=_caps(policy, {ordinal[candidate.device.uuid]: candidate.device for candidate in taken}, guests),
         ranking=ranking,
         visible=visible,
+        attainable=min(len(usable), policy.per_user - held_by_me) if policy.per_user else len(usable),
     )
 
 
@@ -204,7 +218,7 @@ def _decide_for_rank(
 ) -> Decision:
     """Rank r takes slice r of the pool in its own order, whatever else runs there: ranks never steal and never wait."""
     policy = question.policy
-    hidden = {rejection.device.uuid for rejection in ranking.rejected if rejection.by_policy}
+    hidden = {rejection.device.uuid for rejection in ranking.rejected if rejection.cause is Cause.POLICY}
     usable = [(ordinal, device) for ordinal, device in enumerate(visible) if device and device.uuid not in hidden]
     if not usable:
         return Decision(Verdict.CPU, _why_none(ranking, 1, 0), ranking=ranking, visible=visible)
@@ -218,7 +232,7 @@ def _decide_for_rank(
     shares = {}
     if sharers > 1:
         why += f", {sharers} ranks share each GPU"
-        shares = {ordinal: _rest(size.on(device)) for ordinal, device in mine}
+        shares = {ordinal: _rest(_at_most_all(size, device)) for ordinal, device in mine}
     return Decision(
         Verdict.TAKE,
         why,
@@ -227,6 +241,7 @@ def _decide_for_rank(
         caps=_caps(policy, dict(mine), shares),
         ranking=ranking,
         visible=visible,
+        attainable=len(positions),
     )
 
 
@@ -338,6 +353,10 @@ def _what_is_left(device: Device, size: Size, leases: Mapping[str, Sequence[Clai
     return max(0, min(size.on(device), (device.memory_total_bytes or 1) - promised))
 
 
+def _at_most_all(size: Size, device: Device) -> int:
+    return min(size.on(device), device.memory_total_bytes or sys.maxsize)
+
+
 def _why(ranking: Ranking, taken: Sequence[Candidate], frame: Frame, held: Collection[str]) -> str:
     total = len(ranking.candidates) + len(ranking.rejected)
     among = {
@@ -367,7 +386,9 @@ def _why_none(ranking: Ranking, allowed: int, per_user: int) -> str:
         return f"you hold as many GPUs as limits.per_user allows, {per_user}"
     reasons = [f"GPU {c.device.index}: {c.why}" for c in ranking.candidates]
     reasons += [f"GPU {r.device.index}: {r.why}" for r in ranking.rejected]
-    return "no GPU is free (" + "; ".join(reasons) + ")"
+    causes = {rejection.cause for rejection in ranking.rejected}
+    head = "no GPU is free" if ranking.candidates or Cause.USE in causes or not causes else "no GPU will do"
+    return f"{head} ({'; '.join(reasons)})"
 
 
 def _regret(taken: Sequence[Device], question: Question, leases: Mapping[str, Sequence[Claim]]) -> str:

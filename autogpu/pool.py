@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from autogpu.frozen import frozen
+from autogpu.selection import Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def plan_environment(
         listed = listed[:count]
     else:
         # A GPU that can't be taken now stays addressable: without us the script would see it, too.
-        listed += [rejection.device for rejection in ranking.rejected if not rejection.by_policy]
+        listed += [rejection.device for rejection in ranking.rejected if rejection.cause is not Cause.POLICY]
     if order:
         listed.sort(key=lambda device: order.index(device.uuid))
     plan = {}
@@ -181,7 +182,7 @@ def plan_environment(
         plan = {VISIBLE: ",".join(str(device.index) for device in listed), ORDER: "PCI_BUS_ID"}
     elif listed:
         plan = {VISIBLE: ",".join(device.uuid for device in listed)}
-    elif any(rejection.by_policy for rejection in ranking.rejected):
+    elif any(rejection.cause is Cause.POLICY for rejection in ranking.rejected):
         plan = {VISIBLE: "-1"}
     if plan:
         plan[WRITTEN] = plan[VISIBLE]

@@ -58,11 +58,13 @@ class Size:
         bytes: As such.
         percent: Of the GPU's memory.
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
+        is_limit: The job goes on with less, so that a smaller GPU will do as well.
     """
 
     bytes: int | None = None
     percent: float | None = None
     context_bytes: int = 0
+    is_limit: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -70,7 +72,7 @@ class Size:
         return self.bytes is None and self.percent is None
 
     def on(self, device: Device) -> int:
-        """In bytes, never more than the GPU has; 1 where its memory is unknown and all of it is meant."""
+        """In bytes, of a limit never more than the GPU has; 1 where its memory is unknown and all of it is meant."""
         total = device.memory_total_bytes
         if self.bytes is not None:
             wanted = self.bytes + self.context_bytes
@@ -78,7 +80,7 @@ class Size:
             wanted = int(total * self.percent / 100) + self.context_bytes
         else:
             wanted = total or 1
-        return wanted if total is None else min(wanted, total)
+        return min(wanted, total) if self.is_limit and total is not None else wanted
 
 
 @frozen
@@ -118,13 +120,21 @@ class Candidate:
     is_guest: bool = False
 
 
+class Cause(enum.Enum):
+    """What stands against a GPU."""
+
+    POLICY = "the policy leaves it out"
+    DEVICE = "it will not do for this job, whoever else is on it"
+    USE = "others are on it now"
+
+
 @frozen
 class Rejection:
-    """A GPU that may not be taken; ``by_policy`` if the policy says so, else the GPU's own state does."""
+    """A GPU that may not be taken, with the reason in words."""
 
     device: Device
     why: str
-    by_policy: bool
+    cause: Cause
 
 
 @frozen
@@ -176,21 +186,33 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -
 def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ()) -> Rejection | None:
     """The first reason against ``device``, or ``None``."""
     if rules.devices and not matches(device, rules.devices):
-        return Rejection(device, "not among select.devices", by_policy=True)
+        return Rejection(device, "not among select.devices", Cause.POLICY)
     if matches(device, rules.exclude):
-        return Rejection(device, "excluded by select.exclude", by_policy=True)
+        return Rejection(device, "excluded by select.exclude", Cause.POLICY)
     if device.mig_enabled:
-        return Rejection(device, "split into MIG instances", by_policy=False)
+        return Rejection(device, "split into MIG instances", Cause.DEVICE)
     if device.compute_mode == "prohibited":
-        return Rejection(device, "its compute mode is PROHIBITED", by_policy=False)
+        return Rejection(device, "its compute mode is PROHIBITED", Cause.DEVICE)
     if device.compute_mode in ("exclusive_process", "exclusive_thread") and (claims or _others(device, rules.own_pid)):
-        return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", by_policy=False)
+        return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.USE)
+    return None if rules.size.is_whole else _too_full(device, rules, claims)
+
+
+def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Rejection | None:
+    wanted, total = rules.size.on(device), device.memory_total_bytes
     room = room_bytes(device, rules.own_pid, claims)
-    if not rules.size.is_whole and room is not None and room < rules.size.on(device):
-        wanted_gib, room_gib = rules.size.on(device) / GIB, max(room, 0) / GIB
-        why = f"{wanted_gib:.1f} GiB do not fit, {room_gib:.1f} GiB are neither used nor claimed"
-        return Rejection(device, why, by_policy=False)
-    return None
+    if room is None or total is None or wanted <= room:
+        return None
+    if rules.size.is_limit and tier(device, rules.own_pid, claims) is Tier.FREE:
+        return None  # what a desktop or the driver keeps does not send a job to the CPU that goes on with less
+    if wanted > total:
+        return Rejection(device, f"{_gib(wanted)} do not fit, it has {_gib(total)}", Cause.DEVICE)
+    why = f"{_gib(wanted)} do not fit, {_gib(max(room, 0))} are neither used nor claimed"
+    return Rejection(device, why, Cause.USE)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.1f} GiB"
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:

@@ -91,7 +91,7 @@ def test_the_users_list_wins_over_exclude_unless_that_is_locked():
 
 def test_a_policy_that_excludes_every_gpu_means_cpu():
     decision = decided(gpu(0), policy=Policy(exclude=("0",)))
-    assert (decision.verdict, decision.why) == (Verdict.CPU, "no GPU is free (GPU 0: excluded by select.exclude)")
+    assert (decision.verdict, decision.why) == (Verdict.CPU, "no GPU will do (GPU 0: excluded by select.exclude)")
 
 
 def test_gpus_that_cannot_be_taken_mean_cpu():
@@ -151,6 +151,25 @@ def test_when_every_gpu_is_claimed(busy, verdict):
     assert decision.verdict is verdict
     if verdict is not Verdict.TAKE:
         assert decision.why == "no GPU is free (GPU 0: claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free)"
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict"),
+    [("share", Verdict.CPU), ("wait", Verdict.CPU), ("cpu", Verdict.CPU), ("error", Verdict.REFUSE)],
+)
+def test_nobody_waits_for_a_gpu_that_can_never_hold_the_need(busy, verdict):
+    decision = decided(gpu(0), policy=Policy(busy=busy, need_bytes=30 * GIB))
+    assert (decision.verdict, decision.why) == (
+        verdict,
+        "no GPU will do (GPU 0: 30.0 GiB do not fit, it has 24.0 GiB)",
+    )
+
+
+def test_a_gpu_that_is_too_small_is_not_waited_for_beside_one_that_is_not():
+    small, large = gpu(0, total_gib=8), gpu(1)
+    policy = Policy(busy="wait", need_bytes=12 * GIB, count=2)
+    assert decided(small, large, policy=policy).ordinals == (1,)
+    assert decided(small, large, policy=policy, leases=taken_by((1, claim(24)))).verdict is Verdict.WAIT
 
 
 @pytest.mark.parametrize("busy", ["share", "share-own", "wait", "cpu", "error"])
@@ -309,3 +328,23 @@ def test_ranks_never_wait():
     leases = taken_by((0, claim(24)))
     decision = decided(gpu(0), policy=Policy(busy="wait"), rank=LocalRank(0, 2, "MPICH"), leases=leases)
     assert (decision.verdict, decision.claims) == (Verdict.TAKE, {gpu(0).uuid: 0})
+
+
+def test_more_gpus_are_attainable_while_the_rule_of_the_house_allows_them():
+    two_free = [gpu(0), gpu(1), gpu(2, total_gib=8)]
+    assert decided(*two_free).attainable == 3
+    assert decided(*two_free, policy=Policy(need_bytes=12 * GIB)).attainable == 2
+    mine = taken_by((0, claim(24, uid=ME)))
+    assert decided(*two_free, policy=Policy(per_user=2), leases=mine).attainable == 1
+
+
+def test_the_gpus_are_named_idlest_first():
+    decision = decided(gpu(0, used_gib=0.9), gpu(1), policy=Policy(count=2))
+    assert decision.ordinals == (0, 1)
+    assert [device.index for device in decision.devices] == [1, 0]
+
+
+def test_a_rank_attains_what_its_slice_has():
+    devices = [gpu(index) for index in range(4)]
+    assert decided(*devices, rank=LocalRank(0, 2, "MPICH")).attainable == 2
+    assert decided(*devices, rank=LocalRank(0, 4, "MPICH")).attainable == 1

@@ -6,6 +6,7 @@ import pytest
 
 from autogpu.selection import (
     GIB,
+    Cause,
     Claim,
     Rejection,
     SelectionRules,
@@ -82,23 +83,23 @@ def test_own_memory_does_not_make_a_gpu_busy():
 
 
 @pytest.mark.parametrize(
-    ("device", "rules", "why", "by_policy"),
+    ("device", "rules", "why", "cause"),
     [
-        (gpu(3), SelectionRules(devices=("0-2",)), "not among select.devices", True),
-        (gpu(3), SelectionRules(exclude=("3",)), "excluded by select.exclude", True),
-        (gpu(mig_enabled=True), ANYTHING, "split into MIG instances", False),
-        (gpu(compute_mode="prohibited"), ANYTHING, "its compute mode is PROHIBITED", False),
+        (gpu(3), SelectionRules(devices=("0-2",)), "not among select.devices", Cause.POLICY),
+        (gpu(3), SelectionRules(exclude=("3",)), "excluded by select.exclude", Cause.POLICY),
+        (gpu(mig_enabled=True), ANYTHING, "split into MIG instances", Cause.DEVICE),
+        (gpu(compute_mode="prohibited"), ANYTHING, "its compute mode is PROHIBITED", Cause.DEVICE),
         (
             gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1),
             ANYTHING,
             "its compute mode is EXCLUSIVE and a process has it",
-            False,
+            Cause.USE,
         ),
     ],
     ids=["not-listed", "excluded", "mig", "prohibited", "exclusive-and-taken"],
 )
-def test_rejected_with_the_reason(device, rules, why, by_policy):
-    assert rank([device], rules).rejected == (Rejection(device, why, by_policy),)
+def test_rejected_with_the_reason(device, rules, why, cause):
+    assert rank([device], rules).rejected == (Rejection(device, why, cause),)
 
 
 def test_an_exclusive_gpu_without_a_process_may_be_taken():
@@ -201,14 +202,36 @@ def test_a_job_of_unknown_size_is_a_guest_beside_others_and_is_promised_nothing(
     [
         (Size(), 24),
         (Size(bytes=6 * GIB), 6),
-        (Size(bytes=60 * GIB), 24),
+        (Size(bytes=60 * GIB), 60),
+        (Size(bytes=60 * GIB, is_limit=True), 24),
         (Size(percent=50), 12),
         (Size(percent=50, context_bytes=GIB), 13),
+        (Size(percent=100, context_bytes=GIB, is_limit=True), 24),
         (Size(bytes=8 * GIB, context_bytes=GIB), 9),
     ],
 )
-def test_a_size_in_bytes_is_never_more_than_the_gpu(size, expected_gib):
+def test_a_size_in_bytes_and_only_a_limit_stops_at_all_of_the_gpu(size, expected_gib):
     assert size.on(gpu()) == expected_gib * GIB
+
+
+def test_a_need_above_what_the_gpu_has_never_fits():
+    (rejection,) = rank([gpu()], SelectionRules(size=Size(bytes=30 * GIB))).rejected
+    assert (rejection.why, rejection.cause) == ("30.0 GiB do not fit, it has 24.0 GiB", Cause.DEVICE)
+
+
+@pytest.mark.parametrize("size", [Size(bytes=30 * GIB, is_limit=True), Size(percent=100, is_limit=True)])
+def test_a_limit_of_all_takes_a_free_gpu_though_a_desktop_keeps_some(size):
+    (candidate,) = rank([gpu(used_gib=0.5)], SelectionRules(size=size)).candidates
+    assert candidate.claim_bytes == 24 * GIB
+
+
+def test_a_limit_does_not_fit_beside_a_claim_on_the_rest():
+    rules = SelectionRules(size=Size(bytes=30 * GIB, is_limit=True))
+    (rejection,) = rank([gpu()], rules, {gpu().uuid: [claim(1)]}).rejected
+    assert (rejection.why, rejection.cause) == (
+        "24.0 GiB do not fit, 23.0 GiB are neither used nor claimed",
+        Cause.USE,
+    )
 
 
 def test_an_exclusive_gpu_that_is_claimed_is_taken():

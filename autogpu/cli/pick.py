@@ -55,15 +55,14 @@ def pick(flags: Mapping[str, str], form: str, explain: bool) -> int:
         say(f"picking without regard to the claims of other jobs: {host.problem}")
     leases = leases_of(host.holders, host.pids_here, inventory, time.time())
     decision = decide(question, leases, awaited_by([waiter for waiter in host.waiters if not waiter.is_passed_over]))
-    taken = [candidate.device for candidate in decision.ranking.candidates if candidate.device.uuid in decision.claims]
     if decision.verdict is Verdict.TAKE:
-        click.echo(_written(taken, form))
-        names = " and ".join(f"GPU {device.index}" for device in taken)
+        click.echo(_written(decision.devices, form))
+        names = " and ".join(f"GPU {device.index}" for device in decision.devices)
         say(f"{names} picked, not held: {shown(decision.why)}")
     else:
         say(f"no GPU: {shown(decision.why)}")
     if explain:
-        for line in report.explain(decision.ranking, taken, inventory.unreadable, "picked"):
+        for line in report.explain(decision.ranking, decision.devices, inventory.unreadable, "picked"):
             say(shown(line))
     if decision.verdict in (Verdict.WAIT, Verdict.REFUSE):
         return choosing.EXIT_LATER

@@ -91,10 +91,9 @@ def _held(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str])
     # Of a parent's job: its GPUs are this command's as well, and stay the parent's.
     script = claiming.script_name(command)
     decision, held = claiming.settle(question, environ, script, choosing.read)
-    taken = [device for device in (decision.visible[o] for o in decision.ordinals) if device]
     if decision.verdict is Verdict.TAKE:
-        environ[pool.VISIBLE] = ",".join(device.uuid for device in taken)
-        names = " and ".join(f"GPU {device.index}" for device in taken)
+        environ[pool.VISIBLE] = ",".join(device.uuid for device in decision.devices)
+        names = " and ".join(f"GPU {device.index}" for device in decision.devices)
         if resolved.policy.level != "quiet":
             say(f"{names} for {shown(script)}: {shown(decision.why)}")
     elif decision.verdict is Verdict.CPU:

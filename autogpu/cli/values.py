@@ -108,7 +108,7 @@ def _outlook(view: Overview) -> dict[str, object]:
             for candidate in outlook.ranking.candidates
         ],
         "rejected": [
-            {"uuid": rejection.device.uuid, "why": rejection.why, "by_policy": rejection.by_policy}
+            {"uuid": rejection.device.uuid, "why": rejection.why, "cause": rejection.cause.name.lower()}
             for rejection in outlook.ranking.rejected
         ],
     }

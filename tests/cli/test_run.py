@@ -154,9 +154,9 @@ def test_ctrl_c_comes_once(server, options):
     assert os.WIFEXITED(status)
 
 
-def test_held_gpus_are_the_only_ones_that_the_command_sees(server):
+def test_held_gpus_are_the_only_ones_that_the_command_sees_idlest_first(server):
     done = autogpu(server, "run", "--hold", "--count", "2", "--", sys.executable, "-c", SHOW)
-    assert done.stdout == f"{server.gpus[1].uuid},{server.gpus[2].uuid} v1\n"
+    assert done.stdout == f"{server.gpus[2].uuid},{server.gpus[1].uuid} v1\n"
 
 
 def test_held_gpus_are_free_again_when_the_command_ends(server):
