@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from autogpu.cli.screen import folded
 from demo.screen import show
 from tests import environments
 from tests.gpusim import Gpu, Server
@@ -91,6 +92,17 @@ else:
                    on_wait=stand_in_line)
 """
 
+# `autogpu status` on a terminal, before its lines are folded: the pids and people of the picture are put in first,
+# or where a line is folded would depend on those of whoever draws it.
+STATUS = """
+import os, sys
+from rich.console import Console
+from autogpu.cli import reading, status
+console = Console(force_terminal=True, color_system="standard", highlight=False)
+for line in status.lines(reading.look(os.environ), int(sys.argv[1]), has_blocks=True):
+    console.print(line, soft_wrap=True)
+"""
+
 
 def main(names: list[str]) -> int:
     """Draw the pictures of these names; all, if there are none."""
@@ -126,12 +138,7 @@ def draw_status(folder: Path, path: Path) -> None:
                 raise SystemExit(f"the picture's process {job.script or 'of ' + job.who} did not start")
             pids[process.pid] = job
             started.append(process)
-        # As on a terminal that is COLUMNS wide.
-        done = server.run(
-            [sys.executable, "-m", "autogpu", "status"],
-            environ={**environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
-            cwd=folder,
-        )
+        done = server.run([sys.executable, "-c", STATUS, str(COLUMNS)], environ=environ, cwd=folder)
         for process in started:
             process.kill()
     if done.returncode or done.stderr:
@@ -213,7 +220,8 @@ def _save(command: str, lines: list[Text], path: Path, columns: int = COLUMNS) -
         console = Console(record=True, width=columns, file=nowhere, force_terminal=True, color_system="truecolor")
         console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
         for line in lines:
-            console.print(line, overflow="fold")
+            for piece in folded(line, columns):
+                console.print(piece, soft_wrap=True)
         # A fixed id: the same screen is the same file.
         console.save_svg(str(path), title=command, theme=MONOKAI, unique_id=f"autogpu-{path.stem}")
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu import policy
+from autogpu.cli.main import VerbGroup
+from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, reference
 from autogpu.policy.model import DEFAULT
 from autogpu.stderr import shown
@@ -27,7 +29,9 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group(
+    cls=VerbGroup,
     invoke_without_command=True,
+    subcommand_metavar="[VERB] [ARGS]...",
     epilog="""\b
 Examples:
   autogpu config
@@ -50,11 +54,8 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
         console = Console(highlight=False)
-        for line in _lines(resolved, changed):
-            if console.is_terminal:
-                console.print(line, soft_wrap=True)
-            else:
-                click.echo(line.plain)
+        for line, indent in _lines(resolved, changed):
+            show(console, line, indent)
     return 1 if resolved.problems else 0
 
 
@@ -90,26 +91,26 @@ def schema() -> None:
     click.echo(reference.schema(), nl=False)
 
 
-def _lines(resolved: Resolved, changed: bool) -> Iterator[Text]:
+def _lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
     settings = [s for s in resolved.settings.values() if not changed or s.origin.layer != DEFAULT]
     widths = [max((len(text) for text in texts), default=0) for texts in zip(*((s.key, s.text) for s in settings))]
     for setting in settings:
         is_said = setting.origin.layer != DEFAULT
         line = Text(f"{setting.key:{widths[0]}}  ", style="bold" if is_said else "")
         line.append(f"{setting.text:{widths[1]}}  ")
-        line.append(str(setting.origin), style="green" if is_said else "dim")
+        line.append(str(setting.origin), style=GOOD if is_said else "")
         over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
         if over:
-            line.append(f", over {', '.join(over)}", style="dim")
+            line.append(f", over {', '.join(over)}")
         if setting.key in resolved.policy.locked:
-            line.append(", locked by the system file", style="yellow")
-        yield line
+            line.append(", locked by the system file", style="bold")
+        yield line, sum(widths) + 4
     if not settings:
-        yield Text("Nobody has set anything: the defaults hold.")
+        yield Text("Nobody has set anything: the defaults hold."), None
     if resolved.problems:
-        yield Text()
+        yield Text(), None
     for problem in resolved.problems:
-        yield Text(str(problem), style="yellow")
+        yield Text(str(problem), style=BAD), None
 
 
 def _overridden(setting: Setting) -> Iterator[Setting]:

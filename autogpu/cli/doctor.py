@@ -11,16 +11,18 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu import doctor as examination
+from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.doctor import Finding, State
 
 VERSION = 1
+_COLUMN = 20
 
-_MARKS = {State.PASSED: ("ok", "green"), State.FAILED: ("FAILED", "bold red"), State.NOT_APPLICABLE: ("-", "dim")}
+_MARKS = {State.PASSED: ("ok", GOOD), State.FAILED: ("FAILED", f"bold {BAD}"), State.NOT_APPLICABLE: ("-", "dim")}
 
 
 @click.command(
-    epilog="""\b
-Exit status: 0 if nothing failed, else 1.
+    epilog="""Exit status: 0 if nothing failed, else 1.
+
 \b
 Examples:
   autogpu doctor
@@ -50,15 +52,11 @@ def doctor(as_json: bool) -> int:
 
 def _print(console: Console, finding: Finding) -> None:
     mark, style = _MARKS[finding.state]
-    line = Text(f"{mark:7}", style=style)
-    line.append(f"{finding.name:12} ", style="bold")
-    line.append(finding.what, style="default")
-    remedy = Text(f"{'':20}{finding.remedy}", style="yellow") if finding.remedy else None
-    for text in filter(None, (line, remedy)):
-        if console.is_terminal:
-            console.print(text, soft_wrap=True)
-        else:
-            click.echo(text.plain)
+    quiet = "dim" if finding.state is State.NOT_APPLICABLE else ""
+    show(console, Text.assemble((f"{mark:7}", style), (f"{finding.name:13}", "bold"), (finding.what, quiet)), _COLUMN)
+    if finding.remedy:
+        # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
+        console.print(Text(f"{'':{_COLUMN}}{finding.remedy}", style="bold"), soft_wrap=True)
 
 
 def _progress(doing: str) -> None:

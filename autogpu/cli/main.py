@@ -32,7 +32,22 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class LazyGroup(click.Group):
+class VerbGroup(click.Group):
+    """A group that names the nearest verb where there is none of that name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that ``args`` begins with."""
+        verbs = self.list_commands(ctx)
+        if args and args[0] not in verbs and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], verbs, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(verbs)}"
+            raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(VerbGroup):
     """A group whose commands are imported by name, from :data:`VERBS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -47,16 +62,6 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), function)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest verb where there is none of that name."""
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
-            raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs from the table, importing none of them."""
         with formatter.section("Verbs"):
@@ -66,6 +71,7 @@ class LazyGroup(click.Group):
 @click.command(
     cls=LazyGroup,
     invoke_without_command=True,
+    subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:

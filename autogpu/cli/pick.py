@@ -23,8 +23,8 @@ FORMATS = ("export", "uuid", "index", "docker")
 
 
 @click.command(
-    epilog="""\b
-Exit status: 0 if there is one, 1 if none may be used, 75 if none is free now and the policy would wait.
+    epilog="""Exit status: 0 if there is one, 1 if none may be used, 75 if none is free now and the policy would wait.
+
 \b
 Examples:
   eval "$(autogpu pick --count 2)"
@@ -60,7 +60,7 @@ def pick(flags: Mapping[str, str], form: str, explain: bool) -> int:
         names = " and ".join(f"GPU {device.index}" for device in decision.devices)
         say(f"{names} picked, not held: {shown(decision.why)}")
     else:
-        say(f"no GPU: {shown(decision.why)}")
+        say(shown(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}"))
     if explain:
         for line in report.explain(decision.ranking, decision.devices, inventory.unreadable, "picked"):
             say(shown(line))

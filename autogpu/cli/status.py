@@ -13,26 +13,43 @@ from rich.text import Text
 
 from autogpu import report
 from autogpu.cli import reading
+from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded, show
 from autogpu.cli.values import as_values
 from autogpu.decision import Verdict
+from autogpu.frozen import frozen
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.selection import GIB, Tier
 from autogpu.stderr import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator
+    from typing import Iterator, Sequence
 
     from autogpu.cli.reading import Seen
     from autogpu.overview import Gpu, Job, Overview
 
-# On one GPU, before the rest becomes a number: two hundred processes on sixteen GPUs stay one screen or two.
-_MOST_JOBS = 8
-_MOST_STRANGERS = 4
-_MOST_REASONS = 8
-
-_STYLES = {Tier.FREE: "green", Tier.FORGOTTEN: "yellow", Tier.BUSY: "red"}
+_STYLES = {Tier.FREE: GOOD, Tier.FORGOTTEN: STANDS_OUT, Tier.BUSY: BAD}
 _STATES = {Tier.FREE: "free", Tier.FORGOTTEN: "forgotten", Tier.BUSY: "busy"}
+
+# What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
+_PIPE_WIDTH = 120
+
+
+@frozen
+class Most:
+    """How much is said before the rest becomes a number; on each GPU, of those who could be taken."""
+
+    jobs: int
+    strangers: int
+    reasons: int
+
+
+FULL = Most(jobs=8, strangers=4, reasons=8)
+# Two hundred processes on sixteen GPUs stay a screen or two.
+CROWDED = Most(jobs=8, strangers=1, reasons=8)
+MANY_GPUS = 9
+# For a screen that does not scroll, the first that fits.
+WATCHED = (FULL, CROWDED, Most(8, 1, 0), Most(1, 0, 0), Most(0, 0, 0))
 
 
 @click.command(
@@ -59,64 +76,83 @@ def status(watch: bool, interval: float, as_json: bool) -> int:
     else:
         console = Console(highlight=False)
         for line in lines(seen, _width(console), _has_blocks(console)):
-            _print(console, line)
+            show(console, line)
     return 1 if seen.overview.inventory.failure and not seen.overview.inventory.is_driverless else 0
 
 
-def lines(seen: Seen, width: int, has_blocks: bool) -> Iterator[Text]:
-    """The screen, line by line; every name in it is safe for a terminal."""
+def lines(seen: Seen, width: int, has_blocks: bool, most: Most | None = None) -> Iterator[Text]:
+    """The screen, line by line; every name in it is safe for a terminal. A line may be wider than ``width``."""
     view = seen.overview
+    most = most or (CROWDED if len(view.gpus) >= MANY_GPUS else FULL)
     if view.inventory.failure:
         is_absent = view.inventory.is_driverless
         yield Text("No NVIDIA driver on this machine." if is_absent else shown(view.inventory.failure))
-    for gpu in view.gpus:
-        yield from _gpu_lines(gpu, width, has_blocks)
+    yield from _table_lines(view.gpus, width, has_blocks, most)
     for lost in view.inventory.unreadable:
-        yield Text(f"GPU {lost.index}  not readable: {shown(lost.reason)}", style="red")
+        yield Text(f"GPU {lost.index}  not readable: {shown(lost.reason)}", style=BAD)
     yield from _queue_lines(view)
     if view.gpus:
         yield Text()
-        yield from _outlook_lines(seen)
+        yield from _outlook_lines(seen, most)
     yield from _folder_lines(seen)
 
 
-def _gpu_lines(gpu: Gpu, width: int, has_blocks: bool) -> Iterator[Text]:
-    device = gpu.device
+def _table_lines(gpus: Sequence[Gpu], width: int, has_blocks: bool, most: Most) -> Iterator[Text]:
+    if not gpus:
+        return
     cells = 24 if width >= 140 else 16 if width >= 100 else 10
-    name = shown(device.name, 40)
-    name = name.replace("NVIDIA ", "") if width < 100 else name
-    most = max(10, width - 2 * cells - 44)
+    room = width - len("GPU 0  ") - cells - len("  24.0 of  24.0 GiB  ") - cells // 2 - len("  97 %  forgotten")
+    names = [shown(gpu.device.name, 40) for gpu in gpus]
+    if max(map(len, names)) > room:
+        names = [name.replace("NVIDIA ", "") for name in names]
+    names = [shown(name, max(room, 10)) for name in names]
+    longest = max(map(len, names))
+    memory, busy = cells + len(" 24.0 of  24.0 GiB"), cells // 2 + len("  97 %")
+    heading = f"{'':7}{'name':{longest}} {'memory':{memory}}  {'utilization':{busy}}  state"
+    if len(heading) <= width:
+        yield Text(heading)
+    for gpu, name in zip(gpus, names):
+        yield _gpu_line(gpu, f"{name:{longest}}", cells, has_blocks)
+        yield from _people_lines(gpu, most)
+
+
+def _gpu_line(gpu: Gpu, name: str, cells: int, has_blocks: bool) -> Text:
+    device = gpu.device
     used, total = device.memory_used_bytes, device.memory_total_bytes
     share = used / total if used is not None and total else None
-    line = Text(f"GPU {device.index:<3}", style="bold")
-    line.append(f"{name[:most]:{min(most, 28)}} ", style="default")
-    line.append(_bar(share, cells, has_blocks), style="cyan")
-    line.append(f" {_gib(used):>5} of {_gib(total):>5} GiB  ", style="default")
     busy = device.utilization_percent
-    line.append(_bar(None if busy is None else busy / 100, cells // 2, has_blocks), style="magenta")
-    line.append(" util ?" if busy is None else f" {busy:3} %", style="default")
-    line.append("  ")
-    line.append(_STATES[gpu.tier], style=_STYLES[gpu.tier])
+    line = Text.assemble(
+        (f"GPU {device.index:<3}", "bold"),
+        f"{name} ",
+        (_bar(share, cells, has_blocks), "cyan"),
+        f" {_gib(used):>5} of {_gib(total):>5} GiB  ",
+        (_bar(None if busy is None else busy / 100, cells // 2, has_blocks), "magenta"),
+        f" {'?' if busy is None else busy:>3} %  ",
+        (_STATES[gpu.tier], _STYLES[gpu.tier]),
+    )
     if device.mig_enabled:
         line.append("  MIG")
-    yield line
-    for job in gpu.jobs[:_MOST_JOBS]:
-        yield _job_line(job, device.utilization_percent)
-    if len(gpu.jobs) > _MOST_JOBS:
-        yield Text(f"        and {len(gpu.jobs) - _MOST_JOBS} more jobs with claims", style="dim")
+    return line
+
+
+def _people_lines(gpu: Gpu, most: Most) -> Iterator[Text]:
+    for job in gpu.jobs[: most.jobs]:
+        yield _job_line(job, gpu.device.utilization_percent)
+    if len(gpu.jobs) > most.jobs > 0:
+        yield Text(f"        and {len(gpu.jobs) - most.jobs} more jobs with claims")
     strangers = sorted(gpu.strangers, key=lambda each: -(each.used_bytes or 0))
-    for stranger in strangers[:_MOST_STRANGERS]:
+    for stranger in strangers[: most.strangers]:
         owner, program = reading.process_name(stranger.pid)
         kind = "desktop" if stranger.is_graphics else "no claim"
         uses = "" if stranger.used_bytes is None else f", uses {_size(stranger.used_bytes)}"
         who = f"{owner:10} {program} (pid {stranger.pid})" if owner else f"{'unknown':10} pid {stranger.pid}"
-        yield Text(f"        {who}{uses}, {kind}", style="dim")
-    if len(strangers) > _MOST_STRANGERS:
-        rest = strangers[_MOST_STRANGERS:]
+        yield Text(f"        {who}{uses}, {kind}")
+    if len(strangers) > most.strangers > 0:
+        rest = strangers[most.strangers :]
         size = sum(each.used_bytes or 0 for each in rest)
-        yield Text(f"        and {len(rest)} more processes without a claim, {_size(size)}", style="dim")
-    if gpu.unseen_bytes:
-        yield Text(f"        {_size(gpu.unseen_bytes)} of processes that the driver does not show here", style="dim")
+        yield Text(f"        and {len(rest)} more processes without a claim, {_size(size)}")
+    if gpu.unseen_bytes and most.strangers:
+        yield Text(f"        {_size(gpu.unseen_bytes)} of processes that the driver does not show here")
 
 
 def _job_line(job: Job, utilization_percent: int | None) -> Text:
@@ -127,7 +163,7 @@ def _job_line(job: Job, utilization_percent: int | None) -> Text:
     who = f"{reading.user_name(job.uid):10} {shown(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"        {who} {claims}{uses}{age}")
     if job.is_forgotten:
-        line.append(", idle: forgotten?", style="bold yellow")
+        line.append(", ").append("idle: forgotten?", style=STANDS_OUT)
     elif utilization_percent is not None:
         line.append(", idle" if utilization_percent == 0 else ", active")
     return line
@@ -136,17 +172,18 @@ def _job_line(job: Job, utilization_percent: int | None) -> Text:
 def _queue_lines(view: Overview) -> Iterator[Text]:
     if view.queue:
         yield Text()
-        yield Text("Waiting, who is served first comes first:", style="bold")
+        yield Text("Waiting for a GPU, in this order:", style="bold")
     for place, waiting in enumerate(view.queue, start=1):
-        wanted = "whole" if waiting.bytes_per_gpu is None else f"with {_size(waiting.bytes_per_gpu)}"
-        gpus = "1 GPU" if waiting.count == 1 else f"{waiting.count} GPUs"
+        gpus = "GPU" if waiting.count == 1 else "GPUs"
+        size = waiting.bytes_per_gpu
+        wanted = f"{waiting.count} " + (f"whole {gpus}" if size is None else f"{gpus} with {_size(size)}")
         since = "" if waiting.waited_s is None else f", for {_span(waiting.waited_s)}"
         stopped = ", does not answer: passed over" if waiting.is_passed_over else ""
         who = f"{reading.user_name(waiting.uid)} {shown(waiting.script, 40) or '?'} (pid {waiting.pid or '?'})"
-        yield Text(f"  {place}. {who}: {gpus} {wanted}{since}{stopped}")
+        yield Text(f"  {place}. {who}: {wanted}{since}{stopped}")
 
 
-def _outlook_lines(seen: Seen) -> Iterator[Text]:
+def _outlook_lines(seen: Seen, most: Most) -> Iterator[Text]:
     view, outlook = seen.overview, seen.overview.decision
     taken = [d for d in (outlook.visible[o] for o in outlook.ordinals) if d] if outlook.verdict is Verdict.TAKE else []
     what = {
@@ -161,23 +198,22 @@ def _outlook_lines(seen: Seen) -> Iterator[Text]:
     line.append(f": {shown(outlook.why)}; policy: {report.origins(seen.resolved)}")
     yield line
     reasons = report.explain(outlook.ranking, taken, view.inventory.unreadable, "first choice")
-    for reason in reasons[:_MOST_REASONS]:
+    for reason in reasons[: most.reasons]:
         yield Text(shown(reason))
-    if len(reasons) > _MOST_REASONS:
-        yield Text(f"  and {len(reasons) - _MOST_REASONS} more", style="dim")
+    if len(reasons) > most.reasons > 0:
+        yield Text(f"  and {len(reasons) - most.reasons} more")
     for problem in seen.resolved.problems:
-        yield Text(str(problem), style="yellow")
+        yield Text(str(problem), style=BAD)
 
 
 def _folder_lines(seen: Seen) -> Iterator[Text]:
     if seen.folder_problem:
-        yield Text(f"Jobs of this user can't coordinate: {seen.folder_problem}", style="yellow")
+        yield Text(f"Jobs of this user can't coordinate: {seen.folder_problem}", style=BAD)
     elif seen.folder and seen.folder.origin == "fallback" and seen.overview.gpus:
         owner = reading.user_name(seen.folder.owner_uid)
         yield Text(
             f"Claims are in {shown(str(seen.folder.path))}, which belongs to {owner} and does not reach into "
-            f"containers; `autogpu host-setup` makes {HOST_FOLDER} for everybody.",
-            style="dim",
+            f"containers; `autogpu host-setup` makes {HOST_FOLDER} for everybody."
         )
 
 
@@ -193,16 +229,21 @@ def _watch(interval_s: float, as_json: bool) -> None:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 seen = reading.look(os.environ)
-                screen = list(lines(seen, console.width, _has_blocks(console)))
-                for line in screen:
-                    line.truncate(console.width, overflow="ellipsis")
-                room = console.height - 1
-                if len(screen) > room:
-                    screen = [*screen[: room - 1], Text(f"... {len(screen) - room + 1} more lines: autogpu status")]
+                screen = fitted(seen, console.width, console.height, _has_blocks(console))
                 live.update(Group(*screen), refresh=True)
                 time.sleep(interval_s)
     except KeyboardInterrupt:  # its ordinary end
         pass
+
+
+def fitted(seen: Seen, width: int, height: int, has_blocks: bool) -> list[Text]:
+    """The screen for a terminal that does not scroll: it says less, and is cut only where that is not enough."""
+    screen: list[Text] = []
+    for most in WATCHED:
+        screen = [piece for line in lines(seen, width, has_blocks, most) for piece in folded(line, width)]
+        if len(screen) < height:
+            return screen
+    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
 
 
 def _print_once(console: Console, as_json: bool) -> None:
@@ -211,19 +252,12 @@ def _print_once(console: Console, as_json: bool) -> None:
         click.echo(json.dumps(as_values(seen)))
         return
     for line in lines(seen, _width(console), _has_blocks(console)):
-        _print(console, line)
+        show(console, line)
     click.echo()
 
 
-def _print(console: Console, line: Text) -> None:
-    if console.is_terminal:
-        console.print(line, overflow="fold")
-    else:
-        click.echo(line.plain)
-
-
 def _width(console: Console) -> int:
-    return console.width if console.is_terminal else 100
+    return console.width if console.is_terminal else _PIPE_WIDTH
 
 
 def _has_blocks(console: Console) -> bool:

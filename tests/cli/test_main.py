@@ -63,6 +63,20 @@ def test_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture) -> None:
     assert said.out == ""
 
 
+def test_unknown_verb_of_a_verb_names_the_nearest(capsys: pytest.CaptureFixture) -> None:
+    assert frame.run(["config", "chek"]) == 2
+    said = capsys.readouterr().err
+    assert said == "autogpu: no verb 'chek'; did you mean check?\nautogpu: see `autogpu config --help`\n"
+
+
+@pytest.mark.parametrize("verb", ["pick", "doctor"])
+def test_exit_statuses_are_a_paragraph_of_the_help(capsys: pytest.CaptureFixture, verb: str) -> None:
+    assert frame.run([verb, "--help"]) == 0
+    about = capsys.readouterr().out.partition("\n  Exit status: ")[2].partition("\n\n")[0]
+    assert all(line.startswith("  ") for line in about.splitlines()[1:])
+    assert about.endswith(".")
+
+
 def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture) -> None:
     assert frame.run(["install", "--metod", "pth"]) == 2
     assert "--method" in capsys.readouterr().err

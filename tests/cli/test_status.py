@@ -43,12 +43,24 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def screen(tmp_path):
-    def screen(view, width=100):
-        resolved = resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
-        return [line.plain for line in status.lines(Seen(view, resolved, None, ""), width, True)]
+def looked(tmp_path):
+    resolved = resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
+    return lambda view: Seen(view, resolved, None, "")
 
-    return screen
+
+@pytest.fixture
+def coloured(looked):
+    return lambda view: list(status.lines(looked(view), 100, True))
+
+
+@pytest.fixture
+def screen(looked):
+    return lambda view, width=100: [line.plain for line in status.lines(looked(view), width, True)]
+
+
+@pytest.fixture
+def fitted(looked):
+    return lambda view, height: [line.plain for line in status.fitted(looked(view), 80, height, True)]
 
 
 @pytest.fixture
@@ -77,7 +89,8 @@ def ask(lab, *options):
 def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     done = ask(lab)
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    heading, *lines = done.stdout.splitlines()
+    assert heading.split() == ["name", "memory", "utilization", "state"]
     assert re.search(r"GPU 0 .* 0\.\d of  24\.0 GiB .* 0 %  busy$", lines[0])
     who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle$"
     assert re.search(who, lines[1])
@@ -113,15 +126,15 @@ def test_every_field_of_the_json_is_in_the_schema(lab):
 def test_a_forgotten_notebook_is_seen_at_a_glance(screen):
     view = seen(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)])
     lines = screen(view)
-    assert lines[0].endswith("forgotten")
-    assert lines[1].endswith("eda.ipynb (pid 7) claims 24.0 GiB, uses 1.0 GiB, for 26 h, idle: forgotten?")
+    assert lines[1].endswith("forgotten")
+    assert lines[2].endswith("eda.ipynb (pid 7) claims 24.0 GiB, uses 1.0 GiB, for 26 h, idle: forgotten?")
 
 
 def test_the_queue_and_the_outlook_are_told(screen):
     view = seen(inventory(gpu(0)), [holder("a", (0, 24))], [waiter(1, "a.py"), waiter(2, "b.py", gib=6, silent_s=9)])
     lines = screen(view)
-    at = lines.index("Waiting, who is served first comes first:")
-    assert lines[at + 1] == "  1. uid 1001 a.py (pid 88): 1 GPU whole, for 90 s"
+    at = lines.index("Waiting for a GPU, in this order:")
+    assert lines[at + 1] == "  1. uid 1001 a.py (pid 88): 1 whole GPU, for 90 s"
     assert lines[at + 2].endswith("b.py (pid 88): 1 GPU with 6.0 GiB, for 90 s, does not answer: passed over")
     assert any(line.startswith("A script started here would get ") for line in lines)
 
@@ -130,9 +143,47 @@ def test_sixteen_gpus_with_two_hundred_processes_stay_readable(screen):
     crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
     machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
     lines = screen(seen(machine), width=80)
-    assert len(lines) < 16 * 7 + 12
-    assert sum("and 9 more processes without a claim, 0.6 GiB" in line for line in lines) == 16
+    assert len(lines) < 16 * 4 + 14
+    assert sum("and 12 more processes without a claim, 0.8 GiB" in line for line in lines) == 16
     assert max(len(line) for line in lines if line.startswith("GPU")) <= 80
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(160, "NVIDIA GeForce RTX 2080 Ti"), (80, "GeForce RTX 2080 Ti"), (60, "GeForce...")],
+    ids=["whole", "without-the-maker", "cut-and-marked"],
+)
+def test_a_name_is_as_long_as_there_is_room(screen, width, shown):
+    lines = screen(seen(inventory(gpu(0, name="NVIDIA GeForce RTX 2080 Ti"))), width)
+    assert any(line.startswith(f"GPU 0  {shown} ") for line in lines)
+
+
+def test_no_colour_is_lost_on_a_light_or_a_dark_background(coloured):
+    machine = inventory(gpu(0, used_gib=1, pids=[7]), gpu(1, used_gib=9, pids=[8]), unreadable=(Unreadable(2, "lost"),))
+    lines = coloured(seen(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)], [waiter(1, "w.py")]))
+    styles = [str(style) for line in lines for style in (line.style, *(span.style for span in line.spans))]
+    assert set(" ".join(styles).split()) <= {"bold", "reverse", "red", "green", "cyan", "magenta"}
+    assert styles.count("bold reverse") == 2, "the GPU's state and its holder stand out, also without colours"
+
+
+def test_a_watched_screen_says_less_before_it_is_cut(fitted):
+    crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
+    machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
+    high, middle, low, least = (fitted(seen(machine), height) for height in (200, 40, 24, 10))
+    assert sum("and 9 more processes" in line for line in high) == 16
+    for lines in (middle, low):
+        assert sum(line.startswith("GPU ") for line in lines) == 16
+        assert any(line.startswith("A script started here would get ") for line in lines)
+    assert len(least) == 9
+    assert least[-1].endswith("more lines: autogpu status")
+
+
+def test_a_watched_line_is_folded_and_not_cut(fitted):
+    view = seen(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), script="long" * 9, age_s=26 * HOUR_S)])
+    lines = fitted(view, 24)
+    assert max(map(len, lines)) <= 80
+    assert lines[3].startswith(" " * 10)
+    assert lines[3].endswith("idle: forgotten?")
 
 
 def test_hostile_names_do_nothing_to_a_terminal(screen):
@@ -160,9 +211,9 @@ def test_what_can_not_be_read_is_said(screen, machine, line):
 
 def test_a_reading_that_is_missing_is_a_question_mark(screen):
     lines = screen(seen(inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))))
-    assert lines[0].startswith("GPU 0  NVIDIA GB10")
-    assert "????" in lines[0]
-    assert "util ?" in lines[0]
+    assert lines[1].startswith("GPU 0  NVIDIA GB10")
+    assert "????" in lines[1]
+    assert "  ? %" in lines[1]
 
 
 def test_watching_redraws_and_ends_by_ctrl_c(lab):

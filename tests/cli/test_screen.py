@@ -1,0 +1,33 @@
+"""Lines on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from autogpu.cli.screen import folded, show
+
+LINE = "  GPU 2: place 3: busy, claimed by bert.py (pid 20518)"
+
+
+@pytest.mark.parametrize(
+    ("width", "indent", "pieces"),
+    [
+        (80, None, [LINE]),
+        (32, None, ["  GPU 2: place 3: busy, claimed", "    by bert.py (pid 20518)"]),
+        (32, 9, ["  GPU 2: place 3: busy, claimed", "         by bert.py (pid 20518)"]),
+        (10, 30, ["  GPU 2:", "     place", "     3:", "     busy,", "     claim", "     ed by"]),
+    ],
+    ids=["fits", "two-deeper", "column", "narrow"],
+)
+def test_a_long_line_is_folded_between_words_and_indented(width, indent, pieces):
+    assert [piece.plain.rstrip() for piece in folded(Text(LINE), width, indent)][:6] == pieces
+
+
+def test_a_pipe_gets_the_line_whole_and_without_colours(capsys):
+    line = Text("x" * 300, style="red")
+    show(Console(file=io.StringIO()), line)
+    assert capsys.readouterr().out == line.plain + "\n"
