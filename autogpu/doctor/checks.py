@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Callable
 
 from autogpu.doctor.facts import Facts
@@ -89,14 +90,20 @@ def _environment(facts: Facts) -> Finding:
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
     path = next(iter(facts.pythons.values()))
-    remedy = f"activate autogpu's, or: {path} -m pip install autogpu && {path} -m autogpu install"
+    remedy = (
+        f'to use autogpu\'s: export PATH="{Path(facts.executable).parent}:$PATH"; '
+        f"to have it in the other: {path} -m pip install {facts.source} && {path} -m autogpu install"
+    )
     return _failed("environment", what, remedy)
 
 
 def _driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.is_driverless:
-        return _not_applicable("driver", "no NVIDIA driver here: scripts run on the CPU, as without autogpu")
+        what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
+        # Most often that is how the container was started, and nothing in it can tell.
+        what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
+        return _not_applicable("driver", what)
     if inventory.failure:
         remedy = "nvidia-smi should say the same; after an update of the driver restart the machine"
         if "ersion" in inventory.failure:
@@ -129,7 +136,9 @@ def _cuda(facts: Facts) -> Finding:
 
 def _visible(facts: Facts) -> Finding:
     value = facts.environ.get(VISIBLE)
-    if value is None or facts.inventory.is_driverless:
+    if facts.inventory.is_driverless:
+        return _not_applicable("visible", "no GPU to hide")
+    if value is None:
         return _not_applicable("visible", f"{VISIBLE} is not set: every GPU may be used")
     if value.strip() == "" or value.strip().startswith("-") or value.strip().lower() == "nodevfiles":
         return _failed("visible", f'{VISIBLE}="{shown(value)}" hides every GPU from this shell', f"unset {VISIBLE}")
@@ -146,6 +155,8 @@ def _tensorflow(facts: Facts) -> Finding:
     if found.has_rocm:
         what = f"TensorFlow {found.version} is built for AMD's GPUs, and autogpu does nothing for it"
         return _failed("tensorflow", what, "HIP_VISIBLE_DEVICES chooses there")
+    if not found.has_cuda and facts.inventory.is_driverless:
+        return _passed("tensorflow", f"TensorFlow {found.version}, built without CUDA, as there is no GPU")
     if not found.has_cuda:
         remedy = f"{facts.executable} -m pip install 'tensorflow[and-cuda]'"
         return _failed("tensorflow", f"TensorFlow {found.version} is built without CUDA and uses no GPU", remedy)
@@ -175,8 +186,9 @@ def _seams(facts: Facts) -> Finding:
         return _not_applicable("seams", "nothing to hook into")
     if found.is_known and not found.missing:
         return _passed("seams", "autogpu finds all that it hooks into")
+    remedy = f"{facts.executable} -m pip install --upgrade {facts.source}"
     lacks = "; ".join(f"{name}: {effect}" for name, effect in found.missing.items())
-    return _failed("seams", f"TensorFlow {found.version} lacks {shown(lacks)}", "pip install --upgrade autogpu")
+    return _failed("seams", f"TensorFlow {found.version} lacks {shown(lacks)}", remedy)
 
 
 def _growth(facts: Facts) -> Finding:

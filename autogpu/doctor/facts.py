@@ -16,6 +16,7 @@ from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.install import this_interpreter
 from autogpu.install.proof import Start, fresh_start
+from autogpu.install.source import pip_source
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
 
@@ -103,12 +104,14 @@ class Facts:
 
     Attributes:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
+        source: What pip installs this autogpu from.
         folder_error: Why this user's jobs can't coordinate, and the remedy.
         tensorflow: ``None`` where none is installed.
     """
 
     environ: Mapping[str, str]
     executable: str
+    source: str
     start: Start
     pythons: Mapping[str, str]
     inventory: Inventory
@@ -141,6 +144,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     return Facts(
         environ=dict(environ),
         executable=python.executable,
+        source=pip_source(),
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,

@@ -18,6 +18,7 @@ from autogpu.errors import InstallError
 from autogpu.install import files
 from autogpu.install.files import File, files_of_ours, plan_install, template_folder
 from autogpu.install.proof import Start, fresh_start
+from autogpu.install.source import pip_source
 
 __all__ = [
     "METHODS",
@@ -135,7 +136,7 @@ def install(
         raise InstallError(
             f"{folder} belongs to the operating system's package manager",
             remedy="install into a virtual environment: python3 -m venv .venv && "
-            ".venv/bin/pip install autogpu && .venv/bin/autogpu install",
+            f".venv/bin/pip install {pip_source()} && .venv/bin/autogpu install",
         )
     if method == "auto":
         method = "sitecustomize" if not is_site_dir else "start" if python.version >= (3, 15) else "pth"
@@ -277,5 +278,5 @@ def _cannot(verb: str, what: Path, error: OSError) -> InstallError:
     return InstallError(
         f"can't {verb} {path}: {error.strerror}",
         remedy="run this as the owner of the environment, or make one of your own: "
-        "python3 -m venv .venv && .venv/bin/pip install autogpu && .venv/bin/autogpu install",
+        f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install",
     )

@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Iterable, Mapping
 
 from autogpu.errors import InstallError
+from autogpu.install.source import pip_source
 
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
@@ -56,7 +57,7 @@ def template_folder() -> Path:
             return folder
     raise InstallError(
         f"{package} has no sitecustomize_template folder, so there is nothing to install from",
-        remedy="install autogpu again: pip install --force-reinstall autogpu",
+        remedy=f"install autogpu again: pip install --force-reinstall {pip_source()}",
     )
 
 

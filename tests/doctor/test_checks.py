@@ -23,6 +23,7 @@ def healthy(tmp_path):
     return Facts(
         environ={},
         executable="/env/bin/python",
+        source="autogpu",
         start=Start(Path("/env/site-packages/_autogpu_hook.py"), None, (), ""),
         pythons={},
         inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
@@ -62,8 +63,16 @@ def test_a_healthy_machine_passes_everything(healthy):
             "environment",
             {"pythons": {"python": "/usr/bin/python"}},
             "`python` is /usr/bin/python: another environment than autogpu's, /env/bin/python",
+            'export PATH="/env/bin:$PATH"; to have it in the other: '
             "/usr/bin/python -m pip install autogpu && /usr/bin/python -m autogpu install",
             id="another-environment",
+        ),
+        pytest.param(
+            "environment",
+            {"pythons": {"python": "/usr/bin/python"}, "source": "/home/me/clone"},
+            "another environment",
+            "/usr/bin/python -m pip install /home/me/clone && ",
+            id="from-a-clone",
         ),
         pytest.param(
             "driver",
@@ -195,3 +204,22 @@ def test_a_machine_without_a_driver_is_not_ill(healthy):
         tensorflow=replace(HEALTHY_TENSORFLOW, gpus=0),
     )
     assert not [finding for finding in examine(facts) if finding.state is State.FAILED]
+    cpu_wheel = replace(facts, tensorflow=replace(HEALTHY_TENSORFLOW, has_cuda=False, gpus=0))
+    assert not [finding for finding in examine(cpu_wheel) if finding.state is State.FAILED]
+
+
+def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
+    driverless = Inventory(failure="NVML says: no library", is_driverless=True)
+    said = {
+        is_in_container: next(finding.what for finding in examine(facts) if finding.name == "driver")
+        for is_in_container in (True, False)
+        for facts in [replace(healthy, inventory=driverless, is_in_container=is_in_container)]
+    }
+    assert said[True] == said[False] + "; if the host has one, start the container with --gpus all"
+
+
+def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
+    driverless = Inventory(failure="NVML says: no library", is_driverless=True)
+    facts = replace(healthy, inventory=driverless, environ={"CUDA_VISIBLE_DEVICES": "0"})
+    (finding,) = [each for each in examine(facts) if each.name == "visible"]
+    assert (finding.state, finding.what) == (State.NOT_APPLICABLE, "no GPU to hide")

@@ -1,0 +1,28 @@
+"""Where this autogpu came from, for remedies that install it once more."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from urllib.parse import unquote, urlsplit
+
+
+def pip_source() -> str:
+    """What ``pip install`` needs to install the same again, as a shell writes it: a folder, an address or the name.
+
+    Source: ``direct_url.json`` (PEP 610), which pip writes for whatever does not come from an index.
+    """
+    try:
+        from importlib.metadata import distribution  # Python 3.8
+
+        told = json.loads(distribution("autogpu").read_text("direct_url.json") or "{}")
+        return shlex.quote(_written(str(told["url"]), told.get("vcs_info", {}).get("vcs")))
+    except (ImportError, ValueError, KeyError, TypeError, AttributeError):
+        return "autogpu"
+
+
+def _written(url: str, vcs: str | None) -> str:
+    if vcs:
+        return f"{vcs}+{url}"
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" else url
