@@ -26,6 +26,9 @@ from tests.values import gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
 
+# Above what Linux gives to any process: whose it is can't be told.
+NOBODYS_PID = (1 << 22) + 1
+
 # Makes a context on the first GPU, claims it, and keeps both until its input ends.
 HOLD = """
 import ctypes, os, sys
@@ -71,7 +74,7 @@ def lab(tmp_path):
     leases.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     (tmp_path / "server").mkdir()
-    with Server([Gpu(), Gpu(processes={4242: "2GiB"}, utilization=40)], folder=tmp_path / "server") as server:
+    with Server([Gpu(), Gpu(processes={NOBODYS_PID: "2GiB"}, utilization=40)], folder=tmp_path / "server") as server:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **pipes)
         try:
@@ -94,7 +97,7 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     assert re.search(r"GPU 0 .* 0\.\d of  24\.0 GiB .* 0 %  busy$", lines[0])
     who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle$"
     assert re.search(who, lines[1])
-    assert re.search(r"unknown +pid 4242, uses 2\.0 GiB, no claim$", lines[3])
+    assert re.search(rf"unknown +pid {NOBODYS_PID}, uses 2\.0 GiB, no claim$", lines[3])
     assert "A script started here would get GPU" in done.stdout
 
 
