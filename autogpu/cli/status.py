@@ -213,7 +213,7 @@ def _folder_lines(seen: Seen) -> Iterator[Text]:
         owner = reading.user_name(seen.folder.owner_uid)
         yield Text(
             f"Claims are in {shown(str(seen.folder.path))}, which belongs to {owner} and does not reach into "
-            f"containers; `autogpu host-setup` makes {HOST_FOLDER} for everybody."
+            f"containers; `sudo $(command -v autogpu) host-setup` makes {HOST_FOLDER} for everybody."
         )
 
 

@@ -12,6 +12,9 @@ from autogpu.lease.folder import HOST_FOLDER
 from autogpu.pool import VISIBLE
 from autogpu.stderr import shown
 
+# sudo has a PATH of its own, in which an environment's autogpu is not.
+_HOST_SETUP = "sudo $(command -v autogpu) host-setup"
+
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 # CUresult of the CUDA driver API.
@@ -212,9 +215,9 @@ def _folder(facts: Facts) -> Finding:
     path = shown(str(facts.folder.path))
     if facts.folder.origin == "fallback" and facts.is_in_container:
         what = f"claims are in {path} of this container alone: jobs outside of it and these don't see each other"
-        remedy = f"on the host: sudo autogpu host-setup; then docker run -v {HOST_FOLDER}:{HOST_FOLDER} ..."
+        remedy = f"on the host: {_HOST_SETUP}; then docker run -v {HOST_FOLDER}:{HOST_FOLDER} ..."
         return _failed("leases", what, remedy)
-    note = ", which belongs to its first user; `sudo autogpu host-setup` makes one for everybody"
+    note = f", which belongs to its first user; `{_HOST_SETUP}` makes one for everybody"
     return _passed("leases", f"claims are in {path}" + (note if facts.folder.origin == "fallback" else ""))
 
 
