@@ -107,6 +107,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         _say(error.format_message())
         return error.exit_code
+    except OSError as error:  # a full disk, say, under what is printed
+        _say(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
+        return EXIT_ERROR
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
         return EXIT_INTERRUPTED

@@ -88,8 +88,10 @@ def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture) -> None:
         (InstallError("x is full", remedy="empty x"), 1, "autogpu: x is full\nautogpu: empty x\n"),
         (KeyboardInterrupt(), 130, "autogpu: interrupted\n"),
         (click.ClickException("no such file"), 1, "autogpu: no such file\n"),
+        (OSError(28, "No space left on device"), 1, "autogpu: can't write: No space left on device\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "autogpu: /x: Permission denied\n"),
     ],
-    ids=["ours", "ctrl-c", "click"],
+    ids=["ours", "ctrl-c", "click", "full", "file"],
 )
 def test_error_becomes_lines_and_a_status(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
