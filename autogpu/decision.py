@@ -7,7 +7,7 @@ import sys
 from types import MappingProxyType
 
 from autogpu.frozen import frozen, replace
-from autogpu.selection import Cause, Claim, Ranking, SelectionRules, Size, Tier, by_uuid, rank, room_bytes, tier
+from autogpu.selection import Cause, Claim, Ranking, SelectionRules, Size, Tier, by_uuid, names, rank, room_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ CONTEXT_BYTES = 512 << 20
 # Of that, what comes after the context itself: handles and kernels of cuBLAS, cuDNN and TensorFlow, loaded when first
 # used. Nobody can tell beforehand how much a script will load.
 LIBRARIES_BYTES = 256 << 20
+
+# In one line of a message; ``autogpu status`` shows each.
+_MOST_REASONS = 5
 
 # Of what is free, what TensorFlow leaves to others when it takes a GPU whole: 2 to 7 % in 1.15 to 2.21.
 _RESERVE = 0.06
@@ -386,6 +389,8 @@ def _why_none(ranking: Ranking, allowed: int, per_user: int) -> str:
         return f"you hold as many GPUs as limits.per_user allows, {per_user}"
     reasons = [f"GPU {c.device.index}: {c.why}" for c in ranking.candidates]
     reasons += [f"GPU {r.device.index}: {r.why}" for r in ranking.rejected]
+    if len(reasons) > _MOST_REASONS:
+        reasons[_MOST_REASONS - 1 :] = [f"and {len(reasons) - _MOST_REASONS + 1} more"]
     causes = {rejection.cause for rejection in ranking.rejected}
     head = "no GPU is free" if ranking.candidates or Cause.USE in causes or not causes else "no GPU will do"
     return f"{head} ({'; '.join(reasons)})"
@@ -400,8 +405,7 @@ def _regret(taken: Sequence[Device], question: Question, leases: Mapping[str, Se
     if all(is_free(device) for device in taken) or question.inventory is None:
         return ""
     uuids = {device.uuid for device in taken}
-    idle = [device.index for device in question.inventory.devices if device.uuid not in uuids and is_free(device)]
+    idle = [device for device in question.inventory.devices if device.uuid not in uuids and is_free(device)]
     if not idle:
         return ""
-    named = "GPU {} is".format(*idle) if len(idle) == 1 else "GPUs {} are".format(" and ".join(map(str, idle[:3])))
-    return f", busy while {named} idle"
+    return f", busy while {names(idle[:3])} {'is' if len(idle) == 1 else 'are'} idle"

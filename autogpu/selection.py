@@ -311,6 +311,12 @@ def _and_more(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def names(devices: Sequence[Device]) -> str:
+    """``GPU 2``, ``GPU 2 and GPU 3``, ``GPU 2, GPU 3 and GPU 0``."""
+    every = [f"GPU {device.index}" for device in devices]
+    return " and ".join([", ".join(every[:-1]), every[-1]] if len(every) > 1 else every)
+
+
 def free_memory(device: Device) -> str:
     """``23.7 of 24.0 GiB free``."""
     if device.memory_free_bytes is None or device.memory_total_bytes is None:

@@ -72,7 +72,7 @@ def test_whoever_named_a_busy_gpu_hears_of_an_idle_one():
     decision = decided(gpu(0, **BUSY), frame=Frame("0", "script"), machine=machine)
     assert decision.why == (
         "the only one in the script's CUDA_VISIBLE_DEVICES (shared: pid 7 computes on it, 90 % busy, "
-        "15.0 of 24.0 GiB free), busy while GPUs 1 and 2 are idle; "
+        "15.0 of 24.0 GiB free), busy while GPU 1 and GPU 2 are idle; "
         "capped at half of what is free, select.need would claim what the job needs"
     )
 
@@ -260,7 +260,7 @@ def test_the_gpu_on_which_the_process_has_a_context_stays_its_gpu():
     assert decided(*devices, in_use=[1]).why == "1 of 3, for another library of this process computes there"
     assert decided(*devices, in_use=[0]).why == (
         "1 of 3, for another library of this process computes there (shared: pid 7 computes on it, 90 % busy, 15.0 of "
-        "24.0 GiB free), busy while GPUs 1 and 2 are idle; capped at half of what is free, select.need would claim "
+        "24.0 GiB free), busy while GPU 1 and GPU 2 are idle; capped at half of what is free, select.need would claim "
         "what the job needs"
     )
     assert decided(*devices, in_use=[0], policy=Policy(count=2)).ordinals == (0, 2)

@@ -144,7 +144,7 @@ def test_an_inherited_list_is_the_pool(server, python, tmp_path):
     ran = run(server, python, tmp_path, script(WORK), CUDA_VISIBLE_DEVICES=listed)
     assert (ran.exit_status, ran.contexts) == (0, [2])
     assert "the least busy of 2 in CUDA_VISIBLE_DEVICES" in ran.lines[0]
-    assert "busy while GPUs 1 and 3 are idle" in ran.lines[0]
+    assert "busy while GPU 1 and GPU 3 are idle" in ran.lines[0]
 
 
 @pytest.mark.parametrize(

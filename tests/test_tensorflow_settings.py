@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autogpu.frameworks.model import Grant
+from autogpu.frameworks.tensorflow.proto import usage
 from autogpu.frameworks.tensorflow.settings import Layout, Said, said_growth, settled
 
 GIB = 1 << 30
@@ -146,3 +147,21 @@ def test_words_in_a_proto_stand_above_those_in_tf_config():
 def test_a_limit_on_a_gpu_that_was_not_chosen_in_the_end_says_nothing_about_growth():
     said = Said(visible=(1,), limits={0: (1024.0,)}, limits_exclude_growth=True)
     assert settled(said, limited(2, 2), ()) == Layout((1,), {1: (2048.0,)}, growth=True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (Layout((0,)), "allocated as needed"),
+        (Layout((0,), {0: (2048.0,)}), "limited to 2048 MiB, allocated as needed"),
+        (Layout((0,), {0: (1024.0, 512.0)}), "limited to 1024 + 512 MiB, allocated as needed"),
+        (Layout((1, 0), {0: (2048.0,), 1: (2048.0,)}), "limited to 2048 MiB on each, allocated as needed"),
+        (
+            Layout((2, 0, 1), {0: (4608.0,), 1: (512.0, 512.0)}),
+            "limited, in this order, to none, 4608 MiB, 512 + 512 MiB, allocated as needed",
+        ),
+        (Layout((0,), fraction=0.3), "limited to 30% of each GPU, allocated as needed"),
+    ],
+)
+def test_what_is_taken_in_words(layout, words):
+    assert usage(layout, allow_growth=True).memory == words

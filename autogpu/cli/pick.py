@@ -7,7 +7,7 @@ import time
 
 import click
 
-from autogpu import report
+from autogpu import report, selection
 from autogpu.claiming import awaited_by, leases_of
 from autogpu.cli import choosing, reading
 from autogpu.decision import Verdict, decide
@@ -57,8 +57,7 @@ def pick(flags: Mapping[str, str], form: str, explain: bool) -> int:
     decision = decide(question, leases, awaited_by([waiter for waiter in host.waiters if not waiter.is_passed_over]))
     if decision.verdict is Verdict.TAKE:
         click.echo(_written(decision.devices, form))
-        names = " and ".join(f"GPU {device.index}" for device in decision.devices)
-        say(f"{names} picked, not held: {shown(decision.why)}")
+        say(f"{selection.names(decision.devices)} picked, not held: {shown(decision.why)}")
     else:
         say(shown(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}"))
     if explain:

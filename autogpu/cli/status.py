@@ -18,7 +18,7 @@ from autogpu.cli.values import as_values
 from autogpu.decision import Verdict
 from autogpu.frozen import frozen
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.selection import GIB, Tier
+from autogpu.selection import GIB, Tier, names
 from autogpu.stderr import shown
 
 TYPE_CHECKING = False
@@ -102,17 +102,17 @@ def _table_lines(gpus: Sequence[Gpu], width: int, has_blocks: bool, most: Most) 
         return
     cells = 24 if width >= 140 else 16 if width >= 100 else 10
     room = width - len("GPU 0  ") - cells - len("  24.0 of  24.0 GiB  ") - cells // 2 - len("  97 %  forgotten")
-    names = [shown(gpu.device.name, 40) for gpu in gpus]
-    if max(map(len, names)) > room:
-        names = [name.replace("NVIDIA ", "") for name in names]
-    names = [shown(name, max(room, 10)) for name in names]
-    longest = max(map(len, names))
+    models = [shown(gpu.device.name, 40) for gpu in gpus]
+    if max(map(len, models)) > room:
+        models = [model.replace("NVIDIA ", "") for model in models]
+    models = [shown(model, max(room, 10)) for model in models]
+    longest = max(map(len, models))
     memory, busy = cells + len(" 24.0 of  24.0 GiB"), cells // 2 + len("  97 %")
     heading = f"{'':7}{'name':{longest}} {'memory':{memory}}  {'utilization':{busy}}  state"
     if len(heading) <= width:
         yield Text(heading)
-    for gpu, name in zip(gpus, names):
-        yield _gpu_line(gpu, f"{name:{longest}}", cells, has_blocks)
+    for gpu, model in zip(gpus, models):
+        yield _gpu_line(gpu, f"{model:{longest}}", cells, has_blocks)
         yield from _people_lines(gpu, most)
 
 
@@ -185,9 +185,9 @@ def _queue_lines(view: Overview) -> Iterator[Text]:
 
 def _outlook_lines(seen: Seen, most: Most) -> Iterator[Text]:
     view, outlook = seen.overview, seen.overview.decision
-    taken = [d for d in (outlook.visible[o] for o in outlook.ordinals) if d] if outlook.verdict is Verdict.TAKE else []
+    taken = outlook.devices if outlook.verdict is Verdict.TAKE else ()
     what = {
-        Verdict.TAKE: " and ".join(f"GPU {device.index}" for device in taken),
+        Verdict.TAKE: names(taken),
         Verdict.CPU: "the CPU",
         Verdict.WAIT: "a place in the queue",
         Verdict.REFUSE: "an error",

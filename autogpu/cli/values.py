@@ -98,11 +98,11 @@ def _stranger(pid: int, used_bytes: int | None, is_graphics: bool) -> dict[str, 
 
 def _outlook(view: Overview) -> dict[str, object]:
     outlook = view.decision
-    taken = [outlook.visible[ordinal] for ordinal in outlook.ordinals] if outlook.verdict is Verdict.TAKE else []
+    taken = outlook.devices if outlook.verdict is Verdict.TAKE else ()
     return {
         "verdict": VERDICTS[outlook.verdict],
         "why": outlook.why,
-        "uuids": [device.uuid for device in taken if device],
+        "uuids": [device.uuid for device in taken],
         "candidates": [
             {"uuid": candidate.device.uuid, "state": candidate.tier.name.lower(), "why": candidate.why}
             for candidate in outlook.ranking.candidates

@@ -22,7 +22,6 @@ _MARKER_VERSION = "v1"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-
 class Lease:
     """What this process holds. The kernel gives it back when the process and all its forks have ended.
 

@@ -9,10 +9,13 @@ from autogpu.frameworks.tensorflow.settings import Layout, Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Sequence
 
 # Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
 FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+# With "cuda_malloc_async" CUDA's own pool allocates, to which a limit is a hint of how much to keep.
+_ALLOCATOR = "TF_GPU_ALLOCATOR"
 
 
 def words(proto: Any, gpu_count: int) -> Said:
@@ -60,17 +63,27 @@ def write(proto: Any, layout: Layout) -> None:
 
 def usage(layout: Layout, allow_growth: bool) -> Usage:
     """What a finished ConfigProto asks the driver for: the script's word and the policy's, merged."""
-    limits_mb = [limit for ordinal in layout.ordinals for limit in layout.limits.get(ordinal, ())]
+    limits_mb = [layout.limits.get(ordinal, ()) for ordinal in layout.ordinals]
     forced = os.environ.get(FORCE_GROWTH)
     grows = allow_growth if forced not in ("true", "false") else forced == "true"
     as_needed = ", allocated as needed" if grows else ""
-    if limits_mb:
-        memory = "limited to {} MiB".format(" + ".join(f"{limit:.0f}" for limit in limits_mb)) + as_needed
+    if any(limits_mb):
+        memory = _limits(limits_mb) + as_needed
     elif layout.fraction:
         memory = f"limited to {layout.fraction:.0%} of each GPU" + as_needed
     else:
         memory = "allocated as needed" if grows else "allocated whole at once"
+    if (any(limits_mb) or layout.fraction) and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
+        memory += f" (not kept to by {_ALLOCATOR}=cuda_malloc_async)"
     return Usage(layout.ordinals, memory)
+
+
+def _limits(limits_mb: Sequence[tuple[float, ...]]) -> str:
+    """In words, given those of the logical GPUs of each GPU."""
+    each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mb]
+    if len(set(each)) > 1:
+        return "limited, in this order, to " + ", ".join(each)
+    return f"limited to {each[0]}" + (" on each" if len(each) > 1 else "")
 
 
 def _listed(visible_device_list: str) -> tuple[int, ...]:
