@@ -17,7 +17,7 @@ from autogpu.stderr import say, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
+    from typing import Any, Callable, Mapping, Sequence
 
     from autogpu.policy import Resolved
 
@@ -39,10 +39,18 @@ def policy_flags(*sections: str) -> Callable[[Callable[..., Any]], Callable[...,
         command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         for key in reversed(keys):
             about = f"{key.dotted}: {' '.join(key.about.split())}"
-            command = click.option(key.flag, f"policy_{key.name}", metavar="VALUE", help=about)(command)
+            words = getattr(key.kind, "words", ())
+            command = click.option(
+                key.flag, f"policy_{key.name}", metavar="VALUE", help=about, shell_complete=_completed(words)
+            )(command)
         return command
 
     return add
+
+
+def _completed(words: Sequence[str]) -> Callable[..., list[str]]:
+    # Not click.Choice: what is wrong in a policy is said in one way, wherever it stands.
+    return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def check(resolved: Resolved) -> None:

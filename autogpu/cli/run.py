@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
-from autogpu import claiming, lease, pool
+from autogpu import claiming, lease, pool, selection
 from autogpu.cli import choosing, reading
 from autogpu.decision import Verdict
 from autogpu.errors import AutoGpuError
@@ -33,10 +34,15 @@ _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _OF_THE_TERMINAL = ("SIGINT", "SIGQUIT")
 
 
+def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
 @click.command(
     context_settings={"allow_interspersed_args": False},
-    epilog="""\b
-Exit status: the command's own; 126 or 127 if it can't be started; with --hold 75 if none came free in time.
+    epilog="""Exit status: the command's own; 126 or 127 if it can't be started; with --hold 75 if none came free
+in time.
+
 \b
 Examples:
   autogpu run --count 2 -- python train.py
@@ -44,7 +50,7 @@ Examples:
 )
 @choosing.policy_flags("select", "memory", "report")
 @click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_files)
 def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> int:
     """Run COMMAND with autogpu in every Python that it starts; flags stand above every file and variable.
 
@@ -93,9 +99,8 @@ def _held(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str])
     decision, held = claiming.settle(question, environ, script, choosing.read)
     if decision.verdict is Verdict.TAKE:
         environ[pool.VISIBLE] = ",".join(device.uuid for device in decision.devices)
-        names = " and ".join(f"GPU {device.index}" for device in decision.devices)
         if resolved.policy.level != "quiet":
-            say(f"{names} for {shown(script)}: {shown(decision.why)}")
+            say(f"{selection.names(decision.devices)} for {shown(script)}: {shown(decision.why)}")
     elif decision.verdict is Verdict.CPU:
         environ[pool.VISIBLE] = "-1"
         say(f"no GPU for {shown(script)}: {shown(decision.why)}")

@@ -77,16 +77,30 @@ def test_an_example_works_as_printed(place, tmp_path, folder_of_autogpu, verb, e
     assert done.returncode == STATUS.get(example, 0), f"{example}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_verbs(folder_of_autogpu, shell):
-    environ = {**os.environ, "_AUTOGPU_COMPLETE": f"{shell}_complete", "COMP_WORDS": "autogpu sta", "COMP_CWORD": "1"}
-    if shell == "fish":
-        environ["COMP_CWORD"] = "sta"
+def completed(folder_of_autogpu, shell, line):
+    words = line.split(" ")
+    place = words[-1] if shell == "fish" else str(len(words) - 1)
+    environ = {**os.environ, "_AUTOGPU_COMPLETE": f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": place}
     done = subprocess.run(
         [str(folder_of_autogpu / "autogpu")], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "status" in done.stdout, done.stderr
-    assert "uninstall" not in done.stdout
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_verbs(folder_of_autogpu, shell):
+    offered = completed(folder_of_autogpu, shell, "autogpu sta")
+    assert "status" in offered
+    assert "uninstall" not in offered
+
+
+def test_a_shell_completes_a_policys_words_and_the_command_to_run(folder_of_autogpu):
+    assert completed(folder_of_autogpu, "bash", "autogpu run --busy share").split() == [
+        "plain,share",
+        "plain,share-own",
+    ]
+    assert completed(folder_of_autogpu, "bash", "autogpu run -- tra").split() == ["file,tra"]
 
 
 def test_the_printed_script_is_one_that_bash_accepts(folder_of_autogpu):
