@@ -34,7 +34,7 @@ COLUMNS = 116
 SHARED = (
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", utilization=97),
     Gpu(name="NVIDIA TITAN RTX", memory="24GiB", utilization=88),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB"),
+    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", utilization_samples=(0,) * 64),
     Gpu(name="NVIDIA RTX A6000", memory="48GiB", utilization=64),
 )
 

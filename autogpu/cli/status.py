@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Iterator, Sequence
 
     from autogpu.cli.reading import Seen
+    from autogpu.devices.model import Device
     from autogpu.overview import Gpu, Job, Overview
 
 _STYLES = {Tier.FREE: GOOD, Tier.FORGOTTEN: STANDS_OUT, Tier.BUSY: BAD}
@@ -137,7 +138,7 @@ def _gpu_line(gpu: Gpu, name: str, cells: int, has_blocks: bool) -> Text:
 
 def _people_lines(gpu: Gpu, most: Most) -> Iterator[Text]:
     for job in gpu.jobs[: most.jobs]:
-        yield _job_line(job, gpu.device.utilization_percent)
+        yield _job_line(job, gpu.device)
     if len(gpu.jobs) > most.jobs > 0:
         yield Text(f"        and {len(gpu.jobs) - most.jobs} more jobs with claims")
     strangers = sorted(gpu.strangers, key=lambda each: -(each.used_bytes or 0))
@@ -155,17 +156,19 @@ def _people_lines(gpu: Gpu, most: Most) -> Iterator[Text]:
         yield Text(f"        {_size(gpu.unseen_bytes)} of processes that the driver does not show here")
 
 
-def _job_line(job: Job, utilization_percent: int | None) -> Text:
+def _job_line(job: Job, device: Device) -> Text:
     claims = f"claims {_size(job.claim_bytes)}" if job.claim_bytes else "guest, claims nothing"
     uses = "" if job.used_bytes is None else f", uses {_size(job.used_bytes)}"
     age = "" if job.age_s is None else f", for {_span(job.age_s)}"
     members = "" if job.processes == 1 else f", {job.processes} processes"
     who = f"{reading.user_name(job.uid):10} {shown(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"        {who} {claims}{uses}{age}")
+    # No sample of the driver's shows more than that it was idle as far as they reach back.
+    idle = "idle" + (f" for {_span(device.idle_s)} or more" if device.idle_s else "")
     if job.is_forgotten:
-        line.append(", ").append("idle: forgotten?", style=STANDS_OUT)
-    elif utilization_percent is not None:
-        line.append(", idle" if utilization_percent == 0 else ", active")
+        line.append(", ").append(f"{idle}: forgotten?", style=STANDS_OUT)
+    elif device.utilization_percent is not None:
+        line.append(", active" if device.utilization_percent else f", {idle}")
     return line
 
 

@@ -63,6 +63,7 @@ def _gpu(gpu: Gpu) -> dict[str, object]:
         "memory_total_bytes": device.memory_total_bytes,
         "memory_used_bytes": device.memory_used_bytes,
         "utilization_percent": device.utilization_percent,
+        "idle_s": device.idle_s,
         "compute_mode": device.compute_mode,
         "mig_enabled": device.mig_enabled,
         "state": gpu.tier.name.lower(),

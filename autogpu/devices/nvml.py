@@ -188,6 +188,7 @@ def _device(nvml: _Nvml, index: int) -> dict[str, Any]:
     memory = _or_none(lambda: nvml.filled(_Memory(), "nvmlDeviceGetMemoryInfo", gpu))
     pci = _or_none(lambda: nvml.filled(_Pci(), "nvmlDeviceGetPciInfo_v3", gpu))
     mode = _or_none(lambda: nvml.number("nvmlDeviceGetComputeMode", gpu))
+    samples = _or_none(lambda: _samples(nvml, gpu)) or []
     return {
         "uuid": nvml.text("nvmlDeviceGetUUID", gpu),
         "index": index,
@@ -195,7 +196,8 @@ def _device(nvml: _Nvml, index: int) -> dict[str, Any]:
         "pci_bus_id": pci.bus_id.decode(errors="replace") if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": memory.used if memory else None,
-        "utilization_percent": _utilization_percent(nvml, gpu),
+        "utilization_percent": _utilization_percent(nvml, gpu, samples),
+        "idle_s": _idle_s(samples),
         "compute_processes": _or_none(lambda: _processes(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu)),
         "graphics_processes": _or_none(lambda: _processes(nvml, "nvmlDeviceGetGraphicsRunningProcesses", gpu)),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
@@ -209,8 +211,7 @@ def _mig_mode(nvml: _Nvml, gpu: Any) -> int:
     return current.value
 
 
-def _utilization_percent(nvml: _Nvml, gpu: Any) -> int | None:
-    samples: list[tuple[int, int]] | None = _or_none(lambda: _samples(nvml, gpu))
+def _utilization_percent(nvml: _Nvml, gpu: Any, samples: Sequence[tuple[int, int]]) -> int | None:
     if samples:
         newest_us = max(time_us for time_us, _ in samples)
         recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
@@ -219,6 +220,14 @@ def _utilization_percent(nvml: _Nvml, gpu: Any) -> int | None:
     # Of the GPU's engines, and of its memory.
     rates = _or_none(lambda: nvml.filled((ctypes.c_uint * 2)(), "nvmlDeviceGetUtilizationRates", gpu))
     return None if rates is None else int(rates[0])
+
+
+def _idle_s(samples: Sequence[tuple[int, int]]) -> float | None:
+    if not samples:
+        return None
+    times_us = [time_us for time_us, _ in samples]
+    since_us = max((time_us for time_us, percent in samples if percent), default=min(times_us))
+    return (max(times_us) - since_us) / 1e6
 
 
 def _samples(nvml: _Nvml, gpu: Any) -> list[tuple[int, int]]:

@@ -68,6 +68,21 @@ def test_a_pause_between_two_batches_is_not_idleness(machine):
 
 
 @pytest.mark.parametrize(
+    ("gpu", "idle_s"),
+    [
+        (Gpu(utilization_samples=[90, 80, 0, 0, 0, 0]), 4.0),
+        (Gpu(utilization_samples=[0] * 31), 30.0),
+        (Gpu(utilization_samples=[0, 1]), 0.0),
+        (Gpu(unsupported=["samples"]), None),
+    ],
+    ids=["since-it-worked", "as-far-as-the-samples-reach", "works", "unknown"],
+)
+def test_how_long_a_gpu_has_been_idle(machine, gpu, idle_s):
+    with machine(gpu) as server:
+        assert read(server).devices[0].idle_s == idle_s
+
+
+@pytest.mark.parametrize(
     ("reading", "field"),
     [
         ("memory", "memory_total_bytes"),
