@@ -28,7 +28,7 @@ from tests.gpusim.__main__ import DEFAULT_FLEET
 from tests.gpusim.fleet import read_fleet, size_bytes
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-COLUMNS = 116
+COLUMNS = 122
 
 # The simulated server of `status`: nobody on it is idle for no reason, but one.
 SHARED = (
