@@ -164,7 +164,7 @@ def _job_line(job: Job, device: Device) -> Text:
     who = f"{reading.user_name(job.uid):10} {shown(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"        {who} {claims}{uses}{age}")
     # No sample of the driver's shows more than that it was idle as far as they reach back.
-    idle = "idle" + (f" for {_span(device.idle_s)} or more" if device.idle_s else "")
+    idle = "idle" + (f" {_span(device.idle_s)} or more" if device.idle_s else "")
     if job.is_forgotten:
         line.append(", ").append(f"{idle}: forgotten?", style=STANDS_OUT)
     elif device.utilization_percent is not None:

@@ -95,7 +95,7 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     heading, *lines = done.stdout.splitlines()
     assert heading.split() == ["name", "memory", "utilization", "state"]
     assert re.search(r"GPU 0 .* 0\.\d of  24\.0 GiB .* 0 %  busy$", lines[0])
-    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle for 9 s or more$"
+    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle 9 s or more$"
     assert re.search(who, lines[1])
     assert re.search(rf"unknown +pid {NOBODYS_PID}, uses 2\.0 GiB, no claim$", lines[3])
     assert "A script started here would get GPU" in done.stdout
@@ -131,7 +131,7 @@ def test_a_forgotten_notebook_is_seen_at_a_glance(screen):
     lines = screen(seen(machine, [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)]))
     assert lines[1].endswith("forgotten")
     assert "eda.ipynb (pid 7) claims 24.0 GiB, uses 1.0 GiB, for 26 h" in lines[2]
-    assert lines[2].endswith(", idle for 99 s or more: forgotten?")
+    assert lines[2].endswith(", idle 99 s or more: forgotten?")
 
 
 def test_the_queue_and_the_outlook_are_told(screen):
