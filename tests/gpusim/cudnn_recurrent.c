@@ -1,19 +1,12 @@
 /* cuDNN's recurrent layers (LSTM, GRU), by the functions of version 8 and later and by those before. Only what they
    need in memory is worked out; a layer succeeds at once and does nothing. */
-#include "gpusim.h"
+#include "cudnn.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef int Status;
 enum { BAD_PARAM = 3 };
-
-/* The arguments don't matter, so they are left out. */
-#define SUCCEED(function) \
-  API Status function() { \
-    return 0;             \
-  }
 
 typedef struct {
   int algorithm, cell, bias, is_bidirectional, input_mode, type, precision, math_type;
@@ -122,14 +115,6 @@ API Status cudnnGetRNNDescriptor_v6(void *handle, Layer *layer, int *hidden, int
   return cudnnGetRNNDescriptor_v8(layer, algorithm, cell, NULL, is_bidirectional, input_mode, type, NULL, NULL,
                                   NULL, hidden, NULL, layers, dropout, NULL);
 }
-
-#define DESCRIPTOR(kind)                                        \
-  API Status cudnnCreate##kind##Descriptor(void **descriptor) { \
-    static char shared[256];                                    \
-    *descriptor = shared;                                       \
-    return 0;                                                   \
-  }                                                             \
-  SUCCEED(cudnnDestroy##kind##Descriptor)
 
 DESCRIPTOR(Dropout)
 SUCCEED(cudnnSetRNNMatrixMathType)

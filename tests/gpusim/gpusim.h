@@ -36,7 +36,7 @@
      driver_memory.c   allocations                         nvml_process.c    NVML: processes and samples
      driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN, NCCL and the like
      cudnn_layers.c    cuDNN's layers                      cudnn_recurrent.c cuDNN's LSTM and GRU
-     release/          libraries that tell their version
+     cudnn.h           what those two share                release/          libraries that tell their version
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H
