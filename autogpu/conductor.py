@@ -170,7 +170,8 @@ class Conductor:
         if held is not None and is_estimated:
             # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
             spared = {uuids[ordinal]: max(0, decision.CONTEXT_BYTES - size) for ordinal, size in spent.items()}
-            held.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in held.claims.items()})
+            if any(spared.values()):
+                held.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in held.claims.items()})
         if is_asked or self._set_aside:
             self._say(report.contexts(self._decision, self.granted, spent, self._set_aside, is_asked))
 
