@@ -102,6 +102,10 @@ def _environment(facts: Facts) -> Finding:
 
 def _driver(facts: Facts) -> Finding:
     inventory = facts.inventory
+    if inventory.is_driverless and facts.cuda.count:
+        what = "CUDA has GPUs, and NVML (libnvidia-ml.so.1) is not there: autogpu can't tell which is idle"
+        remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return _failed("driver", what, remedy)
     if inventory.is_driverless:
         what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
         # Most often that is how the container was started, and nothing in it can tell.

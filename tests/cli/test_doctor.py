@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +69,63 @@ def test_a_driver_of_another_version_than_its_library_is_found(tmp_path):
         failed, said = findings(server)
     assert "driver" in failed
     assert "NVML says: " in said["driver"]
+
+
+def machine_without(server, folder, *names):
+    """The variables that put a process on a machine on which these libraries were not installed."""
+    folder.mkdir()
+    for library in Path(server.environ["LD_LIBRARY_PATH"].split(os.pathsep)[0]).iterdir():
+        if library.name not in names:
+            (folder / library.name).symlink_to(library)
+    return {**os.environ, **server.environ, "LD_LIBRARY_PATH": str(folder)}
+
+
+def findings_on(environ, python):
+    command = [str(python), "-m", "autogpu", "doctor", "--json"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    return {each["check"]: (each["state"], each["what"]) for each in json.loads(done.stdout)["findings"]}
+
+
+def test_nvml_that_is_missing_beside_cuda_is_found(server, tmp_path):
+    environ = machine_without(server, tmp_path / "libraries", "libnvidia-ml.so.1")
+    state, what = findings_on(environ, sys.executable)["driver"]
+    assert (state, "libnvidia-ml.so.1" in what) == ("failed", True)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(900)
+def test_a_cuda_library_that_tensorflow_misses_is_found(server, tmp_path):
+    environ = machine_without(server, tmp_path / "libraries", "libcudnn.so.9")
+    found = findings_on(environ, environments.tensorflow_with_autogpu())
+    assert found["libraries"] == ("failed", "TensorFlow 2.21.0 lists no GPU of 2: it finds no CUDA libraries that fit")
+    assert found["driver"][0] == "passed"
+
+
+@pytest.mark.matrix
+@pytest.mark.tensorflow
+@pytest.mark.timeout(900)
+def test_a_tensorflow_without_cuda_is_found(server):
+    base = environments.interpreter("3.11")
+    python = environments.environment(base, ["tensorflow-cpu==2.21.*"], with_hook=True)
+    failed, said = findings(server, python, PATH=str(python.parent))
+    assert failed == {"tensorflow"}
+    assert "built without CUDA" in said["tensorflow"]
+
+
+def test_a_hook_that_another_sitecustomize_hides_is_found(server, tmp_path):
+    python = environments.environment(environments.interpreter("3.11"), name="hidden-hook")
+    subprocess.run([str(python), "-m", "autogpu", "install", "--method", "sitecustomize"], timeout=120, check=True)
+    (tmp_path / "sitecustomize.py").write_text("")
+    failed, said = findings(server, python, PYTHONPATH=str(tmp_path))
+    assert "hook" in failed
+    assert said["hook"].endswith(f"does not load autogpu; its sitecustomize is {tmp_path / 'sitecustomize.py'}")
+
+
+def test_a_hook_in_another_environment_than_the_shells_python_is_found(server):
+    other = environments.environment(environments.interpreter("3.11"), with_autogpu=False)
+    failed, said = findings(server, PATH=str(other.parent))
+    assert "environment" in failed
+    assert f"`python` is {other}" in said["environment"]
 
 
 def test_a_terminal_reads_lines(server):

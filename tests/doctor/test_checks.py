@@ -83,6 +83,13 @@ def test_a_healthy_machine_passes_everything(healthy):
         ),
         pytest.param(
             "driver",
+            {"inventory": Inventory(failure="NVML says: no library", is_driverless=True)},
+            "NVML (libnvidia-ml.so.1) is not there",
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            id="nvml-missing",
+        ),
+        pytest.param(
+            "driver",
             {"inventory": inventory(gpu(0), unreadable=(Unreadable(1, "GPU is lost"),))},
             "GPU 1: GPU is lost",
             "dmesg",
@@ -213,13 +220,13 @@ def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
     said = {
         is_in_container: next(finding.what for finding in examine(facts) if finding.name == "driver")
         for is_in_container in (True, False)
-        for facts in [replace(healthy, inventory=driverless, is_in_container=is_in_container)]
+        for facts in [replace(healthy, inventory=driverless, cuda=Cuda(), is_in_container=is_in_container)]
     }
     assert said[True] == said[False] + "; if the host has one, start the container with --gpus all"
 
 
 def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     driverless = Inventory(failure="NVML says: no library", is_driverless=True)
-    facts = replace(healthy, inventory=driverless, environ={"CUDA_VISIBLE_DEVICES": "0"})
+    facts = replace(healthy, inventory=driverless, cuda=Cuda(), environ={"CUDA_VISIBLE_DEVICES": "0"})
     (finding,) = [each for each in examine(facts) if each.name == "visible"]
     assert (finding.state, finding.what) == (State.NOT_APPLICABLE, "no GPU to hide")
