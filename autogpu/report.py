@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from autogpu.decision import Verdict
-from autogpu.selection import Tier, free_memory
+from autogpu.selection import Cause, Tier, free_memory
 from autogpu.stderr import shown
 
 TYPE_CHECKING = False
@@ -127,14 +127,16 @@ def missing(seams: Seams, resolved: Resolved) -> list[str]:
 
 
 def few_replicas(strategy: str, replicas: int, decision: Decision) -> list[str]:
-    """How to get more, where a strategy that wants all GPUs has a part of the pool; else nothing."""
-    taken, pool = len(decision.ordinals), len(decision.visible)
-    if not taken or taken >= decision.attainable:
+    """That a strategy which wants all GPUs has a part of the pool, and how to get more; else nothing."""
+    ranking, taken = decision.ranking, len(decision.ordinals)
+    pool = len(ranking.candidates) + sum(rejection.cause is not Cause.POLICY for rejection in ranking.rejected)
+    if not taken or taken >= pool:
         return []
-    free = min(decision.attainable, sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates))
+    free = sum(candidate.tier is Tier.FREE for candidate in ranking.candidates)
+    more = f"for more: AUTOGPU_COUNT={max(min(free, decision.attainable), taken + 1)}"
     return [
         f"{strategy} has {_count(replicas, 'replica')}, on {taken} of {_count(pool, 'GPU')}; "
-        f"for more: AUTOGPU_COUNT={max(free, taken + 1)}"
+        + (more if decision.attainable > taken else "no more can be had now")
     ]
 
 

@@ -206,12 +206,17 @@ print([strategy.num_replicas_in_sync for strategy in strategies])
             {"AUTOGPU_COUNT": "2", "AUTOGPU_VIRTUAL_GPUS": "2"},
             "MirroredStrategy has 4 replicas, on 2 of 4 GPUs; for more: AUTOGPU_COUNT=3",
         ),
+        (
+            "",
+            {"AUTOGPU_COUNT": "all", "AUTOGPU_NEED": "12GiB"},
+            "MirroredStrategy has 2 replicas, on 2 of 4 GPUs; no more can be had now",
+        ),
         ("['/gpu:0']", {}, None),
         ("", {"AUTOGPU_COUNT": "all"}, None),
         ("", {"AUTOGPU_COUNT": "0"}, None),
         ("", {"AUTOGPU_LEVEL": "quiet"}, None),
     ],
-    ids=["one", "split", "named", "all", "cpu-only", "quiet"],
+    ids=["one", "split", "no-more", "named", "all", "cpu-only", "quiet"],
 )
 def test_fewer_replicas_than_gpus_is_one_line(start, devices, policy, line):
     ran = start(STRATEGIES.format(devices), **policy)
