@@ -8,25 +8,23 @@ stands in the row's ``but``. Judged by what the driver was asked for, in the wor
 from __future__ import annotations
 
 import json
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import pytest
 
 from tests import environments, grants
-from tests.forkserver import Ended, Host
+from tests.forkserver import Ended, Forks, Host
 from tests.gpusim import Gpu, Server
 from tests.versions import Version
 
 # All idle and alike, so that no cell depends on others' load: the highest index is the idlest, and CUDA counts as PCI.
-GPUS = (Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5"),) * 4
+# Small ones: of the memory that an allocator takes, TensorFlow keeps a list that has a thirtieth of its size.
+GPUS = (Gpu(name="NVIDIA GeForce GTX 1660 Ti", memory="6GiB", compute_capability="7.5"),) * 4
 IDLEST_FIRST = (3, 2, 1, 0)
 CONTEXT = 256 << 20
-A_QUARTER = 6144
+A_QUARTER = 1536
 
 WHOLE, GROWS = "whole", "grows"
 
@@ -62,12 +60,12 @@ class Policy:
 PLAIN = Policy("plain", {"AUTOGPU": "0"})
 POLICIES = (
     Policy("growth"),
-    Policy("limit", {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "3GiB"}, growth=False, limit=3072),
+    Policy("limit", {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "800MiB"}, growth=False, limit=800),
     Policy("share", {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "25%"}, growth=False, limit=A_QUARTER),
-    Policy("growth-up-to-a-limit", {"AUTOGPU_LIMIT": "5GiB"}, limit=5120),
+    Policy("growth-up-to-a-limit", {"AUTOGPU_LIMIT": "1280MiB"}, limit=1280),
     Policy("everything", {"AUTOGPU_GROWTH": "0"}, growth=False),
     Policy("cpu-only", {"AUTOGPU_COUNT": "0"}, count=0),
-    Policy("virtual_gpus=2", {"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "3GiB"}, limit=3072, logical_gpus=2),
+    Policy("virtual_gpus=2", {"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "800MiB"}, limit=800, logical_gpus=2),
     Policy("count=2", {"AUTOGPU_COUNT": "2"}, count=2),
 )
 
@@ -305,7 +303,7 @@ def probes(row: Row, policy: Policy) -> list[int]:
         for words in cell[gpu].split(" + "):
             limit = int(words.split()[2]) if words.startswith("grows to") else 0
             # Without a limit one that no other column's limit would hold.
-            sizes.append(limit * 9 // 10 if limit else 7 * 1024 if words == GROWS else 0)
+            sizes.append(limit * 9 // 10 if limit else 1792 if words == GROWS else 0)
     return sizes
 
 
@@ -314,50 +312,19 @@ def each_cell() -> list[Any]:
     return [pytest.param(row, policy, id=f"{row.name}-{policy.name}") for row in ROWS for policy in POLICIES]
 
 
-def wanted(items: Iterable[Any], module: ModuleType, version: Version | None = None) -> Mapping[Policy, list[Row]]:
-    """By policy, the rows that a session's tests of ``module`` look at; all of those that run without autogpu."""
-    cells: dict[Policy, list[Row]] = {PLAIN: []}
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") and item.module is module else {}
-        if "row" in params and params.get("version") is version:
-            cells.setdefault(params["policy"], []).append(params["row"])
-            if params["row"] not in cells[PLAIN]:
-                cells[PLAIN].append(params["row"])
-    return cells
-
-
 class Table:
-    """All wanted cells of one version, run two policies at a time, each on a server of its own.
+    """The cells of one version, each on a server of its own."""
 
-    Args:
-        cells: By policy, in the order in which they are looked at.
-    """
-
-    def __init__(self, version: Version, folder: Path, cells: Mapping[Policy, Iterable[Row]]) -> None:
+    def __init__(self, version: Version, folder: Path, forks: Forks) -> None:
         self._version = version
         self._python = environments.tensorflow_with_autogpu(version.tensorflow, version.python)
         self._folder = folder
-        self._is_over = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=2)
-        self._ended: dict[tuple[str, str], Future[Ended]] = {}
-        for policy, rows in cells.items():
-            rows = tuple(rows)
-            for row in rows:
-                self._ended[policy.name, row.name] = Future()
-            self._pool.submit(self._run, policy, rows)
-
-    def ended(self, row: Row, policy: Policy) -> Ended:
-        """What became of a cell's script."""
-        return self._ended[policy.name, row.name].result()
-
-    def close(self) -> None:
-        """Wait for what is running; what has not begun does not begin."""
-        self._is_over.set()
-        self._pool.shutdown()
+        self._forks = forks
+        self._plain: dict[str, Ended] = {}
 
     def complaint(self, row: Row, policy: Policy) -> str:
         """What is wrong with a cell, in one line and what autogpu said; ``""`` if it is as it should be."""
-        plain, ended = self.ended(row, PLAIN), self.ended(row, policy)
+        plain, ended = self._run_plain(row), self._run(row, policy)
         cell = expected(row, policy)
         should_raise = cell if isinstance(cell, str) else ""
         if row.gpus == ():
@@ -385,30 +352,16 @@ class Table:
             return ""
         return "\n".join([*(f"{where}: {complaint}" for complaint in complaints), *ended.said])
 
-    def _run(self, policy: Policy, rows: Iterable[Row]) -> None:
-        try:
-            self._run_on_a_server(policy, rows)
-        except Exception as error:  # whatever it is, it belongs to the tests that wait for these cells
-            for row in rows:
-                if not self._ended[policy.name, row.name].done():
-                    self._ended[policy.name, row.name].set_exception(error)
+    def _run_plain(self, row: Row) -> Ended:
+        if row.name not in self._plain:
+            self._plain[row.name] = self._run(row, PLAIN)
+        return self._plain[row.name]
 
-    def _run_on_a_server(self, policy: Policy, rows: Iterable[Row]) -> None:
-        folder = self._folder / policy.name
+    def _run(self, row: Row, policy: Policy) -> Ended:
+        folder = self._folder / f"{row.name}-{policy.name}"
         (folder / "server").mkdir(parents=True)
-        with Server(GPUS, folder=folder / "server", context=CONTEXT) as server:
-            host = Host(self._python, folder / "host", server, policy.environ)
-            try:
-                for row in rows:
-                    self._settle(host, policy, row)
-            finally:
-                host.close()
-
-    def _settle(self, host: Host, policy: Policy, row: Row) -> None:
-        future = self._ended[policy.name, row.name]
-        if self._is_over.is_set():
-            future.cancel()
-            return
-        script = self._folder / policy.name / "train.py"
+        script = folder / "train.py"
         script.write_text(PROLOGUE + (LISTS if row.lists_first else "") + row.script + "\n")
-        future.set_result(host.forked(script, environ={"PROBES": json.dumps(probes(row, policy))}))
+        with Server(GPUS, folder=folder / "server", context=CONTEXT) as server:
+            host = Host(self._python, folder / "host", self._forks, server, policy.environ)
+            return host.forked(script, environ={"PROBES": json.dumps(probes(row, policy))})

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
 from tests import environments
+from tests.forkserver import Forks
 
 # A shell tells what it starts in the background to ignore Ctrl-C, and everything that a test starts would do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +28,14 @@ def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
     monkeypatch.setenv("AUTOGPU_LEASE_DIR", str(tmp_path / "leases"))
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes that have imported TensorFlow, for the scripts of all tests."""
+    made = Forks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.close()
 
 
 def each_python() -> list:

@@ -1,10 +1,13 @@
-"""Scripts on a machine, as processes of their own that need not import TensorFlow each: an import takes seconds of
-processor time, a fork after it milliseconds.
+"""Processes that need not import TensorFlow each: an import takes seconds of processor time, a fork after it a tenth.
 
-One parent for each machine, environment and policy imports TensorFlow through the installed hook, and forks a child for
-each script. ``import tensorflow`` touches no CUDA, so the child is as a fresh process is after its import. What counts
-at the import itself (``AUTOGPU_*``, a ``CUDA_VISIBLE_DEVICES`` of the shell, or one that a script sets before it
-imports) is the same for all children of a parent; scripts that need another one run as fresh processes.
+One parent for each environment imports TensorFlow with autogpu switched off, and forks a child for each script. The
+child has an environment of its own, does anew what ``site`` does at a start, which is to load the installed hook, and
+has forgotten the name ``tensorflow``. So the script's own ``import tensorflow`` goes through the hook and runs the body
+of TensorFlow's package between autogpu's two steps; the thousands of modules below are in place. ``import tensorflow``
+touches no CUDA and asks nothing of the driver, which is why the child can be on any server.
+
+What differs from a fresh process: an import takes no time, ``TF_CPP_MIN_LOG_LEVEL`` has been read, a script must say
+``import tensorflow`` before it names a part of it, and the end takes no module apart. Tests compare both.
 
 The parent is this file, run by the Python of the environment under test: nothing but the standard library of 3.7.
 """
@@ -32,6 +35,138 @@ if TYPE_CHECKING:
 
 # Of the import in the parent, when other tests have the processors.
 IMPORT_TIMEOUT_S = 300
+
+# What another process's environment says to autogpu, CUDA, TensorFlow or Python does not count in a new one.
+STEERING = ("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "SLURM_", "PYTHON")
+
+# Each keeps some 400 MB. One version's tests need these: without autogpu, with it, and with it but without a driver.
+MOST_PARENTS = 3
+
+# Of linux/prctl.h: what a child gets when its parent has ended.
+PR_SET_PDEATHSIG = 1
+
+
+class Forks:
+    """Runs scripts as forks of processes that have imported TensorFlow, one for each environment.
+
+    Args:
+        folder: For what they write; exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started = 0
+        # The one that was used last is the last one.
+        self._parents: dict[tuple[str, ...], _Parent] = {}
+
+    def run(
+        self,
+        python: Path,
+        script: Path,
+        *,
+        environ: Mapping[str, str],
+        folder: Path,
+        timeout_s: int = 120,
+        lease_file: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``script`` to its end. One that is late is killed, with what it has started: exit status ``-SIGKILL``.
+
+        Args:
+            environ: All of its environment.
+            folder: Its working directory.
+            lease_file: Where the UUIDs in its lease are written when it comes to its end, if it has one.
+        """
+        # The loader reads the library path when a process starts.
+        key = (str(python), environ.get("LD_LIBRARY_PATH", ""))
+        parent = self._parents.pop(key, None)
+        if parent is None:
+            while len(self._parents) >= MOST_PARENTS:
+                self._parents.pop(next(iter(self._parents))).close()
+            self._started += 1
+            parent = _Parent(str(python), self._folder / f"parent-{self._started}", environ)
+        outputs = [self._folder / name for name in ("stdout", "stderr")]
+        case = {
+            "script": str(script),
+            "folder": str(folder),
+            "environ": dict(environ),
+            "timeout_s": timeout_s,
+            "outputs": [str(output) for output in outputs],
+            "lease_file": str(lease_file) if lease_file else None,
+        }
+        try:
+            status = parent.exit_status(case)
+        except BaseException:
+            # Whoever interrupts this leaves an answer behind that would be taken for the next one's.
+            parent.kill()
+            raise
+        self._parents[key] = parent
+        stdout, stderr = (output.read_text(errors="replace") for output in outputs)
+        return subprocess.CompletedProcess([str(python), str(script)], status, stdout, stderr)
+
+    def close(self) -> None:
+        """End the parents; their children have ended."""
+        while self._parents:
+            self._parents.popitem()[1].close()
+
+
+class _Parent:
+    def __init__(self, python: str, folder: Path, environ: Mapping[str, str]) -> None:
+        folder.mkdir()
+        own = {name: value for name, value in environ.items() if not name.startswith(STEERING)}
+        own.update(AUTOGPU="0", TF_CPP_MIN_LOG_LEVEL="3", HOME=str(folder))
+        self._log = folder / "log"
+        self._is_ready = False
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, __file__],
+                env=own,
+                cwd=str(folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                universal_newlines=True,
+            )
+
+    def exit_status(self, case: Mapping[str, Any]) -> int:
+        """Of a child, as :mod:`subprocess` gives it."""
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(case) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            # It has ended; why, is said where its answer is missing.
+            pass
+        # It kills a child that is late; only a parent that is gone does not answer.
+        timeout_s = case["timeout_s"] + 30 + (0 if self._is_ready else IMPORT_TIMEOUT_S)
+        # Line by line and never two at once, so that nothing waits in the buffer while select looks at the pipe.
+        ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+        line = process.stdout.readline() if ready else ""
+        if not line:
+            raise RuntimeError(f"the process that imports TensorFlow has ended or hangs:\n{self._log.read_text()}")
+        self._is_ready = True
+        return int(line)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def kill(self) -> None:
+        """End it and the child that it has."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
 
 
 class Ended:
@@ -77,18 +212,23 @@ class Host:
     """
 
     def __init__(
-        self, python: Path, folder: Path, server: Server | None = None, environ: Mapping[str, str] | None = None
+        self,
+        python: Path,
+        folder: Path,
+        forks: Forks,
+        server: Server | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.server = server
-        self._python = str(python)
+        self._python = python
+        self._forks = forks
         self._project = folder / "project"
         self._leases = folder / "leases"
         for made in (folder / "home", self._project, self._leases):
             made.mkdir(parents=True)
         self._leases.chmod(0o1777)
-        steering = ("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "SLURM_", "PYTHON")
         self.environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(steering)},
+            **{name: value for name, value in os.environ.items() if not name.startswith(STEERING)},
             "HOME": str(folder / "home"),
             "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
             "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
@@ -97,39 +237,38 @@ class Host:
             **(server.environ if server else {}),
             **(environ or {}),
         }
-        self._parent: subprocess.Popen[str] | None = None
 
     def forked(self, script: Path, *, environ: Mapping[str, str] | None = None, timeout_s: int = 120) -> Ended:
-        """Run ``script`` to its end in a child of the parent, which is started for the first one."""
-        parent = self._parent or self._start()
-        case = {
-            "script": str(self._placed(script)),
-            "folder": str(self._project),
-            "environ": dict(environ or {}),
-            "timeout_s": timeout_s,
-        }
+        """Run ``script`` to its end as a fork of a process that has imported TensorFlow."""
         before = self._call_count()
-        assert parent.stdin is not None
-        try:
-            parent.stdin.write(json.dumps(case) + "\n")
-            parent.stdin.flush()
-        except BrokenPipeError:
-            # It has ended; why, is said where its answer is missing.
-            pass
-        # The parent kills a child that is late; only a parent that is gone does not answer.
-        status = self._answer(parent, timeout_s + 30)["exit_status"]
         leased = self._project / "leased"
-        return self._ended(status, before, json.loads(leased.read_text()) if leased.exists() else None)
+        if leased.exists():
+            leased.unlink()
+        done = self._forks.run(
+            self._python,
+            self._placed(script),
+            environ={**self.environ, **(environ or {})},
+            folder=self._project,
+            timeout_s=timeout_s,
+            lease_file=leased,
+        )
+        uuids = json.loads(leased.read_text()) if leased.exists() else None
+        return Ended(done.returncode, done.stdout, done.stderr, self._calls(before), uuids)
 
     def fresh(self, script: Path, *, environ: Mapping[str, str] | None = None, timeout_s: int = 120) -> Ended:
         """Run ``script`` to its end as a process that imports TensorFlow itself."""
         before = self._call_count()
-        outputs = [(self._project / name).open("w") for name in ("stdout", "stderr")]
+        paths = [self._project / name for name in ("stdout", "stderr")]
+        # Files and no pipes: a child of a killed script could keep a pipe open.
+        outputs = [path.open("w") for path in paths]
         try:
-            command = [self._python, str(self._placed(script))]
-            own = {**self.environ, **(environ or {})}
             child = subprocess.Popen(
-                command, env=own, cwd=str(self._project), stdin=subprocess.DEVNULL, stdout=outputs[0], stderr=outputs[1]
+                [str(self._python), str(self._placed(script))],
+                env={**self.environ, **(environ or {})},
+                cwd=str(self._project),
+                stdin=subprocess.DEVNULL,
+                stdout=outputs[0],
+                stderr=outputs[1],
             )
             try:
                 status = child.wait(timeout_s)
@@ -139,69 +278,18 @@ class Host:
         finally:
             for output in outputs:
                 output.close()
-        return self._ended(status, before)
-
-    def close(self) -> None:
-        """End the parent; its children have ended."""
-        parent, self._parent = self._parent, None
-        if parent is None:
-            return
-        assert parent.stdin is not None and parent.stdout is not None
-        try:
-            parent.stdin.close()
-        except BrokenPipeError:
-            pass
-        try:
-            parent.wait(30)
-        except subprocess.TimeoutExpired:
-            parent.kill()
-            parent.wait()
-        parent.stdout.close()
-
-    def _start(self) -> subprocess.Popen[str]:
-        with (self._project.parent / "parent.log").open("w") as log:
-            self._parent = subprocess.Popen(
-                [self._python, __file__],
-                env=self.environ,
-                cwd=str(self._project),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                universal_newlines=True,
-            )
-        self._is_ready = False
-        return self._parent
-
-    def _answer(self, parent: subprocess.Popen[str], timeout_s: float) -> dict[str, Any]:
-        assert parent.stdout is not None
-        if not self._is_ready:
-            timeout_s += IMPORT_TIMEOUT_S
-            self._is_ready = True
-        # Line by line and never two at once, so that nothing waits in the buffer while select looks at the pipe.
-        ready, _, _ = select.select([parent.stdout], [], [], timeout_s)
-        line = parent.stdout.readline() if ready else ""
-        if not line:
-            parent.kill()
-            parent.wait()
-            log = (self._project.parent / "parent.log").read_text()
-            raise RuntimeError(f"the process that imports TensorFlow for the scripts has ended or hangs:\n{log}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        stdout, stderr = (path.read_text(errors="replace") for path in paths)
+        return Ended(status, stdout, stderr, self._calls(before))
 
     def _placed(self, script: Path) -> Path:
-        leased = self._project / "leased"
-        if leased.exists():
-            leased.unlink()
         # Away from the repository, whose files could be found as a project's policy.
         return Path(shutil.copy(str(script), str(self._project / script.name)))
 
     def _call_count(self) -> int:
         return len(self.server.calls()) if self.server else 0
 
-    def _ended(self, status: int, before: int, leased: list[str] | None = None) -> Ended:
-        calls = self.server.calls()[before:] if self.server else []
-        stdout, stderr = ((self._project / name).read_text(errors="replace") for name in ("stdout", "stderr"))
-        return Ended(status, stdout, stderr, calls, leased)
+    def _calls(self, before: int) -> list[Call]:
+        return self.server.calls()[before:] if self.server else []
 
 
 def serve() -> dict[str, Any]:
@@ -209,7 +297,7 @@ def serve() -> dict[str, Any]:
     # A second descriptor: what TensorFlow prints while it is imported must not look like an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # As with `python`, and not with this file's name: a policy is looked for beside the script.
+    # As with `python`, and not with this file's name and folder.
     sys.argv, sys.path[0] = [""], ""
     import tensorflow  # noqa: F401
 
@@ -235,45 +323,61 @@ def serve() -> dict[str, Any]:
         signal.alarm(0)
         kill()
         exit_status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        answers.write(json.dumps({"exit_status": exit_status}) + "\n")
+        answers.write(f"{exit_status}\n")
         answers.flush()
     sys.exit(0)
 
 
-def become(case: Mapping[str, Any]) -> int:
-    """Be the process that ``python script`` would be after its import; returns its exit status."""
+def begin(case: Mapping[str, Any]) -> None:
+    """Be the process that has just been started as ``python script``."""
     os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
-    for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        path = os.path.join(case["folder"], name)  # noqa: PTH118
+    for descriptor, path in zip((1, 2), case["outputs"]):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
     os.dup2(sys.stdin.fileno(), 0)
+    os.environ.clear()
     os.environ.update(case["environ"])
     os.chdir(case["folder"])
     sys.argv[:] = [case["script"]]
-    sys.path[0] = case["folder"]
+    sys.path[0] = str(Path(case["script"]).parent)
+    hook = sys.modules.pop("_autogpu_hook", None)
+    if hook is not None:
+        # It notes what the process was started with.
+        sys.meta_path.remove(hook)  # type: ignore[arg-type]
+        __import__("_autogpu_hook")
+    del sys.modules["tensorflow"]
+
+
+def run(script: str) -> int:
+    """Run ``script`` as ``__main__``; returns the exit status."""
+    status = 0
     try:
-        runpy.run_path(case["script"], run_name="__main__")
+        runpy.run_path(script, run_name="__main__")
     except SystemExit as error:
-        if not isinstance(error.code, str):
-            return int(error.code or 0)
-        sys.stderr.write(error.code + "\n")
-        return 1
+        if isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+            return 1
+        status = int(error.code or 0)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         return 1
-    return 0
+    if "tensorflow" not in sys.modules:
+        # It found the parts of TensorFlow in place, without the hook: not what it would do by itself.
+        sys.stderr.write("AssertionError: a script that is forked has to say `import tensorflow`\n")
+        return 1
+    return status
 
 
-def tell_lease() -> None:
-    """Write the UUIDs in this process's lease to the file ``leased``, if it has one."""
-    for file in Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
-        fields = json.loads(file.read_text())
+def tell_lease(file: str) -> None:
+    """Write the UUIDs in this process's lease to ``file``, if it has one."""
+    for record in Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
+        fields = json.loads(record.read_text())
         if fields["pid"] == os.getpid():
-            Path("leased").write_text(json.dumps(sorted(fields["gpus"])))
+            Path(file).write_text(json.dumps(sorted(fields["gpus"])))
 
 
 def end(exit_status: int) -> None:
@@ -282,7 +386,6 @@ def end(exit_status: int) -> None:
     That would first copy the whole memory that a child shares with its parent: it takes several times as long as
     what most scripts do.
     """
-    tell_lease()
     getattr(threading, "_shutdown")()  # noqa: B009
     getattr(atexit, "_run_exitfuncs")()  # noqa: B009
     sys.stdout.flush()
@@ -292,5 +395,15 @@ def end(exit_status: int) -> None:
     os._exit(exit_status)
 
 
+def main() -> None:
+    """Be the parent, and then each of its children."""
+    case = serve()
+    begin(case)
+    status = run(case["script"])
+    if case["lease_file"]:
+        tell_lease(case["lease_file"])
+    end(status)
+
+
 if __name__ == "__main__":
-    end(become(serve()))
+    main()

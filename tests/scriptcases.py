@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import dataclasses
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Mapping
@@ -10,15 +11,17 @@ from typing import Any, Mapping
 import pytest
 
 from tests import environments, grants
-from tests.forkserver import Ended, Host
+from tests.forkserver import Ended, Forks, Host
 from tests.gpusim import Server
 from tests.matrix.running import CONTEXT, LAB
 from tests.versions import Version
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 
-# GPUs 0 and 2 of the lab are at work for others. CUDA counts 1, 3, 0, 2, and autogpu 3, 1, 2, 0.
-MACHINES = {"four-gpus": LAB, "one-gpu": LAB[1:2], "no-gpu": ()}
+# GPUs 0 and 2 of the lab are at work for others. CUDA counts 1, 3, 0, 2, and autogpu 3, 1, 2, 0. Those that TensorFlow
+# takes whole are small here: of the memory that an allocator takes, it keeps a list that has a thirtieth of its size.
+GPUS = tuple(gpu if gpu.processes else dataclasses.replace(gpu, memory="6GiB") for gpu in LAB)
+MACHINES = {"four-gpus": GPUS, "one-gpu": GPUS[1:2], "no-gpu": ()}
 NO_GPU = "no GPU"
 # Where the script and the shell say nothing: TensorFlow's way and the policy's.
 TAKES_ALL = "GPU 1 whole, contexts on 0, 2, 3"
@@ -35,8 +38,7 @@ class Case:
         four: On four GPUs, without and with autogpu.
         one: On one GPU, likewise.
         environ: Of the shell.
-        imports_itself: Whether what it says, or the shell, counts at the import already.
-        machines: Where it is run. An import is dear, so not everywhere what is the same everywhere.
+        machines: Where it is run.
         since: The first version that the script is for.
         until: The first one that it is not for.
     """
@@ -45,7 +47,6 @@ class Case:
     four: tuple[str, str]
     one: tuple[str, str]
     environ: Mapping[str, str] = field(default_factory=dict)
-    imports_itself: bool = False
     machines: tuple[str, ...] = tuple(MACHINES)
     since: tuple[int, int] = (1, 15)
     until: tuple[int, int] = (3, 0)
@@ -64,7 +65,7 @@ EAGER = (2, 0)
 
 def shell(value: str, four: tuple[str, str], **environ: str) -> Case:
     set_there = {"CUDA_VISIBLE_DEVICES": value, **environ}
-    return Case("shell_only", four, NEITHER, set_there, imports_itself=True, machines=("four-gpus",))
+    return Case("shell_only", four, NEITHER, set_there, machines=("four-gpus",))
 
 
 CASES = (
@@ -75,15 +76,14 @@ CASES = (
         ("GPU 3 whole, contexts on 0", IDLEST),
         NEITHER,
         {"CUDA_VISIBLE_DEVICES": "1,2"},
-        imports_itself=True,
     ),
     shell("1,2", ("GPU 1 whole, contexts on 2", "GPU 1 grows"), CUDA_DEVICE_ORDER="PCI_BUS_ID"),
     shell("-1", NEITHER),
     shell("", NEITHER),
     shell("-1,0", NEITHER),
-    Case("visible_before_import", ("GPU 2 whole", "GPU 2 grows"), NEITHER, imports_itself=True, since=EAGER),
-    Case("visible_minus_one_before_import", NEITHER, NEITHER, imports_itself=True),
-    Case("visible_minus_one_first_before_import", NEITHER, NEITHER, imports_itself=True, since=EAGER),
+    Case("visible_before_import", ("GPU 2 whole", "GPU 2 grows"), NEITHER, since=EAGER),
+    Case("visible_minus_one_before_import", NEITHER, NEITHER),
+    Case("visible_minus_one_first_before_import", NEITHER, NEITHER, since=EAGER),
     Case("visible_after_import", ("GPU 1 whole", "GPU 1 grows"), UNSAID_ONE),
     Case("visible_two_after_import", ("GPU 1 whole, contexts on 2", "GPU 1 grows"), NEITHER, since=EAGER),
     Case("visible_empty_after_import", NEITHER, NEITHER),
@@ -94,31 +94,31 @@ CASES = (
     # The third in CUDA's order; softly, the only one that it was given.
     Case("device_gpu_2_soft", ("GPU 0 whole, contexts on 1, 2, 3", IDLEST), UNSAID_ONE),
     Case("config_allow_growth", ("GPU 1 grows, contexts on 0, 2, 3", IDLEST), (GROWS_ONE, GROWS_ONE)),
-    # Of 24576 MiB, in steps of 16.
+    # Of 6144 MiB, in steps of 16.
     Case(
         "config_fraction_0_3",
-        ("GPU 1 7360 MiB, contexts on 0, 2, 3", "GPU 3 grows to 7360 MiB"),
-        ("GPU 0 7360 MiB", "GPU 0 grows to 7360 MiB"),
+        ("GPU 1 1840 MiB, contexts on 0, 2, 3", "GPU 3 grows to 1840 MiB"),
+        ("GPU 0 1840 MiB", "GPU 0 grows to 1840 MiB"),
     ),
     Case(
         "config_fraction_0_4",
-        ("GPU 1 9824 MiB, contexts on 0, 2, 3", "GPU 3 grows to 9824 MiB"),
-        ("GPU 0 9824 MiB", "GPU 0 grows to 9824 MiB"),
+        ("GPU 1 2448 MiB, contexts on 0, 2, 3", "GPU 3 grows to 2448 MiB"),
+        ("GPU 0 2448 MiB", "GPU 0 grows to 2448 MiB"),
     ),
     Case(
         "config_fraction_0_6",
-        ("GPU 1 14736 MiB, contexts on 0, 2, 3", "GPU 3 grows to 14736 MiB"),
-        ("GPU 0 14736 MiB", "GPU 0 grows to 14736 MiB"),
+        ("GPU 1 3680 MiB, contexts on 0, 2, 3", "GPU 3 grows to 3680 MiB"),
+        ("GPU 0 3680 MiB", "GPU 0 grows to 3680 MiB"),
     ),
     Case(
         "config_fraction_0_7",
-        ("GPU 1 17200 MiB, contexts on 0, 2, 3", "GPU 3 grows to 17200 MiB"),
-        ("GPU 0 17200 MiB", "GPU 0 grows to 17200 MiB"),
+        ("GPU 1 4288 MiB, contexts on 0, 2, 3", "GPU 3 grows to 4288 MiB"),
+        ("GPU 0 4288 MiB", "GPU 0 grows to 4288 MiB"),
     ),
     Case(
         "config_gpu_options",
-        ("GPU 1 8176 MiB, contexts on 0, 2, 3", "GPU 3 grows to 8176 MiB"),
-        ("GPU 0 8176 MiB", "GPU 0 grows to 8176 MiB"),
+        ("GPU 1 2032 MiB, contexts on 0, 2, 3", "GPU 3 grows to 2032 MiB"),
+        ("GPU 0 2032 MiB", "GPU 0 grows to 2032 MiB"),
     ),
     Case("config_soft_and_log", UNSAID, UNSAID_ONE),
     Case(
@@ -168,6 +168,26 @@ CASES = (
 )
 
 
+# What a process begins with, what a script says before the import, and what it says after it.
+BOTH_WAYS = (
+    "shell_only",
+    "shell_only-CUDA_VISIBLE_DEVICES=1,2",
+    "visible_minus_one_before_import",
+    "device_gpu_0",
+    "config_fraction_0_3",
+    "visible_before_import",
+    "visible_after_import",
+    "limit_1024",
+    "visible_list",
+)
+
+
+def run_both_ways(version: Version) -> list[Any]:
+    """One parameter for each script of ``BOTH_WAYS`` that is for ``version``."""
+    cases = {case.name: case for case in CASES if case.since <= version.number < case.until}
+    return [pytest.param(cases[name], id=name) for name in BOTH_WAYS if name in cases]
+
+
 def each_case(version: Version) -> list[Any]:
     """One parameter for each script on each machine, of those that are for ``version``."""
     return [
@@ -181,26 +201,24 @@ def each_case(version: Version) -> list[Any]:
 class Laboratory:
     """The three machines, each without and with autogpu, for one version of TensorFlow."""
 
-    def __init__(self, version: Version, folder: Path) -> None:
+    def __init__(self, version: Version, folder: Path, forks: Forks) -> None:
         self._version = version
         self._python = environments.tensorflow_with_autogpu(version.tensorflow, version.python)
         self._folder = folder
+        self._forks = forks
         self._hosts: dict[tuple[object, ...], Host] = {}
         self._servers: list[Server] = []
-        self._both = ThreadPoolExecutor(max_workers=2)
 
     def close(self) -> None:
-        """End what was started for the scripts."""
-        self._both.shutdown()
-        for host in self._hosts.values():
-            host.close()
+        """End the servers."""
         for server in self._servers:
             server.__exit__(None, None, None)
 
     def complaint(self, case: Case, machine: str) -> str:
         """What is wrong; ``""`` if the script does as it should, without and with autogpu."""
         hosts = [self.host(machine, {"AUTOGPU": "0"}), self.host(machine, self._steering(case))]
-        plain, ended = self._both.map(lambda host: self._run(host, case), hosts)
+        script = SCRIPTS / f"{case.script}.py"
+        plain, ended = [host.forked(script, environ=case.environ) for host in hosts]
         expected = NEITHER
         if machine != "no-gpu":
             expected = case.four if machine == "four-gpus" else case.one
@@ -223,30 +241,31 @@ class Laboratory:
         lines = [f"{where}: {complaint}" for complaint in complaints]
         return "\n".join([*lines, *(plain.error, ended.error), *ended.said]) if lines else ""
 
-    def run_both_ways(self, case: Case, machine: str) -> tuple[Ended, Ended]:
-        """The script as a fork and as a process of its own, with autogpu."""
-        host = self.host(machine, self._steering(case))
+    def run_both_ways(self, case: Case) -> list[tuple[object, ...]]:
+        """What is to be seen of the script as a fork and as a process of its own, with autogpu on four GPUs."""
+        host = self.host("four-gpus", self._steering(case))
         script = SCRIPTS / f"{case.script}.py"
-        return host.forked(script), host.fresh(script)
-
-    def granted(self, ended: Ended, machine: str) -> str:
-        """What a script was granted, in one line."""
-        return grants.in_one_line(grants.granted(ended.calls, MACHINES[machine], CONTEXT))
+        both = [run(script, environ=case.environ) for run in (host.forked, host.fresh)]
+        return [
+            (
+                ended.exit_status,
+                # Where it shows devices, each ends with a random number.
+                re.sub(r"-?\d+\)", ")", ended.stdout),
+                ended.said,
+                # When it ends, a fork leaves it to the driver to free what it has.
+                [(call.call, call.gpu, call.bytes) for call in ended.calls if call.call in ("context", "allocate")],
+            )
+            for ended in both
+        ]
 
     def _granted(self, ended: Ended, machine: str, wanted: str) -> str:
         # How far a script came before it failed is of no interest.
         if ended.exit_status:
             return FAILS if wanted == FAILS else f"it failed: {ended.error}"
-        return self.granted(ended, machine)
+        return grants.in_one_line(grants.granted(ended.calls, MACHINES[machine], CONTEXT))
 
     def _steering(self, case: Case) -> Mapping[str, str]:
         return {name: value for name, value in case.environ.items() if name.startswith("AUTOGPU")}
-
-    def _run(self, host: Host, case: Case) -> Ended:
-        script = SCRIPTS / f"{case.script}.py"
-        if case.imports_itself:
-            return host.fresh(script, environ=case.environ)
-        return host.forked(script)
 
     def host(self, machine: str, environ: Mapping[str, str]) -> Host:
         """A machine with a policy, made for the first script that wants it."""
@@ -258,5 +277,5 @@ class Laboratory:
                 (folder / "server").mkdir(parents=True)
                 server = Server(MACHINES[machine], folder=folder / "server", context=CONTEXT).__enter__()
                 self._servers.append(server)
-            self._hosts[key] = Host(self._python, folder / "host", server, environ)
+            self._hosts[key] = Host(self._python, folder / "host", self._forks, server, environ)
         return self._hosts[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conflicts import Table, each_cell, wanted
+from tests.conflicts import Table, each_cell
 from tests.versions import VERSIONS
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -13,10 +13,8 @@ NEWEST = VERSIONS[-1]
 
 
 @pytest.fixture(scope="module")
-def table(request, tmp_path_factory):
-    running = Table(NEWEST, tmp_path_factory.mktemp("conflicts"), wanted(request.session.items, request.module))
-    yield running
-    running.close()
+def table(forks, tmp_path_factory):
+    return Table(NEWEST, tmp_path_factory.mktemp("conflicts"), forks)
 
 
 @pytest.mark.parametrize(("row", "policy"), each_cell())

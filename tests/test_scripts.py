@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scriptcases import CASES, SCRIPTS, Laboratory, each_case
+from tests.scriptcases import CASES, SCRIPTS, Laboratory, each_case, run_both_ways
 from tests.versions import VERSIONS
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -15,8 +15,8 @@ NEWEST = VERSIONS[-1]
 
 
 @pytest.fixture(scope="module")
-def laboratory(tmp_path_factory):
-    made = Laboratory(NEWEST, tmp_path_factory.mktemp("laboratory"))
+def laboratory(forks, tmp_path_factory):
+    made = Laboratory(NEWEST, tmp_path_factory.mktemp("laboratory"), forks)
     yield made
     made.close()
 
@@ -27,12 +27,10 @@ def test_a_script_runs_unchanged_and_its_word_holds(laboratory, case, machine):
     assert not complaint, complaint
 
 
-@pytest.mark.parametrize("name", ["device_gpu_0", "limit_1024", "visible_list", "visible_after_import"])
-def test_a_forked_child_is_as_a_fresh_process(laboratory, name):
-    case = next(case for case in CASES if case.script == name)
-    forked, fresh = laboratory.run_both_ways(case, "four-gpus")
-    assert (forked.exit_status, forked.stdout, forked.said) == (fresh.exit_status, fresh.stdout, fresh.said)
-    assert laboratory.granted(forked, "four-gpus") == laboratory.granted(fresh, "four-gpus") == case.four[1]
+@pytest.mark.parametrize("case", run_both_ways(NEWEST))
+def test_a_forked_child_is_as_a_fresh_process(laboratory, case):
+    forked, fresh = laboratory.run_both_ways(case)
+    assert forked == fresh
 
 
 def test_a_script_that_hangs_is_ended_and_the_next_one_runs(laboratory, tmp_path):

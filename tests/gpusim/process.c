@@ -33,16 +33,23 @@ static const char *copy_of(const char *name) {
   return value && *value ? strdup(value) : NULL;
 }
 
-/* Read once: a program may change its environment from another thread while the driver works. */
-__attribute__((constructor)) static void load(void) {
+/* Once, and not when a path is wanted: a program may change its environment from another thread while the driver works.
+   At the first call and not at the load, which comes with the import of some TensorFlow wheels: a process that is
+   forked between the two is on the server that its own environment names. */
+static void read_paths(void) {
   paths[PATH_FLEET] = copy_of("GPUSIM_FLEET");
   paths[PATH_STATE] = copy_of("GPUSIM_STATE");
   paths[PATH_LOG] = copy_of("GPUSIM_LOG");
+}
+
+__attribute__((constructor)) static void load(void) {
   /* Without holding the lock over the fork, a child could inherit it locked by a thread it doesn't have. */
   pthread_atfork(process_lock, process_unlock, after_fork_in_child);
 }
 
 const char *process_path(Path path) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_paths);
   return paths[path];
 }
 

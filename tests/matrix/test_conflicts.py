@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conflicts import Table, each_cell, wanted
+from tests.conflicts import Table, each_cell
 from tests.matrix.conftest import each_version
 
 
 @pytest.fixture(scope="module")
-def table(version, request, tmp_path_factory):
-    cells = wanted(request.session.items, request.module, version)
-    running = Table(version, tmp_path_factory.mktemp("conflicts"), cells)
-    yield running
-    running.close()
+def table(version, forks, tmp_path_factory):
+    return Table(version, tmp_path_factory.mktemp("conflicts"), forks)
 
 
 # The newest version is in the ordinary suite.
