@@ -44,11 +44,14 @@ class Ran:
         return sum(call.bytes for call in self.calls if call.call == "allocate" and call.gpu == gpu)
 
 
-def run(server, python, tmp_path, script, **environ):
+def run(server, python, tmp_path, script, forks=None, **environ):
+    """Run ``script``; without ``forks`` as a process that imports TensorFlow itself."""
     folder = tmp_path / "project"
     folder.mkdir(exist_ok=True)
     file = folder / "train.py"
     file.write_text(script)
+    if forks:
+        return Ran(server, forks.run(python, file, environ=server.environ_of_child(environ), folder=folder))
     done = server.run([str(python), str(file)], environ=environ, timeout=300, cwd=str(folder))
     return Ran(server, done)
 
@@ -78,8 +81,8 @@ def test_importing_takes_nothing_and_says_nothing(server, python, tmp_path):
 @pytest.mark.parametrize(
     "question", ["gpus = tf.config.list_physical_devices('GPU')", "tf.debugging.get_log_device_placement()"]
 )
-def test_asking_takes_nothing_and_says_nothing(server, python, tmp_path, question):
-    ran = run(server, python, tmp_path, script(question + "\n"))
+def test_asking_takes_nothing_and_says_nothing(server, python, tmp_path, forks, question):
+    ran = run(server, python, tmp_path, script(question + "\n"), forks)
     assert (ran.exit_status, ran.lines, ran.contexts) == (0, [], [])
 
 
@@ -112,18 +115,18 @@ AFTER = "import os\nimport tensorflow as tf\nos.environ['CUDA_VISIBLE_DEVICES'] 
         pytest.param("-1", None, [], id="none"),
     ],
 )
-def test_a_hard_coded_choice_is_respected(server, python, tmp_path, where, value, order, expected):
+def test_a_hard_coded_choice_is_respected(server, python, tmp_path, forks, where, value, order, expected):
     environ = {"CUDA_DEVICE_ORDER": order} if order else {}
     work = where.format(value).replace("with tf.device('/GPU:0')", "with tf.device(None)")
-    ran = run(server, python, tmp_path, work, **environ)
+    ran = run(server, python, tmp_path, work, forks, **environ)
     assert ran.exit_status == 0, ran.stderr
     assert ran.contexts == expected
     assert len(ran.lines) == len(expected)
 
 
-def test_a_choice_that_comes_after_cuda_has_read_it_is_named_as_such(server, python, tmp_path):
+def test_a_choice_that_comes_after_cuda_has_read_it_is_named_as_such(server, python, tmp_path, forks):
     late = "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\n"
-    ran = run(server, python, tmp_path, script(LISTING, late, WORK))
+    ran = run(server, python, tmp_path, script(LISTING, late, WORK), forks)
     assert ran.contexts == [3]
     chosen, unheard = ran.lines
     assert "the idlest of 4;" in chosen
@@ -134,14 +137,14 @@ def test_a_choice_that_comes_after_cuda_has_read_it_is_named_as_such(server, pyt
 
 
 @pytest.mark.parametrize("where", [BEFORE, AFTER], ids=["before-the-import", "after-the-import"])
-def test_a_hard_coded_choice_can_be_overridden(server, python, tmp_path, where):
-    ran = run(server, python, tmp_path, where.format("2"), AUTOGPU_SCRIPT="override")
+def test_a_hard_coded_choice_can_be_overridden(server, python, tmp_path, forks, where):
+    ran = run(server, python, tmp_path, where.format("2"), forks, AUTOGPU_SCRIPT="override")
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
 
 
-def test_an_inherited_list_is_the_pool(server, python, tmp_path):
+def test_an_inherited_list_is_the_pool(server, python, tmp_path, forks):
     listed = f"{server.gpus[0].uuid},{server.gpus[2].uuid}"
-    ran = run(server, python, tmp_path, script(WORK), CUDA_VISIBLE_DEVICES=listed)
+    ran = run(server, python, tmp_path, script(WORK), forks, CUDA_VISIBLE_DEVICES=listed)
     assert (ran.exit_status, ran.contexts) == (0, [2])
     assert "the least busy of 2 in CUDA_VISIBLE_DEVICES" in ran.lines[0]
     assert "busy while GPU 1 and GPU 3 are idle" in ran.lines[0]
@@ -186,39 +189,41 @@ def test_an_inherited_list_is_the_pool(server, python, tmp_path):
         ),
     ],
 )
-def test_a_scripts_own_settings_never_raise_and_win(server, python, tmp_path, setting, contexts, least, most):
-    ran = run(server, python, tmp_path, script(LISTING, setting + "\n", WORK))
+def test_a_scripts_own_settings_never_raise_and_win(server, python, tmp_path, forks, setting, contexts, least, most):
+    ran = run(server, python, tmp_path, script(LISTING, setting + "\n", WORK), forks)
     assert (ran.exit_status, ran.stdout) == (0, "done\n"), ran.stderr
     assert len(ran.contexts) == contexts
     taken = max(ran.allocated(gpu) for gpu in ran.contexts)
     assert least <= taken <= most, f"{taken / MIB:.0f} MiB"
 
 
-def test_a_script_that_hides_every_gpu_runs_on_cpu_in_silence(server, python, tmp_path):
+def test_a_script_that_hides_every_gpu_runs_on_cpu_in_silence(server, python, tmp_path, forks):
     ran = run(
         server,
         python,
         tmp_path,
         script("tf.config.set_visible_devices([], 'GPU')\nprint(tf.constant(1) + 1)\n"),
+        forks,
     )
     assert (ran.exit_status, ran.contexts, ran.lines) == (0, [], [])
 
 
-def test_count_two_gives_two_replicas(server, python, tmp_path):
+def test_count_two_gives_two_replicas(server, python, tmp_path, forks):
     ran = run(
         server,
         python,
         tmp_path,
         script("print(tf.distribute.MirroredStrategy().num_replicas_in_sync)\n"),
+        forks,
         AUTOGPU_COUNT="2",
     )
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "2\n", [1, 3])
     assert "the 2 idlest of 4" in ran.lines[0]
 
 
-def test_count_zero_is_cpu_and_the_usual_boilerplate_still_passes(server, python, tmp_path):
+def test_count_zero_is_cpu_and_the_usual_boilerplate_still_passes(server, python, tmp_path, forks):
     work = "assert gpus\ntf.config.experimental.set_memory_growth(gpus[0], True)\nprint(tf.constant(1) + 1)\n"
-    ran = run(server, python, tmp_path, script(LISTING, work), AUTOGPU_COUNT="0")
+    ran = run(server, python, tmp_path, script(LISTING, work), forks, AUTOGPU_COUNT="0")
     assert (ran.exit_status, ran.contexts) == (0, []), ran.stderr
     assert ran.lines == [
         "autogpu: no GPU for this process, TensorFlow starts on CPU: select.count is 0; policy: AUTOGPU_COUNT"
@@ -235,23 +240,24 @@ def test_the_projects_policy_holds_and_is_named(server, python, tmp_path):
     assert "autogpu.toml" in ran.lines[0]
 
 
-def test_a_bad_policy_is_one_line_and_the_rest_of_it_holds(server, python, tmp_path):
+def test_a_bad_policy_is_one_line_and_the_rest_of_it_holds(server, python, tmp_path, forks):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "autogpu.toml").write_text('[select]\ncuont = 2\nexclude = ["3"]\n')
-    ran = run(server, python, tmp_path, script(WORK))
+    ran = run(server, python, tmp_path, script(WORK), forks)
     assert (ran.exit_status, ran.contexts) == (0, [1]), ran.stderr
     assert len(ran.lines) == 2
     assert "cuont" in ran.lines[0]
     assert "count" in ran.lines[0]
 
 
-def test_chosen_hides_the_others_and_index_comes_with_its_order(server, python, tmp_path):
+def test_chosen_hides_the_others_and_index_comes_with_its_order(server, python, tmp_path, forks):
     show = "print(len(gpus), os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'])\n"
     ran = run(
         server,
         python,
         tmp_path,
         script(LISTING, show, WORK),
+        forks,
         AUTOGPU_VISIBLE="chosen",
         AUTOGPU_IDENTIFIER="index",
     )
@@ -259,8 +265,8 @@ def test_chosen_hides_the_others_and_index_comes_with_its_order(server, python, 
     assert ran.contexts == [3]
 
 
-def test_explain_names_every_gpu(server, python, tmp_path):
-    ran = run(server, python, tmp_path, script(WORK), AUTOGPU_LEVEL="explain")
+def test_explain_names_every_gpu(server, python, tmp_path, forks):
+    ran = run(server, python, tmp_path, script(WORK), forks, AUTOGPU_LEVEL="explain")
     assert [re.sub(r"^autogpu: +", "", line) for line in ran.lines[1:]] == [
         "GPU 3: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
         "GPU 1: place 2: free, 0 % busy, 24.0 of 24.0 GiB free",

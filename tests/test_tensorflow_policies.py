@@ -50,7 +50,7 @@ def python() -> Path:
 
 
 @pytest.fixture
-def start(python, tmp_path):
+def start(python, tmp_path, forks):
     """Runs what comes after ``HEAD`` on a server of these GPUs."""
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases").chmod(0o1777)
@@ -58,7 +58,7 @@ def start(python, tmp_path):
 
     def run(text, *gpus, context="256MiB", **environ):
         with Server(gpus or LAB, folder=tmp_path / "server", context=context) as server:
-            runner = Runner(python, server, tmp_path / "project")
+            runner = Runner(python, server, tmp_path / "project", forks)
             ran = runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
             ran.uuids = [gpu.uuid for gpu in server.gpus]
             return ran

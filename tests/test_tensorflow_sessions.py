@@ -62,11 +62,11 @@ def server(tmp_path):
 
 
 @pytest.fixture
-def run(python, server, tmp_path):
+def run(python, server, tmp_path, forks):
     """Runs what comes after ``HEAD``."""
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases").chmod(0o1777)
-    runner = Runner(python, server, tmp_path / "project")
+    runner = Runner(python, server, tmp_path / "project", forks)
     return lambda text, **environ: runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 
@@ -229,9 +229,12 @@ except TypeError as error:
 
 
 @pytest.mark.parametrize("config", ["None", "v1.ConfigProto()"], ids=["without-a-proto", "with-one"])
-def test_a_session_that_the_policy_refuses_is_one_error(run, config):
-    ran = run(
+def test_a_session_that_the_policy_refuses_is_one_error(python, server, tmp_path, config):
+    # Not forked: at its end every object is taken apart.
+    ran = Runner(python, server, tmp_path / "project")(
         f"""
+import tensorflow as tf
+v1 = tf.compat.v1
 try:
     with tf.Graph().as_default():
         v1.Session(config={config})
@@ -240,6 +243,7 @@ except Exception as error:
 """,
         AUTOGPU_BUSY="error",
         AUTOGPU_DEVICES="0",
+        TF_CPP_MIN_LOG_LEVEL="3",
     )
     assert (ran.stdout, ran.contexts) == ("NoEligibleDevice\n", [])
     assert "Exception ignored" not in ran.stderr

@@ -97,6 +97,11 @@ class Server:
         """What a child process needs on top of this process's environment."""
         return with_libraries_in_front(self._own_environ, os.environ)
 
+    def environ_of_child(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """All of a child process's environment: this process's, ``environ`` on top, and what puts it on this server."""
+        given = {**os.environ, **(environ or {})}
+        return {**given, **with_libraries_in_front(self._own_environ, given)}
+
     def run(
         self,
         command: Sequence[str],
@@ -112,14 +117,14 @@ class Server:
         """
         is_captured = not {"stdout", "stderr"} & set(kwargs)
         settings = {"capture_output": is_captured, "text": True, "check": False, **kwargs}
-        return subprocess.run(list(command), env=self._environ_of_child(environ), timeout=timeout, **settings)
+        return subprocess.run(list(command), env=self.environ_of_child(environ), timeout=timeout, **settings)
 
     def popen(
         self, command: Sequence[str], *, environ: Mapping[str, str] | None = None, **kwargs: Any
     ) -> subprocess.Popen[Any]:
         """Start a program on this server. It is killed, at the latest, when the server's ``with`` ends."""
         settings = {"text": True, **kwargs}
-        child = subprocess.Popen(list(command), env=self._environ_of_child(environ), **settings)
+        child = subprocess.Popen(list(command), env=self.environ_of_child(environ), **settings)
         self._children.append(child)
         return child
 
@@ -154,10 +159,6 @@ class Server:
         gpus[gpu_index] = dataclasses.replace(gpus[gpu_index], **fields)
         self._fleet = dataclasses.replace(self._fleet, gpus=tuple(gpus))
         write_fleet(self._fleet, self._folder)
-
-    def _environ_of_child(self, environ: Mapping[str, str] | None) -> dict[str, str]:
-        given = {**os.environ, **(environ or {})}
-        return {**given, **with_libraries_in_front(self._own_environ, given)}
 
 
 def lay_out(fleet: Fleet, folder: Path, log: Path) -> dict[str, str]:

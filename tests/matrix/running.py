@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from tests.forkserver import Forks
 from tests.gpusim import Call, Gpu, Server
 from tests.versions import Version
 
@@ -100,17 +101,25 @@ class Ran:
 
 
 class Runner:
-    """Runs scripts on one server with one environment's Python, as ``train.py`` in ``folder``."""
+    """Runs scripts on one server with one environment's Python, as ``train.py`` in ``folder``.
 
-    def __init__(self, python: Path, server: Server, folder: Path):
-        self.python, self.server, self.folder = python, server, folder
+    Args:
+        forks: Where to run them; without, each is a process of its own.
+    """
+
+    def __init__(self, python: Path, server: Server, folder: Path, forks: Forks | None = None):
+        self.python, self.server, self.folder, self.forks = python, server, folder, forks
         folder.mkdir(exist_ok=True)
 
     def __call__(self, text: str, *, exit_status: int = 0, **environ: str) -> Ran:
         file = self.folder / "train.py"
         file.write_text(text)
         before = len(self.server.calls())
-        done = self.server.run([str(self.python), str(file)], environ=environ, timeout=300, cwd=str(self.folder))
+        if self.forks:
+            everything = self.server.environ_of_child(environ)
+            done = self.forks.run(self.python, file, environ=everything, folder=self.folder)
+        else:
+            done = self.server.run([str(self.python), str(file)], environ=environ, timeout=300, cwd=str(self.folder))
         # pytest explains bare assertions in files of tests only.
         assert done.returncode == exit_status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return Ran(done.stdout, done.stderr, self.server.calls()[before:])
