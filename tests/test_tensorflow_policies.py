@@ -26,16 +26,22 @@ def leased():
         if fields["pid"] == os.getpid():
             return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
 
-def fill():
-    # A quarter of a GiB each, on every logical GPU, until none has room.
+def fill(*gib):
+    # On each logical GPU a tensor larger than half of what it may have: its allocator then goes to its limit.
+    logical = tf.config.list_logical_devices("GPU")
+    for index, gpu in enumerate(logical):
+        with tf.device(gpu.name):
+            tf.raw_ops.Empty(shape=[int(gib[index % len(gib)] * 1024), 1 << 18], dtype=tf.float32)
+
+def fill_until_refused():
+    # A quarter of a GiB each. It takes TensorFlow ten seconds to believe a refusal.
     kept = []
-    for logical in tf.config.list_logical_devices("GPU"):
-        try:
-            with tf.device(logical.name):
-                for _ in range(100):
-                    kept.append(tf.random.uniform((1024, 1024, 64)))
-        except tf.errors.ResourceExhaustedError:
-            pass
+    try:
+        with tf.device("/GPU:0"):
+            for _ in range(100):
+                kept.append(tf.random.uniform((1024, 1024, 64)))
+    except tf.errors.ResourceExhaustedError:
+        print("refused")
 
 def touch():
     for logical in tf.config.list_logical_devices("GPU"):
@@ -72,18 +78,25 @@ def claims(ran):
 
 
 @pytest.mark.parametrize(
-    ("policy", "least", "most", "claimed"),
+    ("policy", "filled", "least", "most", "claimed"),
     [
-        pytest.param({}, 20 * GIB, 24 * GIB, 24.0, id="growth"),
-        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.7 * GIB, 2 * GIB, 2.25, id="growth-up-to-a-limit"),
-        pytest.param({"AUTOGPU_LIMIT": "25%"}, 5.7 * GIB, 6 * GIB, 6.25, id="growth-up-to-a-share"),
+        pytest.param({}, 17, 20 * GIB, 24 * GIB, 24.0, id="growth"),
+        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, 1.7 * GIB, 2 * GIB, 2.25, id="growth-up-to-a-limit"),
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, 5.7 * GIB, 6 * GIB, 6.25, id="growth-up-to-a-share"),
     ],
 )
-def test_growth_goes_up_to_the_limit(start, policy, least, most, claimed):
+def test_growth_goes_up_to_the_limit(start, policy, filled, least, most, claimed):
     little = start("touch(); print(leased())", **policy)
     assert 0 < little.allocated[3] <= 64 * MIB
     assert claims(little) == {3: claimed}
-    assert least < start("fill(); print(leased())", **policy).allocated[3] <= most
+    assert least < start(f"fill({filled})", **policy).allocated[3] <= most
+
+
+def test_what_goes_beyond_the_limit_is_refused(start):
+    ran = start("fill_until_refused(); print(leased())", AUTOGPU_LIMIT="2GiB")
+    assert ran.stdout.splitlines()[0] == "refused"
+    assert 1.7 * GIB < ran.allocated[3] <= 2 * GIB
+    assert claims(ran) == {3: 2.25}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +112,7 @@ def test_without_growth_it_is_taken_at_once(start, limit, least, most):
 @pytest.mark.parametrize("context", [256, 700], ids=["less-than-estimated", "more-than-estimated"])
 def test_a_limit_on_the_process_covers_its_context(start, context):
     policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process", "AUTOGPU_LEVEL": "explain"}
-    ran = start("fill(); print(leased())", context=f"{context}MiB", **policy)
+    ran = start("fill(1.6); print(leased())", context=f"{context}MiB", **policy)
     assert 1.5 * GIB < ran.allocated[3] + context * MIB <= 3 * GIB
     assert claims(ran) == {3: 3.0}
     assert ran.said[-1] == (
@@ -110,24 +123,26 @@ def test_a_limit_on_the_process_covers_its_context(start, context):
 
 def test_a_context_that_nvml_does_not_show_is_estimated(start):
     policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process", "AUTOGPU_LEVEL": "explain"}
-    ran = start("fill()", Gpu(hide_processes=True), **policy)
+    ran = start("fill(1.6)", Gpu(hide_processes=True), **policy)
     assert 2 * GIB < ran.allocated[0] <= 2.5 * GIB
     assert "is not known" in ran.said[-1]
 
 
 @pytest.mark.parametrize(
-    ("policy", "limits", "claimed"),
+    ("policy", "filled", "limits", "claimed"),
     [
-        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, [2 * GIB] * 2, {3: 4.25}, id="limit"),
-        pytest.param({"AUTOGPU_LIMIT": "25%"}, [6 * GIB] * 2, {3: 12.25}, id="share"),
+        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, [2 * GIB] * 2, {3: 4.25}, id="limit"),
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, [6 * GIB] * 2, {3: 12.25}, id="share"),
         # In equal parts what TensorFlow would take of a free GPU.
-        pytest.param({}, [11.1 * GIB] * 2, {3: 24.0}, id="no-limit"),
-        pytest.param({"AUTOGPU_LIMIT": "2GiB", "AUTOGPU_COUNT": "2"}, [2 * GIB] * 4, {1: 4.25, 3: 4.25}, id="two-gpus"),
+        pytest.param({}, 8.5, [11.1 * GIB] * 2, {3: 24.0}, id="no-limit"),
+        pytest.param(
+            {"AUTOGPU_LIMIT": "2GiB", "AUTOGPU_COUNT": "2"}, 1.5, [2 * GIB] * 4, {1: 4.25, 3: 4.25}, id="two-gpus"
+        ),
     ],
 )
-def test_virtual_gpus_are_replicas(start, policy, limits, claimed):
+def test_virtual_gpus_are_replicas(start, policy, filled, limits, claimed):
     replicas = "print(tf.distribute.MirroredStrategy().num_replicas_in_sync)\n"
-    ran = start(replicas + "fill(); print(leased())", AUTOGPU_VIRTUAL_GPUS="2", **policy)
+    ran = start(f"{replicas}fill({filled}); print(leased())", AUTOGPU_VIRTUAL_GPUS="2", **policy)
     assert ran.stdout.splitlines()[0] == str(len(limits))
     assert claims(ran) == claimed
     for gpu in claimed:
@@ -185,7 +200,7 @@ def test_what_is_said_for_one_gpu_holds_for_each_granted_one(start, setting, pol
 
 
 def test_beside_a_limit_of_the_script_the_policys_holds_on_the_others(start):
-    script = "tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])\nfill()"
+    script = "tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])\nfill(0.75, 1.5)"
     ran = start(script, AUTOGPU_COUNT="2", AUTOGPU_LIMIT="2GiB")
     assert 0.7 * GIB < ran.allocated[3] <= GIB
     assert 1.7 * GIB < ran.allocated[1] <= 2 * GIB
