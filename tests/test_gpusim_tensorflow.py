@@ -51,10 +51,12 @@ def pair(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def run(tensorflow_python, pair):
+def run(tensorflow_python, pair, tmp_path, forks):
     def run_program(program: str, **environ: str) -> list:
-        command = [str(tensorflow_python), "-c", PRELUDE + program]
-        done = pair.run(command, environ={"TF_CPP_MIN_LOG_LEVEL": "1", **environ}, timeout=300)
+        file = tmp_path / "program.py"
+        file.write_text(PRELUDE + program)
+        everything = pair.environ_of_child(environ)
+        done = forks.run(tensorflow_python, file, environ=everything, folder=tmp_path, timeout_s=300)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 

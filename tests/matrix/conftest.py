@@ -11,6 +11,7 @@ from typing import Iterator
 import pytest
 
 from tests import environments
+from tests.forkserver import Forks
 from tests.gpusim import Server
 from tests.matrix.running import CONTEXT, LAB, Runner
 from tests.versions import VERSIONS, Version
@@ -46,14 +47,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def plain(version: Version, server: Server, tmp_path: Path) -> Runner:
+def plain(version: Version, server: Server, tmp_path: Path, forks: Forks) -> Runner:
     """Runs a script where nothing of ours is installed."""
     python = environments.tensorflow(version.tensorflow, version.python)
-    return Runner(python, server, tmp_path / "project")
+    return Runner(python, server, tmp_path / "project", forks)
 
 
 @pytest.fixture
-def with_autogpu(version: Version, server: Server, tmp_path: Path) -> Runner:
+def with_autogpu(version: Version, server: Server, tmp_path: Path, forks: Forks) -> Runner:
     """Runs a script where ``autogpu install`` has been run."""
     python = environments.tensorflow_with_autogpu(version.tensorflow, version.python)
-    return Runner(python, server, tmp_path / "project")
+    return Runner(python, server, tmp_path / "project", forks)

@@ -104,18 +104,18 @@ class Runner:
     """Runs scripts on one server with one environment's Python, as ``train.py`` in ``folder``.
 
     Args:
-        forks: Where to run them; without, each is a process of its own.
+        forks: Where to run them, unless a test asks for a fresh process; without, each is one.
     """
 
     def __init__(self, python: Path, server: Server, folder: Path, forks: Forks | None = None):
         self.python, self.server, self.folder, self.forks = python, server, folder, forks
         folder.mkdir(exist_ok=True)
 
-    def __call__(self, text: str, *, exit_status: int = 0, **environ: str) -> Ran:
+    def __call__(self, text: str, *, exit_status: int = 0, fresh: bool = False, **environ: str) -> Ran:
         file = self.folder / "train.py"
         file.write_text(text)
         before = len(self.server.calls())
-        if self.forks:
+        if self.forks and not fresh:
             everything = self.server.environ_of_child(environ)
             done = self.forks.run(self.python, file, environ=everything, folder=self.folder)
         else:

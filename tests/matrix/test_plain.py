@@ -59,7 +59,7 @@ def needs_kernels(version):
 
 
 def test_the_gpus_are_listed_and_nothing_is_taken(plain):
-    ran = plain(script("print(len(tf.config.experimental.list_physical_devices('GPU')))"))
+    ran = plain(script("print(len(tf.config.experimental.list_physical_devices('GPU')))"), fresh=True)
     assert ran.stdout == "4\n"
     assert [call.call for call in ran.calls if call.call != "nvmlInit"] == ["cuInit"]
 
@@ -99,7 +99,7 @@ def test_a_script_that_hides_all_gpus_but_one_touches_no_other(plain, version):
 
 def test_keras_trains(plain, version):
     needs_kernels(version)
-    ran = plain(script(GROWTH, TRAINING, NUMBERS_AND_IMAGES))
+    ran = plain(script(GROWTH, TRAINING, NUMBERS_AND_IMAGES), fresh=True)
     assert ran.stdout == "2 epochs\n2 epochs\n"
     assert list(ran.allocated) == [FIRST]
 

@@ -14,7 +14,7 @@ SAYS_GPU_3 = (
 
 
 def test_importing_takes_nothing_and_says_nothing(with_autogpu):
-    ran = with_autogpu(script("print('imported')"))
+    ran = with_autogpu(script("print('imported')"), fresh=True)
     assert (ran.stdout, ran.said) == ("imported\n", [])
     assert [call.call for call in ran.calls if call.call in ("cuInit", "context")] == []
 
@@ -25,7 +25,7 @@ def test_listing_takes_nothing_and_says_nothing(with_autogpu):
 
 
 def test_a_script_that_says_nothing_gets_the_idlest_gpu_with_growth(with_autogpu, version):
-    ran = with_autogpu(script(operation(version)))
+    ran = with_autogpu(script(operation(version)), fresh=True)
     assert (ran.contexts, list(ran.allocated)) == ([IDLEST], [IDLEST])
     assert ran.allocated[IDLEST] <= 64 * MIB
     assert ran.said == [SAYS_GPU_3]
@@ -66,6 +66,6 @@ def test_two_gpus_are_the_two_idlest(with_autogpu, version):
 
 
 def test_switched_off_it_is_plain_tensorflow(with_autogpu, version):
-    ran = with_autogpu(script(operation(version)), AUTOGPU="0")
+    ran = with_autogpu(script(operation(version)), fresh=True, AUTOGPU="0")
     assert (ran.contexts, ran.said) == ([0, 1, 2, 3], [])
     assert max(ran.allocated.values()) > 20 * GIB
