@@ -252,6 +252,6 @@ def test_a_child_of_a_job_keeps_the_policys_limit(start):
 
 
 def test_the_line_says_that_an_allocator_keeps_to_no_limit(start):
-    ran = start("fill()", AUTOGPU_LIMIT="1GiB", TF_GPU_ALLOCATOR="cuda_malloc_async")
+    ran = start("fill(3)", AUTOGPU_LIMIT="1GiB", TF_GPU_ALLOCATOR="cuda_malloc_async")
     assert ran.allocated[3] > 2 * GIB
     assert "limited to 1024 MiB, allocated as needed (not kept to by TF_GPU_ALLOCATOR=cuda_malloc_async)" in ran.said[0]
