@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder
+from autogpu.lease import Folder, mutex
 
 TIMEOUT_S = 30.0
 ALICE, BOB = 12345, 12346
@@ -79,6 +79,12 @@ class Worker:
         os.kill(self.process.pid, number)
         if number == signal.SIGKILL:
             self.process.wait(TIMEOUT_S)
+
+    def stop(self, folder):
+        """Stop it, but not while it holds the mutex, which nobody could take then."""
+        with mutex.held(folder):
+            os.kill(self.process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def end(self):
         # The session: with all that it forked.

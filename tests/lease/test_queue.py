@@ -117,7 +117,7 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
 
     holder.ask("update", each=[{"GPU-0": 1}])
     assert jumper.ask("claim", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
-    waiting.kill(signal.SIGSTOP)
+    waiting.stop(folder)
     holder.kill()
     assert jumper.ask("claim", free=GPU)["claims"] is None
     waiting.kill(signal.SIGCONT)
@@ -167,7 +167,7 @@ def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(fol
     holder.ask("claim", free=GPU)
     stopped.wait_in_line(free=GPU)
     next_one.wait_in_line(free=GPU)
-    stopped.kill(signal.SIGSTOP)
+    stopped.stop(folder)
     begin = time.monotonic()
     holder.kill()
 
@@ -182,7 +182,7 @@ def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(fol
     assert jumper.ask("claim", free=GPU)["claims"] == {"GPU-0": 1}
     stopped.kill(signal.SIGCONT)
     assert stopped.hear()["event"] == "waiting"
-    assert not waiters(folder)[0].is_passed_over
+    until(lambda: not waiters(folder)[0].is_passed_over)
     jumper.kill()
     assert stopped.result() == {"claims": {"GPU-0": 1}}
 
