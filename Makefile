@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
 .PHONY: help demo demo-real test test-fast test-matrix lint docs site pictures clean
 
@@ -21,13 +23,13 @@ demo-real: $(VENV)/ready
 	@$(RUN) -m demo.real
 
 test: lint
-	$(RUN) -m pytest
+	$(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-fast: $(VENV)/ready
-	$(RUN) -m pytest -m "not tensorflow"
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow"
 
 test-matrix: $(VENV)/ready
-	$(RUN) -m pytest -m matrix
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix
 
 lint: $(VENV)/ready
 	$(RUN) -m ruff check .

@@ -309,7 +309,12 @@ def probes(row: Row, policy: Policy) -> list[int]:
 
 def each_cell() -> list[Any]:
     """One parameter for each cell, named by it."""
-    return [pytest.param(row, policy, id=f"{row.name}-{policy.name}") for row in ROWS for policy in POLICIES]
+    return [
+        # Side by side, one process runs all of a row: what it does without autogpu is run once.
+        pytest.param(row, policy, id=f"{row.name}-{policy.name}", marks=pytest.mark.xdist_group(row.name))
+        for row in ROWS
+        for policy in POLICIES
+    ]
 
 
 class Table:

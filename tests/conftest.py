@@ -43,6 +43,8 @@ def each_python() -> list:
     parameters = []
     for version in environments.SUPPORTED:
         found = environments.interpreter(version)
-        marks = [] if found else [pytest.mark.skip(reason=f"no Python {version} on this machine")]
-        parameters.append(pytest.param(version, id=version, marks=marks))
+        skip = [] if found else [pytest.mark.skip(reason=f"no Python {version} on this machine")]
+        # Side by side, the tests of one environment stay together: some write into it.
+        group = pytest.mark.xdist_group(f"python-{version}")
+        parameters.append(pytest.param(version, id=version, marks=[group, *skip]))
     return parameters

@@ -68,7 +68,10 @@ class Env:
         return done
 
 
-@pytest.fixture(scope="session", params=[*each_python(), "debian"])
+DEBIANS = pytest.param("debian", marks=pytest.mark.xdist_group("debian"))
+
+
+@pytest.fixture(scope="session", params=[*each_python(), DEBIANS])
 def env(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Env]:
     if request.param == "debian":
         yield _of_debian(tmp_path_factory.mktemp("debian") / "env")

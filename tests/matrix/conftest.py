@@ -27,7 +27,9 @@ def each_version() -> list:
         missing = environments.interpreter(version.python) is None
         reason = f"{version.name} is tested on Python {version.python}, which this machine lacks"
         skip = [pytest.mark.skip(reason=reason)] if missing else []
-        parameters.append(pytest.param(version, id=version.name, marks=[*MARKS, *skip]))
+        # Side by side, one process does what there is for a version: it imports that once.
+        group = pytest.mark.xdist_group(version.name)
+        parameters.append(pytest.param(version, id=version.name, marks=[*MARKS, group, *skip]))
     return parameters
 
 
