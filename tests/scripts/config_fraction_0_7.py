@@ -6,6 +6,6 @@ v1 = tf.compat.v1
 config = v1.ConfigProto()
 config.gpu_options.per_process_gpu_memory_fraction = 0.7
 with tf.Graph().as_default():
-    tables = tf.raw_ops.Empty(shape=[4224, 512, 512], dtype=tf.float32)
+    tables = tf.raw_ops.Empty(shape=[4160, 512, 512], dtype=tf.float32)
     sess = v1.Session(config=config)
     sess.run(tables.op)
