@@ -34,10 +34,11 @@ test-matrix: $(VENV)/ready
 lint: $(VENV)/ready
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m autogpu.policy.reference --check
+	$(RUN) docs/generate.py --check
+	@test -z "$$($(RUN) -m radon cc -n D -s autogpu | tee /dev/stderr)"
 
 docs: $(VENV)/ready
-	$(RUN) -m autogpu.policy.reference
+	$(RUN) docs/generate.py
 
 site: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group docs

@@ -1,7 +1,7 @@
-"""The moments at which autogpu acts in a process that imports TensorFlow, and the guard around each of them.
+"""The moments at which autogpu acts in a process that imports a framework, and the guard around each of them.
 
-The start-up hook calls ``before_import`` and ``after_import`` around TensorFlow's body; from then on TensorFlow itself
-calls the :class:`autogpu.conductor.Conductor` when it makes its context.
+The start-up hook calls ``before_import`` and ``after_import`` around the framework's body; from then on the framework's
+own functions call the :class:`autogpu.allocation.Allocation` when they make a context.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from contextlib import contextmanager
 
 from autogpu.devices import probe
-from autogpu.errors import NoEligibleDevice
-from autogpu.stderr import say, shown
+from autogpu.errors import EXIT_TRY_AGAIN, NoEligibleDevice, WaitTimeout
+from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Iterator
 
-    from autogpu.conductor import Conductor
+    from autogpu.allocation import Allocation
 
-_conductor: Conductor | None = None
+# Of this process; ``None`` where autogpu does nothing.
+allocation: Allocation | None = None
 
 
 def before_import(framework: str, started_with: str | None) -> None:
@@ -32,43 +33,53 @@ def before_import(framework: str, started_with: str | None) -> None:
         framework: The top-level package that is about to run.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
     """
-    global _conductor
+    global allocation
     if not sys.platform.startswith("linux"):
-        return  # no TensorFlow has CUDA there; WSL2 counts as Linux
+        return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
         reading = probe.start(os.environ)
         # Not at the top of the file: the driver is read while the rest of the package is imported.
         from autogpu import policy
-        from autogpu.conductor import Conductor
+        from autogpu.allocation import Allocation
+        from autogpu.frameworks import registry
 
         resolved = policy.resolve(os.environ, script=_script(), working_directory=_working_directory())
         for problem in resolved.problems:
             say(str(problem))
         if resolved.policy.enabled:
-            _conductor = Conductor(resolved, os.environ, started_with, reading, guard)
+            allocation = Allocation(
+                registry.load(framework),
+                resolved,
+                os.environ,
+                guard,
+                started_with=started_with,
+                first_reading=reading,
+            )
         else:
             reading.close()
 
 
 def after_import(framework: str, module: ModuleType) -> None:
-    """Order the visible GPUs, idlest first, and put the seams into the framework. Nothing is claimed."""
+    """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
-        if _conductor:
-            _conductor.imported()
+        if allocation:
+            allocation.imported()
 
 
 @contextmanager
 def guard() -> Iterator[None]:
-    """Let TensorFlow go on whatever becomes of us: its import and its context are worth more than our choice."""
+    """Let the framework go on whatever becomes of us: its import and its context are worth more than our choice."""
     try:
         yield
     except NoEligibleDevice:
         raise  # the policy asks for it
+    except WaitTimeout as error:  # and for this
+        say(f"{error.what}; {error.remedy}")
+        raise SystemExit(EXIT_TRY_AGAIN) from None
     except Exception as error:  # the one place: anything may break in a process that is not ours
-        say(
-            f"a fault of its own ({type(error).__name__} at {_place(error)}: {shown(str(error))}); "
-            "TensorFlow goes on as without autogpu; AUTOGPU=0 turns autogpu off"
-        )
+        from autogpu.reporting import messages
+
+        say(messages.internal_error(error, _place(error)))
 
 
 def _place(error: BaseException) -> str:
@@ -91,5 +102,5 @@ def _working_directory() -> Path:
 
     try:
         return Path.cwd()
-    except OSError:  # removed under the process's feet
+    except OSError:  # removed while the process was in it
         return Path(os.sep)

@@ -64,8 +64,8 @@ from benchmarks.contention_start import (  # noqa: E402
     say,
     start,
 )
-from tests import environments  # noqa: E402
 from tests.gpusim import Gpu, Server  # noqa: E402
+from tests.support import environments  # noqa: E402
 
 CONTENDERS = ("autogpu", "nvitop", "GPUtil", "setGPU", "safe_gpu")
 KNOW_NEED = ("autogpu", "nvitop")
@@ -203,7 +203,7 @@ def kill_every_second_holder(dice: random.Random) -> Any:
 
 
 def complain(contender: str, jobs: Sequence[Job]) -> int:
-    """Show what jobs said that nobody expects of them: a fault must not look like a figure."""
+    """Show what jobs printed that is not expected of them: a fault must not look like a figure."""
     complaints = []
     for job in jobs:
         text = job.errors.read_text(errors="replace")
@@ -253,7 +253,7 @@ def row(scenario: Scenario, contender: str, turns: Sequence[Turn]) -> dict[str, 
 
 
 def hand_overs(jobs: Sequence[Job]) -> list[tuple[Job, float, bool]]:
-    """For each job that got its GPU after somebody, the time from that one's end to its decision; if by SIGKILL."""
+    """For each job that got its GPU after another, the time from that one's end to its decision; if by SIGKILL."""
     found = []
     for job in jobs:
         if not job.gpus:

@@ -23,7 +23,7 @@ MIB = 1 << 20
 STEPS = 8
 STEP_S = 0.03
 
-# What somebody writes who wants a GPU to himself of a tool that knows free memory only.
+# What a user asks for who wants a whole GPU of a tool that knows free memory only.
 WHOLE_SHARE = 0.9
 
 
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
     Attributes:
         gpus: The UUIDs; none for a job that goes on without.
-        why: Where there is none, or where somebody ended up beside others.
+        why: Where there is none, or where the job ended up beside others.
         ordinal: Of the first one for CUDA; ``None`` if the environment is still to be written.
         finish: To be called when the CUDA context exists.
     """
@@ -104,34 +104,43 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     The second reading, cuInit where TensorFlow has it, what is imported only here, the mutex, the choice, the lease.
     """
     from autogpu import policy
-    from autogpu.conductor import Conductor
-    from autogpu.devices import driver, probe
-    from autogpu.errors import NoEligibleDevice
-    from autogpu.frameworks.model import Usage
+    from autogpu.allocation import Allocation
+    from autogpu.devices import cuda as driver
+    from autogpu.devices import probe
+    from autogpu.errors import NoEligibleDevice, WaitTimeout
+    from autogpu.frameworks.base import Usage
 
     reading = probe.start(os.environ)
     resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
-    conductor = Conductor(resolved, os.environ, None, reading, contextlib.nullcontext)
-    conductor.prepare()
+    allocation = Allocation(
+        Program, resolved, os.environ, contextlib.nullcontext, started_with=None, first_reading=reading
+    )
+    allocation.prepare()
 
     def choose(cuda: Cuda) -> Choice:
-        conductor.prepare()
+        allocation.prepare()
         count = cuda.init()
         try:
-            grant = conductor.grant(count, None)
+            assignment = allocation.assign(count, None)
         except NoEligibleDevice as error:
             return Choice((), f"refused: {error}")
-        except SystemExit as error:
-            return Choice((), f"waited in vain: {error.code}")
+        except WaitTimeout as error:
+            return Choice((), f"waited in vain: {error}")
         # A framework that is left the choice takes the first.
-        ordinals = (0,) if grant.ordinals is None else grant.ordinals
+        ordinals = (0,) if assignment.ordinals is None else assignment.ordinals
         uuids = driver.visible_uuids() or ()
-        why = "left to the framework" if grant.ordinals is None else ""
+        why = "left to the framework" if assignment.ordinals is None else ""
         usage = Usage(ordinals, "grows as needed")
         gpus = tuple(uuids[ordinal] for ordinal in ordinals)
-        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: conductor.took(usage))
+        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: allocation.on_usage(usage))
 
     return choose
+
+
+class Program:
+    """What autogpu takes for a framework here: this job calls CUDA itself."""
+
+    NAME = "the job"
 
 
 def nvitop(order: Order) -> Callable[[Cuda], Choice]:

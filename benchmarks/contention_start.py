@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import selectors
@@ -70,7 +71,7 @@ class Job:
 
 
 class Gate:
-    """A pipe that lets everybody who reads it through in the same instant, when its last writer closes it."""
+    """A pipe that lets all its readers through in the same instant, when its last writer closes it."""
 
     def __enter__(self) -> Gate:
         self.reader, self._writer = os.pipe()
@@ -92,6 +93,8 @@ def a_place(folder: Path, python: str, users: tuple[int | None, ...] = (None,), 
     if not code.exists():
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "autogpu", code / "autogpu", ignore=ignored)
+        # Beside it, where autogpu finds its one dependency whatever Python runs the job.
+        shutil.copy(str(importlib.util.find_spec("pynvml").origin), code)
         shutil.copy(ROOT / "benchmarks" / "contention_job.py", code)
         shutil.copytree(build(), folder / "libraries", symlinks=True)
         # Whatever the umask with which the checkout was made.

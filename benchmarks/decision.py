@@ -27,8 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests import environments  # noqa: E402
 from tests.gpusim import Gpu, Server  # noqa: E402
+from tests.support import environments  # noqa: E402
 
 GOALS = {"decision / nvitop": 0.5, "import tensorflow": 1.02, "first context": 1.10}
 

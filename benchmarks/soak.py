@@ -215,7 +215,7 @@ def most_at_once(intervals: Sequence[tuple[str, float, float, int]]) -> int:
 def whole_machine(
     place: Place, server: Server, folder: Path, leases: Path, jobs: list[Job], gates: tuple[Gate, Gate]
 ) -> int:
-    """How many GPUs a fresh job gets that asks for all of them, and for nobody beside it."""
+    """How many GPUs a fresh job gets that asks for all of them, with no other job on them."""
     order = an_order("autogpu", None, 0.0, 0, folder, gates)
     environ = policy(None, "error", "1s", AUTOGPU_COUNT="8")
     job = start(place, server, folder, leases, order, environ, gates, place.users[-1])
@@ -234,7 +234,7 @@ def a_place_for_users(folder: Path) -> Place:
     for python in (os.path.realpath(sys.executable), shutil.which("python3", path="/usr/bin:/usr/local/bin")):
         if python:
             place = a_place(folder, str(python), USERS)
-            program = "import autogpu.conductor, autogpu.policy.sources, subprocess, sys; " + (
+            program = "import autogpu.allocation, autogpu.policy.sources, subprocess, sys; " + (
                 "subprocess.run([sys.executable, '-I', '-c', ''], check=True); sys.exit(sys.version_info < (3, 9))"
             )
             try:
@@ -263,7 +263,7 @@ def failures(result: Mapping[str, Any]) -> list[str]:
         f"a GPU was over-promised by {result['over_bytes']} bytes: {result['over']}": result["over_bytes"],
         f"by the jobs' reports, by {result['over_by_reports_bytes']} bytes": result["over_by_reports_bytes"],
         f"{result['refused_by_driver']} times a job got less than it was promised": result["refused_by_driver"],
-        f"leases are held that nobody has: {result['held_at_end']}": result["held_at_end"],
+        f"leases are held that no job has: {result['held_at_end']}": result["held_at_end"],
         f"a fresh job got {result['gpus_of_the_last']} of 8 GPUs": result["gpus_of_the_last"] != 8,
         f"jobs said: {result['faults']}": result["faults"],
         f"{result['started']} of {result['asked']} jobs were run in time": result["started"] < result["asked"],

@@ -36,7 +36,7 @@ from typing import Callable
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests import environments  # noqa: E402  (a script finds its own project by the line above)
+from tests.support import environments  # noqa: E402  (a script finds its own project by the line above)
 
 # The setuptools that older Pythons bundle (before 60) ships a .pth that looks at a variable and stops there.
 PEERS = ("setuptools>=60", "coverage")
@@ -150,7 +150,7 @@ class Bench:
         ]
 
 
-# The shortest finder that would do, for comparison only: nobody could audit it.
+# The shortest finder that would do, for comparison only: it could not be audited.
 INLINE = (
     'import sys; f = lambda n, p=None, t=None: n == "tensorflow" and __import__("_steps").find_spec(n, p, t) or None;'
     ' f.find_spec = f; "<lambda>" in [getattr(f, "__name__", "") for f in sys.meta_path] or'

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from demo.screen import show
 from demo.story import Phase, phase
-from tests import environments
 from tests.gpusim import Gpu, Server
 from tests.gpusim.fleet import size_bytes
+from tests.support import environments
 
 SCRIPT = Path(__file__).with_name("train.py")
 JOBS = 2

@@ -1,7 +1,7 @@
 """``make pictures``: the pictures of the README and the documents, drawn from what the commands really print.
 
 The jobs are processes on a simulated server, which claim and take memory as any job does. Made up are the people, the
-pids, which would be those of whoever draws, and the hours that claims are old.
+pids, which would be those of this machine, and the hours that claims are old.
 
 ``python -m demo.pictures status explain`` draws those two alone, for which no TensorFlow is needed.
 """
@@ -22,15 +22,15 @@ from rich.text import Text
 
 from autogpu.cli.screen import folded
 from demo.screen import show
-from tests import environments
 from tests.gpusim import Gpu, Server
 from tests.gpusim.__main__ import DEFAULT_FLEET
 from tests.gpusim.fleet import read_fleet, size_bytes
+from tests.support import environments
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 COLUMNS = 122
 
-# The simulated server of `status`: nobody on it is idle for no reason, but one.
+# The simulated server of `status`: every GPU works but one, whose notebook is forgotten.
 SHARED = (
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", utilization=97),
     Gpu(name="NVIDIA TITAN RTX", memory="24GiB", utilization=88),
@@ -70,7 +70,7 @@ cuda = ctypes.CDLL("libcuda.so.1")
 device, context, memory, name = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.create_string_buffer(16)
 cuda.cuInit(0)
 from autogpu import lease
-from autogpu.devices import driver
+from autogpu.devices import cuda as driver
 folder, uuid = lease.find_folder(os.environ), driver.visible_uuids()[0]
 if used:
     cuda.cuDeviceGet(ctypes.byref(device), 0)
@@ -79,7 +79,7 @@ if used:
     assert not cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(used))
 time.time = lambda: now() - age_s
 if claimed:
-    held = lease.claim(folder, lambda *_: {uuid: claimed}, script=script)
+    held = lease.acquire_lease(folder, lambda *_: {uuid: claimed}, script=script)
 if not wanted:
     time.time = now
     print("ready", flush=True)
@@ -88,18 +88,20 @@ else:
     def stand_in_line(state):
         time.time = now
         print("ready", flush=True)
-    lease.wait_for(folder, lambda *_: None, want=lease.Want(1, wanted, (uuid,)), script=script, timeout_s=600,
+    lease.wait_for_lease(folder, lambda *_: None, demand=lease.Demand(1, wanted, (uuid,)), script=script, timeout_s=600,
                    on_wait=stand_in_line)
 """
 
 # `autogpu status` on a terminal, before its lines are folded: the pids and people of the picture are put in first,
-# or where a line is folded would depend on those of whoever draws it.
+# or where a line is folded would depend on those of this machine.
 STATUS = """
 import os, sys
 from rich.console import Console
-from autogpu.cli import reading, status
+from autogpu.cli import status
+from autogpu.cli.policy_options import resolve_here
+from autogpu.status.snapshot import read_status
 console = Console(force_terminal=True, color_system="standard", highlight=False)
-for line in status.lines(reading.look(os.environ), int(sys.argv[1]), has_blocks=True):
+for line in status.lines(read_status(os.environ, resolve_here(os.environ)), int(sys.argv[1]), has_blocks=True):
     console.print(line, soft_wrap=True)
 """
 
@@ -121,7 +123,7 @@ def main(names: list[str]) -> int:
 
 
 def draw_status(folder: Path, path: Path) -> None:
-    """``autogpu status`` on a server with holders, a forgotten notebook, a stranger and a queue."""
+    """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
     environ = {"AUTOGPU_LEASE_DIR": str(_leases(folder)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     with Server(SHARED, folder=folder) as server:
         pids = {}
@@ -190,7 +192,7 @@ def _leases(folder: Path) -> Path:
 
 
 def _as_told(line: Text, pids: Mapping[int, Job]) -> Text:
-    """``line`` with the picture's people and pids in place of those of whoever draws it."""
+    """``line`` with the picture's people and pids in place of those of this machine."""
     found = re.search(r"\(pid (\d+)", line.plain)
     job = pids.get(int(found.group(1))) if found else None
     if job is not None:

@@ -1,7 +1,8 @@
 """``make demo-real``: the same two jobs on this machine's own GPUs.
 
-It asks first, uses only GPUs on which no process runs, and caps every job's memory in both runs, so that nobody on the
-machine loses anything: TensorFlow's own default, which the simulated demo shows, would take the GPUs whole.
+It asks first, uses only GPUs on which no process runs, and caps every job's memory in both runs, so that no other
+user of the machine loses anything: TensorFlow's own default, which the simulated demo shows, would take the GPUs
+whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory
 from demo.screen import show
 from demo.story import Phase
-from tests import environments
+from tests.support import environments
 
 SCRIPT = Path(__file__).with_name("train.py")
 JOBS = 2

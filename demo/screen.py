@@ -17,7 +17,7 @@ def show(console: Console, before: Sequence[int], busy: Sequence[int], without: 
     Args:
         console: Where to.
         before: By GPU, the bytes in use before any job started.
-        busy: The GPUs that belong to somebody else.
+        busy: The GPUs of other users.
         without: The jobs without autogpu.
         with_: The same jobs with it.
     """

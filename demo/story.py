@@ -60,7 +60,7 @@ def phase(
 
 
 def sentence(before: Phase, after: Phase, busy: Iterable[int]) -> str:
-    """What happened, for somebody who has never heard of any of this; every word follows from the log."""
+    """What happened, for readers who are new to all of this; every word follows from the log."""
     busy = set(busy)
     return f"Without autogpu {_deeds(before, busy)}. With it {_deeds(after, busy)}."
 

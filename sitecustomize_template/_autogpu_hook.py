@@ -1,17 +1,22 @@
 # autogpu start-up file, version 1. Written by `autogpu install`; `autogpu uninstall` removes it.
-"""Two steps of autogpu around the import of TensorFlow, one before its body and one after.
+"""Two steps of autogpu around the import of a framework, one before its body and one after.
 
 Every Python start of the environment runs this file, so it imports only ``sys`` and defines no class: the
 module itself is the finder in ``sys.meta_path``, since a class would cost half as much as all the rest here.
-Nothing else happens before TensorFlow is imported. ``AUTOGPU=0`` in the environment switches it off.
+Nothing else happens before a framework is imported. ``AUTOGPU=0`` in the environment switches it off.
 """
 # ruff: noqa: ANN001, ANN202  (annotations would have to be evaluated at every start)
 import sys
+
+# The top-level modules whose import matters: those of autogpu/frameworks/registry.py.
+frameworks = ("tensorflow",)
 
 # What this process inherited, to tell it from what the script writes later. Through sys.modules, and only the
 # text is kept: a finder lives until the very end of the interpreter, and a reference to os or to its environ
 # keeps all of os alive beside it, which adds 1.3 % of a bare start to the interpreter's end (3.11).
 started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
+
+# Steps that have been taken, as (name, framework).
 done = []
 
 
@@ -25,12 +30,12 @@ def install():
 
 def find_spec(fullname, path=None, target=None):
     """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
-    if fullname != "tensorflow":
+    if fullname not in frameworks:
         return None
     from os import environ
 
     off = environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
-    if off or len(done) == 2:
+    if off or ("after_import", fullname) in done:
         return None
     # Not importlib.util.find_spec: it starts again at the first finder, and has deadlocked others (ddtrace).
     finders = iter(list(sys.meta_path))
@@ -48,8 +53,8 @@ def find_spec(fullname, path=None, target=None):
             break
     else:
         return None
-    # The loader stays what it is, for everyone who looks at its type; one attribute of this one instance
-    # changes, and goes away when used. A class, or an instance that others changed like this, is left alone.
+    # The loader's type stays what it is; one attribute of this one instance changes, and goes away when used. A
+    # class, or an instance that others changed like this, is left alone.
     own = getattr(spec.loader, "__dict__", None)
     if type(own) is dict and "exec_module" not in own and hasattr(type(spec.loader), "exec_module"):
         own["exec_module"] = exec_module.__get__(spec.loader)
@@ -57,44 +62,45 @@ def find_spec(fullname, path=None, target=None):
 
 
 def exec_module(loader, module):
-    """Run the module's body between the two steps, while the import system holds TensorFlow's lock."""
+    """Run the module's body between the two steps, while the import system holds the framework's lock."""
     # One loader can serve many modules: a zipimporter does.
-    is_tensorflow = module.__name__ == "tensorflow"
-    if is_tensorflow:
+    name = module.__name__
+    is_framework = name in frameworks
+    if is_framework:
         loader.__dict__.pop("exec_module", None)
-        take_step("before_import", started_with)
+        take_step("before_import", name, started_with)
     try:
         type(loader).exec_module(loader, module)
     except BaseException as error:
         # From Python 3.11 on this leaves our frame out of the traceback.
         error.__traceback__ = error.__traceback__.tb_next
         raise
-    if is_tensorflow:
-        take_step("after_import", module)
+    if is_framework:
+        take_step("after_import", name, module)
 
 
-def take_step(name, value):
+def take_step(step, framework, value):
     """Take a step once per process; what goes wrong in it is one line, never a failed import."""
-    if name in done:
+    if (step, framework) in done:
         return
-    done.append(name)
+    done.append((step, framework))
     try:
         from autogpu import activation
 
-        getattr(activation, name)("tensorflow", value)
+        getattr(activation, step)(framework, value)
     except Exception as error:
-        done[:] = ["before_import", "after_import"]
-        # The package is gone and this file has stayed: not worth a word. A folder that uninstalling left
+        done[:] = [(step, name) for name in frameworks for step in ("before_import", "after_import")]
+        # The package is gone and this file has stayed: not worth a message. A folder that uninstalling left
         # behind imports as a namespace, which has no path either.
         if isinstance(error, ImportError) and error.name == "autogpu" and not error.path:
             return
         try:
-            sys.stderr.write(f"autogpu: left TensorFlow as it is: {error!r}; AUTOGPU=0 turns autogpu off\n")
+            sys.stderr.write(f"autogpu: not applied to {framework}: {error!r}; AUTOGPU=0 turns autogpu off\n")
         except Exception:
             pass
     except BaseException:
         # Refused by the policy, or interrupted while waiting: the next import asks again.
-        done.remove(name)
+        done.remove((step, framework))
         raise
 
 

@@ -9,8 +9,8 @@ from typing import Iterator
 
 import pytest
 
-from tests import environments
-from tests.forkserver import Forks
+from tests.support import environments
+from tests.support.forkserver import Forks
 
 # A shell tells what it starts in the background to ignore Ctrl-C, and everything that a test starts would do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""``autogpu config``: the policy that holds, with the history of each value."""
+"""``autogpu config``: the value of each key of the policy, and where it was set."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rich.text import Text
 from autogpu import policy
 from autogpu.cli.main import VerbGroup
 from autogpu.cli.screen import BAD, GOOD, show
-from autogpu.policy import BY_DOTTED, SYSTEM_FILE, reference
+from autogpu.policy import BY_DOTTED, SYSTEM_FILE
 from autogpu.policy.model import DEFAULT
-from autogpu.stderr import shown
+from autogpu.policy.schema import schema as json_schema
+from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ Examples:
   autogpu config
   autogpu config check autogpu.toml""",
 )
-@click.option("--script", type=FILE, help="As for this script: its folder's project file counts.")
-@click.option("--changed", is_flag=True, help="Only the keys that somebody has set.")
+@click.option("--script", type=FILE, help="For this script, with the project file of its folder.")
+@click.option("--changed", is_flag=True, help="Only the keys that are set somewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool) -> int:
-    """Show every key of the policy: the value that holds here, where it was said, and what it overrode.
+    """Show every key of the policy: its value here, where it was set, and what it overrode.
 
-    Exit status 1 if something in a file or variable could not be followed; that is told at the end.
+    Exit status 1 if something in a file or variable is invalid; the problems are listed at the end.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -54,7 +55,7 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
         console = Console(highlight=False)
-        for line, indent in _lines(resolved, changed):
+        for line, indent in _config_lines(resolved, changed):
             show(console, line, indent)
     return 1 if resolved.problems else 0
 
@@ -63,19 +64,19 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     epilog="""\b
 Examples:
   autogpu config check autogpu.toml
-  autogpu config check --system autogpu.toml   before it becomes the host's own"""
+  autogpu config check --system autogpu.toml   before it is installed in /etc/autogpu"""
 )
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may say more.")
+@click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may set more keys.")
 def check(files: tuple[Path, ...], is_system: bool) -> int:
-    """Say what is wrong in policy files, for editors and CI. Exit status 1 if anything is."""
+    """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
     is_wrong = False
     for file in files:
         problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system or file.resolve() == SYSTEM_FILE)
         for problem in problems:
             click.echo(str(problem))
         if not problems:
-            click.echo(f"{shown(str(file))}: good")
+            click.echo(f"{printable(str(file))}: valid")
         is_wrong = is_wrong or bool(problems)
     return 1 if is_wrong else 0
 
@@ -88,25 +89,25 @@ Examples:
 )
 def schema() -> None:
     """Print the JSON schema of a policy file, for editors."""
-    click.echo(reference.schema(), nl=False)
+    click.echo(json_schema(), nl=False)
 
 
-def _lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
+def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
     settings = [s for s in resolved.settings.values() if not changed or s.origin.layer != DEFAULT]
     widths = [max((len(text) for text in texts), default=0) for texts in zip(*((s.key, s.text) for s in settings))]
     for setting in settings:
-        is_said = setting.origin.layer != DEFAULT
-        line = Text(f"{setting.key:{widths[0]}}  ", style="bold" if is_said else "")
+        is_set = setting.origin.layer != DEFAULT
+        line = Text(f"{setting.key:{widths[0]}}  ", style="bold" if is_set else "")
         line.append(f"{setting.text:{widths[1]}}  ")
-        line.append(str(setting.origin), style=GOOD if is_said else "")
+        line.append(str(setting.origin), style=GOOD if is_set else "")
         over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
         if over:
-            line.append(f", over {', '.join(over)}")
+            line.append(f", overrides {', '.join(over)}")
         if setting.key in resolved.policy.locked:
             line.append(", locked by the system file", style="bold")
         yield line, sum(widths) + 4
     if not settings:
-        yield Text("Nobody has set anything: the defaults hold."), None
+        yield Text("Nothing is set: the defaults are used."), None
     if resolved.problems:
         yield Text(), None
     for problem in resolved.problems:
@@ -127,9 +128,9 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
         "project_file": None if resolved.project_file is None else str(resolved.project_file),
         "settings": [
             {
-                **_said(setting),
+                **_setting_values(setting),
                 "is_locked": setting.key in resolved.policy.locked,
-                "overrides": [_said(lower) for lower in _overridden(setting)],
+                "overrides": [_setting_values(lower) for lower in _overridden(setting)],
             }
             for setting in resolved.settings.values()
         ],
@@ -140,7 +141,7 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
     }
 
 
-def _said(setting: Setting) -> dict[str, object]:
+def _setting_values(setting: Setting) -> dict[str, object]:
     value = BY_DOTTED[setting.key].kind.plain(setting.value)
     return {"key": setting.key, "value": value, "text": setting.text, "origin": _origin(setting.origin)}
 

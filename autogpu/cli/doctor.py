@@ -10,9 +10,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from autogpu import doctor as examination
 from autogpu.cli.screen import BAD, GOOD, show
-from autogpu.doctor import Finding, State
+from autogpu.doctor.checks import examine
+from autogpu.doctor.facts import gather
+from autogpu.doctor.model import Finding, State
+from autogpu.reporting.text import counted
 
 VERSION = 1
 _COLUMN = 20
@@ -30,24 +32,28 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> int:
-    """Look for whatever keeps a script in this environment and folder from its GPU, or from autogpu.
+    """Look for what keeps a script in this environment and folder from its GPU, or from autogpu.
 
-    Takes some seconds, since TensorFlow is imported. Nothing is claimed, and no context is made on a GPU.
+    Takes some seconds, because the frameworks are imported. Nothing is claimed, and no context is made on a GPU.
     """
-    facts = examination.gather(os.environ, _progress)
+    facts = gather(os.environ, _progress)
     _progress("")
-    findings = examination.examine(facts)
+    findings = examine(facts)
     failed = [finding for finding in findings if finding.state is State.FAILED]
     if as_json:
-        told = [{"check": f.name, "state": f.state.value, "what": f.what, "remedy": f.remedy or None} for f in findings]
-        click.echo(json.dumps({"version": VERSION, "findings": told}, indent=2))
+        values = [_as_values(finding) for finding in findings]
+        click.echo(json.dumps({"version": VERSION, "findings": values}, indent=2))
     else:
         console = Console(highlight=False)
         for finding in findings:
             _print(console, finding)
-        count = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
-        click.echo(f"{count} failed." if failed else "Nothing is wrong.")
+        click.echo(f"{counted(len(failed), 'check')} failed." if failed else "No problem was found.")
     return 1 if failed else 0
+
+
+def _as_values(finding: Finding) -> dict[str, object]:
+    values = {"check": finding.name, "state": finding.state.value, "what": finding.what}
+    return {**values, "remedy": finding.remedy or None}
 
 
 def _print(console: Console, finding: Finding) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from autogpu import host as hosts
+from autogpu import host_setup as hosts
 from autogpu.lease.folder import HOST_FOLDER
+from autogpu.reporting.text import counted
 
-CONTAINERS = f"-v {HOST_FOLDER}:{HOST_FOLDER}"
-
+_VERSION = 1
 _DONE = {"write": "wrote", "make": "made", "repair": "repaired"}
 
 
@@ -20,7 +20,7 @@ _DONE = {"write": "wrote", "make": "made", "repair": "repaired"}
     epilog="""\b
 Examples:
   sudo $(command -v autogpu) host-setup   once per host
-  autogpu host-setup --check              what is in place; anyone may ask""",
+  autogpu host-setup --check              what is in place; needs no root""",
 )
 @click.option("--check", "is_check", is_flag=True, help="Change nothing; exit status 0 if all is in place, else 1.")
 @click.option("--undo", "is_undo", is_flag=True, help="Remove what this wrote, and nothing else.")
@@ -43,9 +43,7 @@ def host_setup(is_check: bool, is_undo: bool, root: Path, as_json: bool) -> int:
         raise click.UsageError("--check and --undo exclude each other", click.get_current_context())
     if is_check:
         return _check(root, as_json)
-    if is_undo:
-        return _undo(root, as_json)
-    return _setup(root, as_json)
+    return _undo(root, as_json) if is_undo else _setup(root, as_json)
 
 
 def _setup(root: Path, as_json: bool) -> int:
@@ -53,56 +51,49 @@ def _setup(root: Path, as_json: bool) -> int:
     host = done.host
     if as_json:
         steps = [{"action": step.action, "path": str(step.path)} for step in done.steps]
-        _print({**_as_values(host), "steps": steps, "notes": list(done.notes)})
+        _print_json({**_as_values(host), "steps": steps, "notes": list(done.notes)})
         return 0
     for step in done.steps:
-        more = ": a proposal in which nothing is set" if step.path == host.places.policy else ""
+        more = ": a proposal in which nothing is set" if step.path == host.paths.policy else ""
         click.echo(f"{_DONE[step.action]} {step.path}{more}")
     if not done.steps:
         click.echo("Everything was in place.")
-    for note in done.notes:
-        click.echo(note)
-    for part in hosts.parts(host):
-        if part.problem:
-            click.echo(f"{part.path} {part.problem}. {part.consequence}")
-    if host.places.is_host:
+    problems = [f"{part.path} {part.problem}. {part.consequence}" for part in hosts.parts(host) if part.problem]
+    for line in (*done.notes, *problems):
+        click.echo(line)
+    if host.paths.is_host:
         click.echo(f"From now on jobs of all users coordinate in {HOST_FOLDER}.")
-    _say_stranded(host)
-    click.echo(f"Containers take part with {CONTAINERS}")
+    _echo_stranded(host)
+    click.echo(f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}")
     click.echo(f"To undo: {host.command('--undo')}")
     return 0
 
 
 def _check(root: Path, as_json: bool) -> int:
     host = hosts.observe(root)
-    parts = hosts.parts(host)
-    is_in_place = all(part.is_in_place or not part.is_required for part in parts)
+    status = 0 if _is_in_place(host) else 1
     if as_json:
-        _print(_as_values(host))
-        return 0 if is_in_place else 1
-    for part in parts:
-        if part.problem:
-            click.echo(f"{part.path} {part.problem}.")
-            if part.consequence:
-                click.echo(f"  {part.consequence}")
-        else:
-            click.echo(f"{part.path} is in place.")
-    if is_in_place:
-        _say_stranded(host)
+        _print_json(_as_values(host))
+        return status
+    for part in hosts.parts(host):
+        click.echo(f"{part.path} {part.problem or 'is in place'}.")
+        if part.consequence:
+            click.echo(f"  {part.consequence}")
+    if status:
+        click.echo(f"To set it up: {host.command()}")
+    else:
+        _echo_stranded(host)
         click.echo("All is in place.")
-        return 0
-    click.echo(f"To set it up: {host.command()}")
-    return 1
+    return status
 
 
 def _undo(root: Path, as_json: bool) -> int:
     done = hosts.undo(root)
-    status = 1 if done.in_use else 0
     if as_json:
         left = [{"path": str(step.path), "why": step.why} for step in done.left]
         removed = [str(path) for path in done.removed]
-        _print({"version": 1, "root": str(done.host.places.root), "removed": removed, "left": left})
-        return status
+        _print_json({"version": _VERSION, "root": str(done.host.paths.root), "removed": removed, "left": left})
+        return 1 if done.in_use else 0
     for path in done.removed:
         click.echo(f"removed {path}")
     for step in done.left:
@@ -111,24 +102,27 @@ def _undo(root: Path, as_json: bool) -> int:
         click.echo(f"For the folder, run it again later: {done.host.command('--undo')}")
     elif not done.removed:
         click.echo("There is nothing to undo.")
-    return status
+    return 1 if done.in_use else 0
 
 
-def _say_stranded(host: hosts.Host) -> None:
+def _is_in_place(host: hosts.Host) -> bool:
+    return all(part.is_in_place or not part.is_required for part in hosts.parts(host))
+
+
+def _echo_stranded(host: hosts.Host) -> None:
     if host.stranded:
-        jobs = "1 job holds" if len(host.stranded) == 1 else f"{len(host.stranded)} jobs hold"
+        jobs = f"{counted(len(host.stranded), 'job')} hold{'s' if len(host.stranded) == 1 else ''}"
         click.echo(
-            f"{jobs} GPUs in {host.places.fallback}: jobs started before host-setup and those started after it "
+            f"{jobs} GPUs in {host.paths.fallback}: jobs started before host-setup and those started after it "
             "do not see each other until the former end."
         )
 
 
 def _as_values(host: hosts.Host) -> dict[str, object]:
-    parts = hosts.parts(host)
     return {
-        "version": 1,
-        "root": str(host.places.root),
-        "in_place": all(part.is_in_place or not part.is_required for part in parts),
+        "version": _VERSION,
+        "root": str(host.paths.root),
+        "in_place": _is_in_place(host),
         "parts": [
             {
                 "name": part.name,
@@ -138,13 +132,13 @@ def _as_values(host: hosts.Host) -> dict[str, object]:
                 "problem": part.problem,
                 "consequence": part.consequence,
             }
-            for part in parts
+            for part in hosts.parts(host)
         ],
         "jobs_in_fallback": len(host.stranded),
-        "containers": CONTAINERS,
+        "containers": f"-v {HOST_FOLDER}:{HOST_FOLDER}",
         "undo": host.command("--undo"),
     }
 
 
-def _print(values: dict[str, object]) -> None:
+def _print_json(values: dict[str, object]) -> None:
     click.echo(json.dumps(values, indent=2))

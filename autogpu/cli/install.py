@@ -1,4 +1,4 @@
-"""``autogpu install``: write the start-up files, prove them, say what was done."""
+"""``autogpu install``: write the start-up files and prove that they work."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def install(method: str, target: Path | None, as_json: bool) -> None:
     for path in done.written:
         click.echo(f"wrote {path}")
     for path in done.removed:
-        click.echo(f"removed {path}, which has no use any more")
+        click.echo(f"removed {path}, which is no longer needed")
     if not done.written and not done.removed:
         click.echo(f"Everything was in place in {done.folder}.")
     by_path = f" with {done.folder} on PYTHONPATH" if done.on_pythonpath else ""
     click.echo(f"A fresh {done.interpreter.name}{by_path} loads {done.proof.hook}.")
-    click.echo("From its next start on, a script that imports TensorFlow gets its GPU from autogpu.")
+    click.echo("From now on, scripts of this environment get their GPU from autogpu.")
     click.echo(f"To undo: {undo}")
 
 

@@ -9,8 +9,9 @@ from typing import NoReturn, Sequence
 
 import click
 
+from autogpu import __doc__ as product
 from autogpu import __version__
-from autogpu.errors import AutoGpuError
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, WaitTimeout
 
 # One row per verb, in the order of the help. A verb's module is imported when it is run, so that
 # `autogpu --help` stays fast however much the verbs need.
@@ -18,13 +19,13 @@ VERBS = {
     "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
     "run": ("autogpu.cli.run:run", "Run one command under autogpu; --hold for any program."),
     "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
-    "config": ("autogpu.cli.config:config", "Show what holds here, and where each value was said."),
+    "config": ("autogpu.cli.config:config", "Show the policy's values here, and where each comes from."),
     "init": ("autogpu.cli.init:init", "Write an autogpu.toml for this project, with nothing set."),
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
-    "uninstall": ("autogpu.cli.uninstall:uninstall", "Take the start-up files away again."),
-    "completion": ("autogpu.cli.completion:completion", "Print what bash, zsh or fish need to complete verbs."),
-    "host-setup": ("autogpu.cli.host_setup:host_setup", "Give all users of this host one folder to meet in (root)."),
+    "uninstall": ("autogpu.cli.uninstall:uninstall", "Remove the start-up files again."),
+    "completion": ("autogpu.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
+    "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
 EXIT_ERROR = 1
@@ -33,7 +34,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class VerbGroup(click.Group):
-    """A group that names the nearest verb where there is none of that name."""
+    """A group that suggests the nearest verb for one that it does not have."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,6 +71,7 @@ class LazyGroup(VerbGroup):
 
 @click.command(
     cls=LazyGroup,
+    help=(product or "").partition("\n")[0],
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -80,8 +82,7 @@ Examples:
 )
 @click.version_option(__version__, prog_name="autogpu", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(ctx: click.Context) -> None:
-    """Every TensorFlow script gets the idlest GPU and a memory policy, unchanged."""
+def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's own first line)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -98,24 +99,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
             args=None if arguments is None else list(arguments), prog_name="autogpu", standalone_mode=False
         )
     except AutoGpuError as error:
-        _say(str(error), error.remedy)
-        return EXIT_ERROR
+        _echo(str(error), error.remedy)
+        return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "autogpu"
-        _say(error.format_message(), f"see `{command} --help`")
+        _echo(error.format_message(), f"see `{command} --help`")
         return EXIT_USAGE
     except click.ClickException as error:
-        _say(error.format_message())
+        _echo(error.format_message())
         return error.exit_code
     except OSError as error:  # a full disk, say, under what is printed
-        _say(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
+        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
         return EXIT_ERROR
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted")
+        _echo("interrupted")
         return EXIT_INTERRUPTED
     return status if isinstance(status, int) else 0
 
 
-def _say(*lines: str) -> None:
+def _echo(*lines: str) -> None:
     for line in lines:
         click.echo(f"autogpu: {line}", err=True)

@@ -7,11 +7,15 @@ import time
 
 import click
 
-from autogpu import report, selection
-from autogpu.claiming import awaited_by, leases_of
-from autogpu.cli import choosing, reading
-from autogpu.decision import Verdict, decide
-from autogpu.stderr import say, shown
+from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.errors import EXIT_TRY_AGAIN
+from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable
+from autogpu.selection import explain
+from autogpu.selection.model import Verdict
+from autogpu.selection.preview import preview
+from autogpu.status.snapshot import read_leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ Examples:
   eval "$(autogpu pick --count 2)"
   docker run --gpus "$(autogpu pick --format docker)" nvidia/cuda nvidia-smi"""
 )
-@choosing.policy_flags("select")
+@policy_options("select")
 @click.option(
     "--format",
     "form",
@@ -39,36 +43,35 @@ Examples:
     show_default=True,
     help="A line for eval, UUIDs or indices (of nvidia-smi) with commas between them, or what docker's --gpus takes.",
 )
-@click.option("--explain", is_flag=True, help="Say on stderr why not the others.")
-def pick(flags: Mapping[str, str], form: str, explain: bool) -> int:
+@click.option("--explain", "is_explained", is_flag=True, help="Print on stderr why the other GPUs were not picked.")
+def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     """Print which GPUs to use at this moment, for programs that autogpu can't reach.
 
     Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
     holds them for as long as the command runs.
     """
-    resolved = reading.resolve(os.environ, flags)
-    choosing.check(resolved)
-    inventory = choosing.read()
-    question = choosing.question(resolved, inventory, os.environ, own_pid=None)
-    host = reading.host(os.environ)
-    if host.problem:
-        say(f"picking without regard to the claims of other jobs: {host.problem}")
-    leases = leases_of(host.holders, host.pids_here, inventory, time.time())
-    decision = decide(question, leases, awaited_by([waiter for waiter in host.waiters if not waiter.is_passed_over]))
+    resolved = resolve_or_complain(os.environ, flags)
+    inventory = read_gpus()
+    request = request_gpus(resolved, inventory, os.environ)
+    _, leases, problem = read_leases(os.environ)
+    if problem:
+        say(f"picking without regard to the claims of other jobs: {problem}")
+    decision = preview(request, leases, leases.pids_here, time.time())
     if decision.verdict is Verdict.TAKE:
-        click.echo(_written(decision.devices, form))
-        say(f"{selection.names(decision.devices)} picked, not held: {shown(decision.why)}")
+        names = explain.gpu_names(device.index for device in decision.devices)
+        click.echo(_formatted(decision.devices, form))
+        say(f"{names} picked, not held: {printable(decision.why, 2000)}")
     else:
-        say(shown(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}"))
-    if explain:
-        for line in report.explain(decision.ranking, decision.devices, inventory.unreadable, "picked"):
-            say(shown(line))
+        say(printable(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}", 2000))
+    if is_explained:
+        for line in explain.each_gpu(decision.ranking, decision.devices, inventory.unreadable, "picked"):
+            say(line)
     if decision.verdict in (Verdict.WAIT, Verdict.REFUSE):
-        return choosing.EXIT_LATER
+        return EXIT_TRY_AGAIN
     return 0 if decision.verdict is Verdict.TAKE else 1
 
 
-def _written(taken: Sequence[Device], form: str) -> str:
+def _formatted(taken: Sequence[Device], form: str) -> str:
     uuids = ",".join(device.uuid for device in taken)
     if form == "export":
         return f"export CUDA_VISIBLE_DEVICES={uuids}"

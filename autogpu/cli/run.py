@@ -10,13 +10,19 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from autogpu import claiming, lease, pool, selection
-from autogpu.cli import choosing, reading
-from autogpu.decision import Verdict
+from autogpu.acquire import acquire, script_name
+from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import AutoGpuError
 from autogpu.install.files import template_folder
 from autogpu.policy.model import BY_NAME
-from autogpu.stderr import say, shown
+from autogpu.reporting import messages
+from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable
+from autogpu.reporting.waiting import WaitingReport
+from autogpu.selection import explain
+from autogpu.selection.model import Verdict
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,27 +54,26 @@ Examples:
   autogpu run --count 2 -- python train.py
   autogpu run --hold -- ./my-cuda-program""",
 )
-@choosing.policy_flags("select", "memory", "report")
+@policy_options("select", "memory", "report")
 @click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_files)
 def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> int:
-    """Run COMMAND with autogpu in every Python that it starts; flags stand above every file and variable.
+    """Run COMMAND with autogpu in every Python that it starts; flags override every file and variable.
 
-    With --hold any program will do: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
+    With --hold any program can be run: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
     the command ends.
     """
-    resolved = reading.resolve(os.environ, flags)
-    choosing.check(resolved)
+    resolved = resolve_or_complain(os.environ, flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     # In front of what is there; an empty element would mean the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
     if not is_held or not resolved.policy.enabled:
         _become(command, environ)
-    return _held(resolved, command, environ)
+    return _run_holding(resolved, command, environ)
 
 
 def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
-    """Be the command from now on: its signals, streams and exit status need nobody between."""
+    """Be the command from now on: its signals, streams and exit status need no process between."""
     # Python ignores it, and what is ignored stays so.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.stdout.flush()
@@ -88,26 +93,28 @@ class _NotExecutable(click.ClickException):
 
 def _not_started(name: str, error: OSError) -> click.ClickException:
     kind = _NotFound if isinstance(error, FileNotFoundError) else _NotExecutable
-    return kind(f"{shown(name)} can't be started: {error.strerror}")
+    return kind(f"{printable(name)} can't be started: {error.strerror}")
 
 
-def _held(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    inventory = choosing.read()
-    question = choosing.question(resolved, inventory, environ, own_pid=os.getpid())
-    # Of a parent's job: its GPUs are this command's as well, and stay the parent's.
-    script = claiming.script_name(command)
-    decision, held = claiming.settle(question, environ, script, choosing.read)
+def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
+    request = request_gpus(resolved, read_gpus(), environ, own_pid=os.getpid())
+    # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
+    script = script_name(command)
+    acquired = acquire(request, environ, script, read_gpus, WaitingReport(say))
+    if acquired.uncoordinated:
+        say(messages.uncoordinated(acquired.uncoordinated))
+    decision, why = acquired.decision, printable(acquired.decision.why, 2000)
     if decision.verdict is Verdict.TAKE:
-        environ[pool.VISIBLE] = ",".join(device.uuid for device in decision.devices)
+        environ[CUDA_VISIBLE_DEVICES] = ",".join(device.uuid for device in decision.devices)
         if resolved.policy.level != "quiet":
-            say(f"{selection.names(decision.devices)} for {shown(script)}: {shown(decision.why)}")
+            say(f"{explain.gpu_names(device.index for device in decision.devices)} for {printable(script)}: {why}")
     elif decision.verdict is Verdict.CPU:
-        environ[pool.VISIBLE] = "-1"
-        say(f"no GPU for {shown(script)}: {shown(decision.why)}")
+        environ[CUDA_VISIBLE_DEVICES] = "-1"
+        say(f"no GPU for {printable(script)}: {why}")
     else:
-        raise AutoGpuError(f"no GPU can be held: {shown(decision.why)}", remedy="`autogpu doctor` looks for the cause")
-    if held is not None:
-        environ[lease.MARKER] = held.marker(environ)
+        raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
+    if acquired.lease is not None:
+        environ[LEASE] = acquired.lease.marker(environ)
     return _wait_for(command, environ)
 
 
@@ -123,7 +130,7 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
         signal.signal(getattr(signal, name), lambda number, _: process.send_signal(number))
     status = process.wait()
     if status < 0:
-        # Whoever started this must see the same end as without it.
+        # The caller must see the same end as without autogpu.
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

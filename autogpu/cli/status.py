@@ -6,51 +6,48 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 
 import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from autogpu import report
-from autogpu.cli import reading
+from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded, show
-from autogpu.cli.values import as_values
-from autogpu.decision import Verdict
-from autogpu.frozen import frozen
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.selection import GIB, Tier, names
-from autogpu.stderr import shown
+from autogpu.reporting.text import GIB, counted, printable, size, span
+from autogpu.selection import explain
+from autogpu.status.json import to_json
+from autogpu.status.snapshot import read_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Sequence
 
-    from autogpu.cli.reading import Seen
-    from autogpu.devices.model import Device
-    from autogpu.overview import Gpu, Job, Overview
+    from autogpu.status.model import GpuStatus, HostStatus, JobStatus, Preview, UnmanagedProcess
 
-_STYLES = {Tier.FREE: GOOD, Tier.FORGOTTEN: STANDS_OUT, Tier.BUSY: BAD}
-_STATES = {Tier.FREE: "free", Tier.FORGOTTEN: "forgotten", Tier.BUSY: "busy"}
+_STYLES = {"free": GOOD, "idle_lease": STANDS_OUT, "busy": BAD}
+_STATES = {"free": "free", "idle_lease": "idle lease", "busy": "busy"}
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
 _PIPE_WIDTH = 120
 
 
-@frozen
-class Most:
-    """How much is said before the rest becomes a number; on each GPU, of those who could be taken."""
+@dataclass(frozen=True)
+class Truncation:
+    """How much is shown before the rest becomes a number; on each GPU, and of those that could be taken."""
 
     jobs: int
-    strangers: int
+    processes: int
     reasons: int
 
 
-FULL = Most(jobs=8, strangers=4, reasons=8)
+FULL = Truncation(jobs=8, processes=4, reasons=8)
 # Two hundred processes on sixteen GPUs stay a screen or two.
-CROWDED = Most(jobs=8, strangers=1, reasons=8)
+CROWDED = Truncation(jobs=8, processes=1, reasons=8)
 MANY_GPUS = 9
 # For a screen that does not scroll, the first that fits.
-WATCHED = (FULL, CROWDED, Most(8, 1, 0), Most(1, 0, 0), Most(0, 0, 0))
+WATCHED = (FULL, CROWDED, Truncation(8, 1, 0), Truncation(1, 0, 0), Truncation(0, 0, 0))
 
 
 @click.command(
@@ -63,7 +60,7 @@ Examples:
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a line.")
 def status(watch: bool, interval: float, as_json: bool) -> int:
-    """Show every GPU: its memory, who holds it by a claim, who else is on it, who waits.
+    """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
 
     The last lines say what a script started here and now would get, and why not the other GPUs. Nothing is
     claimed by asking.
@@ -71,42 +68,44 @@ def status(watch: bool, interval: float, as_json: bool) -> int:
     if watch:
         _watch(interval, as_json)
         return 0
-    seen = reading.look(os.environ)
+    found = _read()
     if as_json:
-        click.echo(json.dumps(as_values(seen), indent=2))
+        click.echo(json.dumps(to_json(found), indent=2))
     else:
         console = Console(highlight=False)
-        for line in lines(seen, _width(console), _has_blocks(console)):
+        for line in lines(found, _width(console), _has_blocks(console)):
             show(console, line)
-    return 1 if seen.overview.inventory.failure and not seen.overview.inventory.is_driverless else 0
+    return 1 if found.failure and found.has_driver else 0
 
 
-def lines(seen: Seen, width: int, has_blocks: bool, most: Most | None = None) -> Iterator[Text]:
+def _read() -> HostStatus:
+    return read_status(os.environ, resolve_here(os.environ))
+
+
+def lines(host: HostStatus, width: int, has_blocks: bool, limits: Truncation | None = None) -> Iterator[Text]:
     """The screen, line by line; every name in it is safe for a terminal. A line may be wider than ``width``."""
-    view = seen.overview
-    most = most or (CROWDED if len(view.gpus) >= MANY_GPUS else FULL)
-    if view.inventory.failure:
-        is_absent = view.inventory.is_driverless
-        yield Text("No NVIDIA driver on this machine." if is_absent else shown(view.inventory.failure))
-    yield from _table_lines(view.gpus, width, has_blocks, most)
-    for lost in view.inventory.unreadable:
-        yield Text(f"GPU {lost.index}  not readable: {shown(lost.reason)}", style=BAD)
-    yield from _queue_lines(view)
-    if view.gpus:
+    limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
+    if host.failure:
+        yield Text(printable(host.failure) if host.has_driver else "No NVIDIA driver on this machine.")
+    yield from _table_lines(host.gpus, width, has_blocks, limits)
+    for lost in host.unreadable:
+        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
+    yield from _queue_lines(host)
+    if host.gpus:
         yield Text()
-        yield from _outlook_lines(seen, most)
-    yield from _folder_lines(seen)
+        yield from _preview_lines(host, limits)
+    yield from _folder_lines(host)
 
 
-def _table_lines(gpus: Sequence[Gpu], width: int, has_blocks: bool, most: Most) -> Iterator[Text]:
+def _table_lines(gpus: Sequence[GpuStatus], width: int, has_blocks: bool, limits: Truncation) -> Iterator[Text]:
     if not gpus:
         return
     cells = 24 if width >= 140 else 16 if width >= 100 else 10
-    room = width - len("GPU 0  ") - cells - len("  24.0 of  24.0 GiB  ") - cells // 2 - len("  97 %  forgotten")
-    models = [shown(gpu.device.name, 40) for gpu in gpus]
+    room = width - len("GPU 0  ") - cells - len("  24.0 of  24.0 GiB  ") - cells // 2 - len("  97 %  idle lease")
+    models = [printable(gpu.name, 40) for gpu in gpus]
     if max(map(len, models)) > room:
         models = [model.replace("NVIDIA ", "") for model in models]
-    models = [shown(model, max(room, 10)) for model in models]
+    models = [printable(model, max(room, 10)) for model in models]
     longest = max(map(len, models))
     memory, busy = cells + len(" 24.0 of  24.0 GiB"), cells // 2 + len("  97 %")
     heading = f"{'':7}{'name':{longest}} {'memory':{memory}}  {'utilization':{busy}}  state"
@@ -114,109 +113,117 @@ def _table_lines(gpus: Sequence[Gpu], width: int, has_blocks: bool, most: Most) 
         yield Text(heading)
     for gpu, model in zip(gpus, models):
         yield _gpu_line(gpu, f"{model:{longest}}", cells, has_blocks)
-        yield from _people_lines(gpu, most)
+        yield from _job_lines(gpu, limits)
+        yield from _process_lines(gpu, limits)
 
 
-def _gpu_line(gpu: Gpu, name: str, cells: int, has_blocks: bool) -> Text:
-    device = gpu.device
-    used, total = device.memory_used_bytes, device.memory_total_bytes
+def _gpu_line(gpu: GpuStatus, name: str, cells: int, has_blocks: bool) -> Text:
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
     share = used / total if used is not None and total else None
-    busy = device.utilization_percent
+    busy = gpu.utilization_percent
     line = Text.assemble(
-        (f"GPU {device.index:<3}", "bold"),
+        (f"GPU {gpu.index:<3}", "bold"),
         f"{name} ",
         (_bar(share, cells, has_blocks), "cyan"),
         f" {_gib(used):>5} of {_gib(total):>5} GiB  ",
         (_bar(None if busy is None else busy / 100, cells // 2, has_blocks), "magenta"),
         f" {'?' if busy is None else busy:>3} %  ",
-        (_STATES[gpu.tier], _STYLES[gpu.tier]),
+        (_STATES[gpu.state], _STYLES[gpu.state]),
     )
-    if device.mig_enabled:
+    if gpu.mig_enabled:
         line.append("  MIG")
     return line
 
 
-def _people_lines(gpu: Gpu, most: Most) -> Iterator[Text]:
-    for job in gpu.jobs[: most.jobs]:
-        yield _job_line(job, gpu.device)
-    if len(gpu.jobs) > most.jobs > 0:
-        yield Text(f"        and {len(gpu.jobs) - most.jobs} more jobs with claims")
-    strangers = sorted(gpu.strangers, key=lambda each: -(each.used_bytes or 0))
-    for stranger in strangers[: most.strangers]:
-        owner, program = reading.process_name(stranger.pid)
-        kind = "desktop" if stranger.is_graphics else "no claim"
-        uses = "" if stranger.used_bytes is None else f", uses {_size(stranger.used_bytes)}"
-        who = f"{owner:10} {program} (pid {stranger.pid})" if owner else f"{'unknown':10} pid {stranger.pid}"
-        yield Text(f"        {who}{uses}, {kind}")
-    if len(strangers) > most.strangers > 0:
-        rest = strangers[most.strangers :]
-        size = sum(each.used_bytes or 0 for each in rest)
-        yield Text(f"        and {len(rest)} more processes without a claim, {_size(size)}")
-    if gpu.unseen_bytes and most.strangers:
-        yield Text(f"        {_size(gpu.unseen_bytes)} of processes that the driver does not show here")
+def _job_lines(gpu: GpuStatus, limits: Truncation) -> Iterator[Text]:
+    for job in gpu.jobs[: limits.jobs]:
+        yield _job_line(job, gpu)
+    if len(gpu.jobs) > limits.jobs > 0:
+        yield Text(f"        and {len(gpu.jobs) - limits.jobs} more jobs with claims")
 
 
-def _job_line(job: Job, device: Device) -> Text:
-    claims = f"claims {_size(job.claim_bytes)}" if job.claim_bytes else "guest, claims nothing"
-    uses = "" if job.used_bytes is None else f", uses {_size(job.used_bytes)}"
-    age = "" if job.age_s is None else f", for {_span(job.age_s)}"
+def _process_lines(gpu: GpuStatus, limits: Truncation) -> Iterator[Text]:
+    processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
+    for process in processes[: limits.processes]:
+        yield _process_line(process)
+    if len(processes) > limits.processes > 0:
+        rest = processes[limits.processes :]
+        total = sum(process.used_bytes or 0 for process in rest)
+        yield Text(f"        and {len(rest)} more processes without a claim, {size(total)}")
+    if gpu.unlisted_bytes and limits.processes:
+        yield Text(f"        {size(gpu.unlisted_bytes)} of processes that the driver does not show here")
+
+
+def _process_line(process: UnmanagedProcess) -> Text:
+    kind = "desktop" if process.is_graphics else "no claim"
+    uses = "" if process.used_bytes is None else f", uses {size(process.used_bytes)}"
+    who = f"{printable(process.user or 'unknown', 32):10} "
+    what = f"{printable(process.program, 32)} (pid {process.pid})" if process.program else f"pid {process.pid}"
+    return Text(f"        {who}{what}{uses}, {kind}")
+
+
+def _job_line(job: JobStatus, gpu: GpuStatus) -> Text:
+    claims = f"claims {size(job.claim_bytes)}" if job.claim_bytes else "best effort, claims nothing"
+    uses = "" if job.used_bytes is None else f", uses {size(job.used_bytes)}"
+    age = "" if job.age_s is None else f", for {span(job.age_s)}"
     members = "" if job.processes == 1 else f", {job.processes} processes"
-    who = f"{reading.user_name(job.uid):10} {shown(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
+    who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"        {who} {claims}{uses}{age}")
     # No sample of the driver's shows more than that it was idle as far as they reach back.
-    idle = "idle" + (f" {_span(device.idle_s)} or more" if device.idle_s else "")
-    if job.is_forgotten:
+    idle = "idle" + (f" {span(gpu.idle_s)} or more" if gpu.idle_s else "")
+    if job.is_idle:
         line.append(", ").append(f"{idle}: forgotten?", style=STANDS_OUT)
-    elif device.utilization_percent is not None:
-        line.append(", active" if device.utilization_percent else f", {idle}")
+    elif gpu.utilization_percent is not None:
+        line.append(", active" if gpu.utilization_percent else f", {idle}")
     return line
 
 
-def _queue_lines(view: Overview) -> Iterator[Text]:
-    if view.queue:
+def _queue_lines(host: HostStatus) -> Iterator[Text]:
+    if host.queue:
         yield Text()
         yield Text("Waiting for a GPU, in this order:", style="bold")
-    for place, waiting in enumerate(view.queue, start=1):
-        gpus = "GPU" if waiting.count == 1 else "GPUs"
-        size = waiting.bytes_per_gpu
-        wanted = f"{waiting.count} " + (f"whole {gpus}" if size is None else f"{gpus} with {_size(size)}")
-        since = "" if waiting.waited_s is None else f", for {_span(waiting.waited_s)}"
-        stopped = ", does not answer: passed over" if waiting.is_passed_over else ""
-        who = f"{reading.user_name(waiting.uid)} {shown(waiting.script, 40) or '?'} (pid {waiting.pid or '?'})"
+    for place, waiter in enumerate(host.queue, start=1):
+        wanted = counted(waiter.count, "whole GPU")
+        if waiter.bytes_per_gpu is not None:
+            wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
+        since = "" if waiter.waited_s is None else f", for {span(waiter.waited_s)}"
+        stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
+        who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"
         yield Text(f"  {place}. {who}: {wanted}{since}{stopped}")
 
 
-def _outlook_lines(seen: Seen, most: Most) -> Iterator[Text]:
-    view, outlook = seen.overview, seen.overview.decision
-    taken = outlook.devices if outlook.verdict is Verdict.TAKE else ()
-    what = {
-        Verdict.TAKE: names(taken),
-        Verdict.CPU: "the CPU",
-        Verdict.WAIT: "a place in the queue",
-        Verdict.REFUSE: "an error",
-        Verdict.LEAVE: "what TensorFlow chooses",
-    }[outlook.verdict]
+def _preview_lines(host: HostStatus, limits: Truncation) -> Iterator[Text]:
+    preview = host.preview
     line = Text("A script started here would get ")
-    line.append(what, style="bold")
-    line.append(f": {shown(outlook.why)}; policy: {report.origins(seen.resolved)}")
+    line.append(_preview_words(preview, host.gpus), style="bold")
+    line.append(f": {printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
     yield line
-    reasons = report.explain(outlook.ranking, taken, view.inventory.unreadable, "first choice")
-    for reason in reasons[: most.reasons]:
-        yield Text(shown(reason))
-    if len(reasons) > most.reasons > 0:
-        yield Text(f"  and {len(reasons) - most.reasons} more")
-    for problem in seen.resolved.problems:
-        yield Text(str(problem), style=BAD)
+    for reason in preview.reasons[: limits.reasons]:
+        yield Text(printable(reason, 2000))
+    if len(preview.reasons) > limits.reasons > 0:
+        yield Text(f"  and {len(preview.reasons) - limits.reasons} more")
+    for problem in host.policy_problems:
+        yield Text(printable(problem, 2000), style=BAD)
 
 
-def _folder_lines(seen: Seen) -> Iterator[Text]:
-    if seen.folder_problem:
-        yield Text(f"Jobs of this user can't coordinate: {seen.folder_problem}", style=BAD)
-    elif seen.folder and seen.folder.origin == "fallback" and seen.overview.gpus:
-        owner = reading.user_name(seen.folder.owner_uid)
+def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
+    index = {gpu.uuid: gpu.index for gpu in gpus}
+    return {
+        "take": explain.gpu_names([index[uuid] for uuid in preview.uuids]),
+        "cpu": "the CPU",
+        "wait": "a place in the queue",
+        "refuse": "an error",
+    }.get(preview.verdict, "what the framework chooses")
+
+
+def _folder_lines(host: HostStatus) -> Iterator[Text]:
+    folder = host.lease_folder
+    if host.lease_folder_problem:
+        yield Text(f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}", style=BAD)
+    elif folder and folder.origin == "fallback" and host.gpus:
         yield Text(
-            f"Claims are in {shown(str(seen.folder.path))}, which belongs to {owner} and does not reach into "
-            f"containers; `sudo $(command -v autogpu) host-setup` makes {HOST_FOLDER} for everybody."
+            f"Claims are in {printable(folder.path)}, which belongs to {printable(folder.owner)} and does not reach "
+            f"into containers; `sudo $(command -v autogpu) host-setup` makes {HOST_FOLDER} for all users."
         )
 
 
@@ -231,30 +238,29 @@ def _watch(interval_s: float, as_json: bool) -> None:
 
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                seen = reading.look(os.environ)
-                screen = fitted(seen, console.width, console.height, _has_blocks(console))
+                screen = fitted(_read(), console.width, console.height, _has_blocks(console))
                 live.update(Group(*screen), refresh=True)
                 time.sleep(interval_s)
     except KeyboardInterrupt:  # its ordinary end
         pass
 
 
-def fitted(seen: Seen, width: int, height: int, has_blocks: bool) -> list[Text]:
+def fitted(host: HostStatus, width: int, height: int, has_blocks: bool) -> list[Text]:
     """The screen for a terminal that does not scroll: it says less, and is cut only where that is not enough."""
     screen: list[Text] = []
-    for most in WATCHED:
-        screen = [piece for line in lines(seen, width, has_blocks, most) for piece in folded(line, width)]
+    for limits in WATCHED:
+        screen = [piece for line in lines(host, width, has_blocks, limits) for piece in folded(line, width)]
         if len(screen) < height:
             return screen
     return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
 
 
 def _print_once(console: Console, as_json: bool) -> None:
-    seen = reading.look(os.environ)
+    found = _read()
     if as_json:
-        click.echo(json.dumps(as_values(seen)))
+        click.echo(json.dumps(to_json(found)))
         return
-    for line in lines(seen, _width(console), _has_blocks(console)):
+    for line in lines(found, _width(console), _has_blocks(console)):
         show(console, line)
     click.echo()
 
@@ -279,14 +285,3 @@ def _bar(share: float | None, cells: int, has_blocks: bool) -> str:
 
 def _gib(size_bytes: int | None) -> str:
     return "?" if size_bytes is None else f"{size_bytes / GIB:.1f}"
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB // 10 else f"{size_bytes / (1 << 20):.0f} MiB"
-
-
-def _span(seconds: float) -> str:
-    for unit_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds:.0f} s"

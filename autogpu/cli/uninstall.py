@@ -1,4 +1,4 @@
-"""``autogpu uninstall``: take the start-up files away again."""
+"""``autogpu uninstall``: remove the start-up files."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, ContextManager, Literal, Mapping, Protocol, Sequence
 
 
 @frozen
@@ -14,7 +14,7 @@ class Process:
     """A process that the driver lists on a GPU.
 
     Attributes:
-        pid: As the driver counts it; inside a container it is the host's number and names nobody here.
+        pid: As the driver counts it; inside a container it is the host's number and means no process here.
         memory_used_bytes: ``None`` where the driver does not tell (WSL2, another user's process).
     """
 
@@ -57,14 +57,14 @@ class Device:
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """What nobody has allocated, or ``None`` where the driver does not tell."""
+        """What is not allocated, or ``None`` where the driver does not tell."""
         if self.memory_total_bytes is None or self.memory_used_bytes is None:
             return None
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
 
 
 @frozen
-class Unreadable:
+class UnreadableDevice:
     """A GPU that the driver counts but can't describe: lost, or not permitted to this process."""
 
     index: int
@@ -77,25 +77,34 @@ class Inventory:
 
     Attributes:
         failure: Why there is no reading at all, in words; ``None`` when there is one.
-        is_driverless: The failure is the ordinary one of a machine without an NVIDIA GPU: nothing to report.
+        failure_cause: ``"no-driver"`` is the ordinary state of a machine without an NVIDIA GPU, with nothing to
+            report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.
+        pynvml_lacks: Functions that the installed ``pynvml`` is too old to have; their readings are missing.
     """
 
     devices: tuple[Device, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableDevice, ...] = ()
     driver_version: str | None = None
     failure: str | None = None
-    is_driverless: bool = False
+    failure_cause: Literal["no-driver", "driver", "pynvml"] | None = None
+    pynvml_lacks: tuple[str, ...] = ()
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
-        """An inventory from what :func:`autogpu.devices.nvml.read` returned, perhaps by way of JSON."""
+        """An inventory from what :func:`autogpu.devices.nvml.read` returned, perhaps by way of marshal."""
         return cls(
             devices=tuple(_device(fields) for fields in reading["devices"]),
-            unreadable=tuple(Unreadable(**fields) for fields in reading["unreadable"]),
+            unreadable=tuple(UnreadableDevice(**fields) for fields in reading["unreadable"]),
             driver_version=reading["driver_version"],
             failure=reading["failure"],
-            is_driverless=reading["is_driverless"],
+            failure_cause=reading["failure_cause"],
+            pynvml_lacks=tuple(reading["pynvml_lacks"]),
         )
+
+    @property
+    def has_no_driver(self) -> bool:
+        """Whether this is a machine without an NVIDIA driver."""
+        return self.failure_cause == "no-driver"
 
 
 def _device(fields: Mapping[str, Any]) -> Device:
@@ -104,3 +113,45 @@ def _device(fields: Mapping[str, Any]) -> Device:
         if values[key] is not None:
             values[key] = tuple(Process(pid, used) for pid, used in values[key])
     return Device(**values)
+
+
+def by_uuid(devices: Sequence[Device]) -> dict[str, Device]:
+    """The devices by their only stable name."""
+    return {device.uuid: device for device in devices}
+
+
+if TYPE_CHECKING:
+
+    class Reading(Protocol):
+        """A reading of the GPUs that is under way."""
+
+        def result(self, deadline_s: float) -> Inventory | None:
+            """The reading, or ``None`` if it has not come ``deadline_s`` seconds after its start."""
+
+        def close(self) -> None:
+            """The reading is not needed any more. Leaves no process behind for a script's ``os.wait`` to find."""
+
+    class DeviceReader(Protocol):
+        """What reads the GPUs of the machine: :mod:`autogpu.devices.probe`."""
+
+        def start(self, environ: Mapping[str, str]) -> Reading:
+            """Begin a reading that no state of the driver can turn against this process."""
+
+        def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading:
+            """Begin a reading at the moment at which the framework itself calls the driver.
+
+            Args:
+                last: The newest reading so far; ``None`` if none came.
+            """
+
+    class CudaDriver(Protocol):
+        """What is asked of the CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
+
+        def visible_uuids(self) -> tuple[str, ...] | None:
+            """By CUDA ordinal; ``None`` while CUDA is not initialised."""
+
+        def ordinals_in_use(self) -> tuple[int, ...]:
+            """The ordinals on which this process has a context."""
+
+        def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]:
+            """Hold the primary contexts of these GPUs."""

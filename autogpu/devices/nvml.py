@@ -1,22 +1,18 @@
-"""Read every GPU through NVML, as plain lists and dictionaries. The only file that loads libnvidia-ml.
+"""Read every GPU through NVML, as plain lists and dictionaries. The only file that imports pynvml (nvidia-ml-py).
 
 At the import of a framework :func:`main` runs as a program of its own: a driver that hangs or crashes then takes that
 process along and not a training job. The file therefore imports nothing of autogpu, and as little as can be.
-
-NVML is called by ctypes, for ``nvidia-ml-py`` declares the whole library at its import, which takes two thirds of the
-time that the program would need. Structures and numbers are those of the NVML API reference; a test holds the readings
-against that package's.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Sequence
+    from types import ModuleType
+    from typing import Any, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -25,98 +21,100 @@ UTILIZATION_SPAN_S = 10.0
 # must not take the readings of the others along.
 DEVICE_DEADLINE_S = 3.0
 
-# Nobody waits longer for a reading; as a program of its own this ends then, whatever the driver does.
+# A reading is never awaited for longer; as a program of its own this ends then, whatever the driver does.
 LIFETIME_S = 20.0
 
-LIBRARY = "libnvidia-ml.so.1"
+# Without these there is no reading. Where one of the others is missing only what it reads is.
+_ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
-# nvmlReturn_t
-_INSUFFICIENT_SIZE = 7
-_DRIVER_NOT_LOADED = 9
-_LIBRARY_NOT_FOUND = 12
-_FUNCTION_NOT_FOUND = 13
-_GPU_IS_LOST = 15
-_UNKNOWN = 999
-
-_GPU_UTILIZATION_SAMPLES = 1  # nvmlSamplingType_t
-_NOT_AVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-_LONGEST_TEXT = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE, the longest of those asked for
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
-_PROCESSES_AT_FIRST = 32
+
+# Newest first; each has its own structure, and pynvml has a function for each that it knows.
+_PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
 
 
-class NvmlError(Exception):
-    """NVML said no: ``code`` is its ``nvmlReturn_t``."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-class _Pci(ctypes.Structure):
-    _fields_ = (
-        ("bus_id_legacy", ctypes.c_char * 16),
-        ("numbers", ctypes.c_uint * 5),
-        ("bus_id", ctypes.c_char * 32),
-    )
-
-
-class _Sample(ctypes.Structure):
-    # The value is a union of eight bytes; utilization is an unsigned int in it.
-    _fields_ = (("time_us", ctypes.c_ulonglong), ("value", ctypes.c_uint), ("rest", ctypes.c_uint))
-
-
-class _Process(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used_bytes", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class _ProcessV1(ctypes.Structure):
-    _fields_ = (("pid", ctypes.c_uint), ("used_bytes", ctypes.c_ulonglong))
+class UnusableBinding(Exception):
+    """``pynvml`` is missing, or another project's module of that name."""
 
 
 class _Nvml:
-    """The library, started."""
+    """NVML, as far as this pynvml and this driver offer it.
 
-    def __init__(self) -> None:
+    Attributes:
+        lacks: Functions that were asked for and that this pynvml does not have.
+    """
+
+    def __init__(self, pynvml: Any) -> None:
+        self.error: type[Exception] = pynvml.NVMLError
+        self.lacks: set[str] = set()
+        self._pynvml = pynvml
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of NVML.
+
+        Raises:
+            NVMLError: ``self.error``: NVML reports an error.
+        """
+        return getattr(self._pynvml, name)(*arguments)
+
+    def reading(self, name: str, *arguments: Any) -> Any:
+        """What a function returns; ``None`` where this GPU, driver or pynvml does not have it.
+
+        Raises:
+            NVMLError: The GPU is lost, which is not a missing reading.
+        """
+        if not hasattr(self._pynvml, name):
+            self.lacks.add(name)
+            return None
         try:
-            self._library = ctypes.CDLL(LIBRARY)
-        except OSError as error:
-            is_absent = "No such file" in str(error)
-            raise NvmlError(_LIBRARY_NOT_FOUND if is_absent else _UNKNOWN, str(error)) from None
-        self._library.nvmlErrorString.restype = ctypes.c_char_p
-        self.call("nvmlInit_v2")
+            return self.call(name, *arguments)
+        except self.error as error:
+            if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
+                raise
+            return None
 
-    def call(self, name: str, *arguments: Any) -> None:
-        function = getattr(self._library, name, None)
-        if function is None:
-            raise NvmlError(_FUNCTION_NOT_FOUND, f"this driver has no {name}")
-        code = function(*arguments)
-        if code:
-            text = self._library.nvmlErrorString(code)
-            raise NvmlError(code, text.decode(errors="replace") if text else f"error {code}")
+    def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
+        """Pid and bytes of each process, by the newest version of the call that the driver knows."""
+        versions = [name + version for version in _PROCESS_LIST_VERSIONS if hasattr(self._pynvml, name + version)]
+        for version in versions:
+            try:
+                found = self.call(version, gpu)
+            except self.error as error:
+                if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
+                    raise
+                if self.is_code(error, "NVML_ERROR_FUNCTION_NOT_FOUND"):
+                    continue
+                return None
+            except getattr(self._pynvml, "NVMLLibraryMismatchError", self.error):
+                return None  # what pynvml makes of FUNCTION_NOT_FOUND for a name without a version
+            return [(process.pid, process.usedGpuMemory) for process in found]
+        return None
 
-    def filled(self, structure: Any, name: str, gpu: Any) -> Any:
-        self.call(name, gpu, ctypes.byref(structure))
-        return structure
+    def is_code(self, error: Exception, *names: str) -> bool:
+        """Whether ``error`` is one of these constants of ``nvmlReturn_t``."""
+        return getattr(error, "value", None) in [getattr(self._pynvml, name, ()) for name in names]
 
-    def text(self, name: str, *handle: Any) -> str:
-        buffer = ctypes.create_string_buffer(_LONGEST_TEXT)
-        self.call(name, *handle, buffer, ctypes.c_uint(_LONGEST_TEXT))
-        return buffer.value.decode(errors="replace")
 
-    def number(self, name: str, *handle: Any) -> int:
-        number = ctypes.c_uint()
-        self.call(name, *handle, ctypes.byref(number))
-        return number.value
+def load_pynvml() -> ModuleType:
+    """Import pynvml.
+
+    Raises:
+        UnusableBinding: There is none that could be used, with the reason in words.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        is_missing = getattr(error, "name", None) == "pynvml"
+        reason = "pynvml (nvidia-ml-py) is not installed" if is_missing else f"pynvml can't be imported: {error}"
+        raise UnusableBinding(reason) from None
+    except Exception as error:  # another project's module of that name may raise anything
+        raise UnusableBinding(f"pynvml can't be imported: {type(error).__name__}: {error}") from None
+    missing = [name for name in _ESSENTIAL if not hasattr(pynvml, name)]
+    if missing:
+        where = getattr(pynvml, "__file__", None)
+        raise UnusableBinding(f"{where} is not NVIDIA's pynvml: it has no {missing[0]}")
+    binding: ModuleType = pynvml
+    return binding
 
 
 def read(known_unreadable: Mapping[int, str] | None = None) -> dict[str, Any]:
@@ -125,29 +123,33 @@ def read(known_unreadable: Mapping[int, str] | None = None) -> dict[str, Any]:
     Args:
         known_unreadable: By index, why a GPU could not be read before; these are not touched again. Where it is given
             the GPUs have answered before and are asked one after the other, which is five times faster: handing the
-            interpreter from thread to thread takes longer than the calls. ``None``: one that hangs holds up nobody.
+            interpreter from thread to thread takes longer than the calls. ``None``: one that hangs blocks no other.
     """
     reading: dict[str, Any] = {
         "devices": [],
         "unreadable": [],
         "driver_version": None,
         "failure": None,
-        "is_driverless": False,
+        "failure_cause": None,
+        "pynvml_lacks": [],
     }
     try:
-        nvml = _Nvml()
-        reading["driver_version"] = _or_none(lambda: nvml.text("nvmlSystemGetDriverVersion"))
-        count = nvml.number("nvmlDeviceGetCount_v2")
-    except NvmlError as error:
-        reading["failure"] = f"NVML says: {error}"
-        # An absent driver is a machine without GPU, not a fault.
-        reading["is_driverless"] = error.code in (_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND)
+        nvml = _Nvml(load_pynvml())
+    except UnusableBinding as error:
+        reading.update(failure=str(error), failure_cause="pynvml")
+        return reading
+    try:
+        nvml.call("nvmlInit")
+        reading["driver_version"] = _text(nvml.reading("nvmlSystemGetDriverVersion"))
+        count = nvml.call("nvmlDeviceGetCount")
+    except nvml.error as error:
+        reading.update(_failure(nvml, error))
         return reading
     if known_unreadable is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
         answers = {index: known_unreadable.get(index) or _answer(nvml, index) for index in range(count)}
-    if len(answers) == count:  # else somebody is still inside the library
+    if len(answers) == count:  # else a thread is still inside the library
         nvml.call("nvmlShutdown")
     for index in range(count):
         answer = answers.get(index, "it does not answer")
@@ -155,7 +157,19 @@ def read(known_unreadable: Mapping[int, str] | None = None) -> dict[str, Any]:
             reading["unreadable"].append({"index": index, "reason": answer})
         else:
             reading["devices"].append(answer)
+    reading["pynvml_lacks"] = sorted(nvml.lacks)
     return reading
+
+
+def _failure(nvml: _Nvml, error: Exception) -> dict[str, str]:
+    # pynvml calls every library that can't be loaded a missing one; the loader's own words are in the context.
+    loader = error.__context__
+    if isinstance(loader, OSError) and "No such file" not in str(loader):
+        return {"failure": f"NVML can't be loaded: {loader}", "failure_cause": "driver"}
+    # An absent driver is a machine without GPU, not a fault.
+    is_absent = nvml.is_code(error, "NVML_ERROR_DRIVER_NOT_LOADED", "NVML_ERROR_LIBRARY_NOT_FOUND")
+    reason = str(error).rstrip(".")
+    return {"failure": f"NVML reports: {reason}", "failure_cause": "no-driver" if is_absent else "driver"}
 
 
 def _ask_all_at_once(nvml: _Nvml, indices: Sequence[int]) -> dict[int, Any]:
@@ -178,37 +192,38 @@ def _answer(nvml: _Nvml, index: int) -> dict[str, Any] | str:
     """A GPU's readings, or the reason why there are none."""
     try:
         return _device(nvml, index)
-    except NvmlError as error:
+    except nvml.error as error:
         return str(error)
 
 
 def _device(nvml: _Nvml, index: int) -> dict[str, Any]:
-    gpu = ctypes.c_void_p()
-    nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(gpu))
-    memory = _or_none(lambda: nvml.filled(_Memory(), "nvmlDeviceGetMemoryInfo", gpu))
-    pci = _or_none(lambda: nvml.filled(_Pci(), "nvmlDeviceGetPciInfo_v3", gpu))
-    mode = _or_none(lambda: nvml.number("nvmlDeviceGetComputeMode", gpu))
-    samples = _or_none(lambda: _samples(nvml, gpu)) or []
+    gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
+    memory = nvml.reading("nvmlDeviceGetMemoryInfo", gpu)
+    pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
+    mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
+    mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
+    samples = _samples(nvml, gpu)
     return {
-        "uuid": nvml.text("nvmlDeviceGetUUID", gpu),
+        "uuid": _text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
-        "name": _or_none(lambda: nvml.text("nvmlDeviceGetName", gpu)) or "GPU",
-        "pci_bus_id": pci.bus_id.decode(errors="replace") if pci else None,
+        "name": _text(nvml.reading("nvmlDeviceGetName", gpu)) or "GPU",
+        "pci_bus_id": _text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": memory.used if memory else None,
         "utilization_percent": _utilization_percent(nvml, gpu, samples),
         "idle_s": _idle_s(samples),
-        "compute_processes": _or_none(lambda: _processes(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu)),
-        "graphics_processes": _or_none(lambda: _processes(nvml, "nvmlDeviceGetGraphicsRunningProcesses", gpu)),
+        "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu),
+        "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
-        "mig_enabled": bool(_or_none(lambda: _mig_mode(nvml, gpu))),
+        "mig_enabled": bool(mig and mig[0]),
     }
 
 
-def _mig_mode(nvml: _Nvml, gpu: Any) -> int:
-    current, pending = ctypes.c_uint(), ctypes.c_uint()
-    nvml.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(current), ctypes.byref(pending))
-    return current.value
+def _samples(nvml: _Nvml, gpu: Any) -> list[tuple[int, int]]:
+    """When, in the driver's microseconds, and how busy in percent."""
+    gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
+    found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
+    return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
 
 
 def _utilization_percent(nvml: _Nvml, gpu: Any, samples: Sequence[tuple[int, int]]) -> int | None:
@@ -217,9 +232,8 @@ def _utilization_percent(nvml: _Nvml, gpu: Any, samples: Sequence[tuple[int, int
         recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
         # The driver rounds to whole percents; any activity in the span must not round down to idle.
         return min(100, -(-sum(recent) // len(recent)))
-    # Of the GPU's engines, and of its memory.
-    rates = _or_none(lambda: nvml.filled((ctypes.c_uint * 2)(), "nvmlDeviceGetUtilizationRates", gpu))
-    return None if rates is None else int(rates[0])
+    rates = nvml.reading("nvmlDeviceGetUtilizationRates", gpu)
+    return None if rates is None else int(rates.gpu)
 
 
 def _idle_s(samples: Sequence[tuple[int, int]]) -> float | None:
@@ -230,50 +244,9 @@ def _idle_s(samples: Sequence[tuple[int, int]]) -> float | None:
     return (max(times_us) - since_us) / 1e6
 
 
-def _samples(nvml: _Nvml, gpu: Any) -> list[tuple[int, int]]:
-    """When, in the driver's microseconds, and how busy in percent."""
-    name, kind, all_of_them = "nvmlDeviceGetSamples", ctypes.c_uint(_GPU_UTILIZATION_SAMPLES), ctypes.c_ulonglong(0)
-    value_type, count = ctypes.c_uint(), ctypes.c_uint()
-    nvml.call(name, gpu, kind, all_of_them, ctypes.byref(value_type), ctypes.byref(count), None)
-    samples = (_Sample * count.value)()
-    nvml.call(name, gpu, kind, all_of_them, ctypes.byref(value_type), ctypes.byref(count), samples)
-    return [(sample.time_us, sample.value) for sample in samples[: count.value]]
-
-
-def _processes(nvml: _Nvml, name: str, gpu: Any) -> list[tuple[int, int | None]]:
-    """Pid and bytes of each; drivers before 450 know only the first version of the structure."""
-    for version, kind in (("_v3", _Process), ("_v2", _Process), ("", _ProcessV1)):
-        try:
-            return _listed(nvml, name + version, kind, gpu)
-        except NvmlError as error:
-            if error.code != _FUNCTION_NOT_FOUND:
-                raise
-    raise NvmlError(_FUNCTION_NOT_FOUND, f"this driver has no {name}")
-
-
-def _listed(nvml: _Nvml, name: str, kind: Any, gpu: Any) -> list[tuple[int, int | None]]:
-    room = _PROCESSES_AT_FIRST
-    while True:
-        count, listed = ctypes.c_uint(room), (kind * room)()
-        try:
-            nvml.call(name, gpu, ctypes.byref(count), listed)
-        except NvmlError as error:
-            if error.code != _INSUFFICIENT_SIZE or count.value <= room:
-                raise
-            room = count.value + _PROCESSES_AT_FIRST  # more may come until it is asked again
-            continue
-        found = listed[: count.value]
-        return [(each.pid, None if each.used_bytes == _NOT_AVAILABLE else each.used_bytes) for each in found]
-
-
-def _or_none(ask: Callable[[], Any]) -> Any:
-    """A reading, or ``None`` where this GPU or driver lacks it; a lost GPU is not a missing reading."""
-    try:
-        return ask()
-    except NvmlError as error:
-        if error.code == _GPU_IS_LOST:
-            raise
-        return None
+def _text(value: Any) -> Any:
+    """A text as ``str``; older versions of pynvml return bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _end_by(time_s: float) -> None:
@@ -287,9 +260,14 @@ def main() -> None:
     """Write one reading to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
     import marshal
     import os
+    import sys
 
-    # Whoever started this may be gone, killed while it waited for a driver that hangs.
+    # The process that started this may be gone, killed while it waited for a driver that hangs.
     threading.Thread(target=_end_by, args=(time.monotonic() + LIFETIME_S,), daemon=True).start()
+    # pynvml imports find_library, which it calls on Windows only, and that brings in what takes 6 ms to import.
+    stand_in: Any = type(sys)("ctypes.util")
+    stand_in.find_library = None
+    sys.modules["ctypes.util"] = stand_in
     written = marshal.dumps(read())
     while written:
         written = written[os.write(1, written) :]

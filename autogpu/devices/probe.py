@@ -1,4 +1,4 @@
-"""Take a reading of the GPUs outside the user's process, while that goes on with something else.
+"""Take a reading of the GPUs: in a process beside the user's, or in a thread of it.
 
 Imports little: a probe is started before the rest of the package is loaded.
 """
@@ -13,45 +13,83 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Protocol
+    from typing import Mapping, Sequence
 
-    from autogpu.devices.model import Inventory
-
-    class Probe(Protocol):
-        """A reading under way."""
-
-        def result(self, deadline_s: float) -> Inventory | None:
-            """The reading, or ``None`` if it has not come ``deadline_s`` seconds after the probe's start."""
-
-        def close(self) -> None:
-            """Nobody wants the reading any more. Leaves no process behind for a script's ``os.wait`` to find."""
-
+    from autogpu.devices.model import Inventory, Reading
 
 # Without persistence mode NVML's start takes seconds.
 _PATIENCE_S = 15.0
 
-# A process that has said all it had to say ends within a ms, unless the driver holds it.
+# A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
+_SITE_FOLDERS = ("site-packages", "dist-packages")
 
-def start(environ: Mapping[str, str]) -> Probe:
-    """Begin a reading of the driver outside this process; this returns within ms, whatever the driver does."""
+
+def start(environ: Mapping[str, str]) -> Reading:
+    """Begin a reading outside this process; returns within ms, whatever the driver does."""
     if _is_python(sys.executable):
-        return _ProcessProbe(environ)
-    from autogpu.devices import inside
+        return ProcessReading(environ)
+    from autogpu.devices.model import Inventory
 
-    return inside.ThreadProbe()
+    problem = _pynvml_problem()
+    return _KnownReading(Inventory(failure=problem, failure_cause="pynvml")) if problem else ThreadReading()
 
 
-def finish(reading: Probe) -> Inventory:
-    """What was read, for somebody who waits for nothing else; a driver that does not answer is one more failure."""
+def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
+    """Begin a reading in this process, at the moment at which the framework itself calls the driver.
+
+    It takes a tenth of the time of :func:`start`. A driver that has begun to crash since the ``last`` reading takes the
+    job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
+    failed this one is taken outside, and where this process has no pynvml to use the last one stands.
+    """
+    if last is None or last.failure:
+        return start(environ)
+    if _pynvml_problem():
+        return _KnownReading(last)
+    return ThreadReading({lost.index: lost.reason for lost in last.unreadable})
+
+
+def finish(reading: Reading) -> Inventory:
+    """Wait for a reading; a driver that does not answer is one more failure."""
     from autogpu.devices.model import Inventory
 
     inventory = reading.result(_PATIENCE_S)
     if inventory is None:
         reading.close()
-        inventory = Inventory(failure=f"the NVIDIA driver has not answered for {_PATIENCE_S:.0f} s")
+        inventory = Inventory(failure=f"NVML timed out after {_PATIENCE_S:.0f} s", failure_cause="driver")
     return inventory
+
+
+def package_folders(path: Sequence[str]) -> list[str]:
+    """Where pynvml may be imported from: beside autogpu, and where packages are installed.
+
+    Never from a project's own folder: a script's ``pynvml.py`` is not for us to run.
+    """
+    beside = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    installed = [folder for folder in path if os.path.basename(str(folder).rstrip("/")) in _SITE_FOLDERS]
+    return list(dict.fromkeys([beside, *map(str, installed)]))
+
+
+def _pynvml_problem() -> str:
+    """Import pynvml into this process; why it can't be used, or ``""``."""
+    from importlib.machinery import PathFinder
+
+    from autogpu.devices import nvml
+
+    if "pynvml" in sys.modules:
+        file = getattr(sys.modules["pynvml"], "__file__", None)
+    else:
+        spec = PathFinder.find_spec("pynvml")
+        file = spec.origin if spec else None
+    if not any(str(file).startswith(os.path.join(folder, "pynvml")) for folder in package_folders(sys.path)):
+        return "pynvml (nvidia-ml-py) is not installed"
+    try:
+        # In the calling thread: a fork must not find the import half done by another one.
+        nvml.load_pynvml()
+    except nvml.UnusableBinding as error:
+        return str(error)
+    return ""
 
 
 def _is_python(executable: str | None) -> bool:
@@ -62,17 +100,60 @@ def _is_python(executable: str | None) -> bool:
     return os.path.basename(executable).lower().startswith(("python", "pypy"))
 
 
-class _ProcessProbe:
+class _KnownReading:
+    """A reading that has been taken already."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+
+    def result(self, deadline_s: float) -> Inventory | None:
+        return self._inventory
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class ThreadReading:
+    """A reading in a thread, of all GPUs but those in ``known_unreadable``; see :func:`autogpu.devices.nvml.read`."""
+
+    def __init__(self, known_unreadable: Mapping[int, str] | None = None) -> None:
+        import threading
+
+        self._started_s = time.monotonic()
+        self._inventory: Inventory | None = None
+        self._known_unreadable = known_unreadable
+        self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        from autogpu.devices import nvml
+        from autogpu.devices.model import Inventory
+
+        self._inventory = Inventory.from_reading(nvml.read(self._known_unreadable))
+
+    def result(self, deadline_s: float) -> Inventory | None:
+        """See :class:`autogpu.devices.model.Reading`."""
+        self._thread.join(max(self._started_s + deadline_s - time.monotonic(), 0))
+        return self._inventory
+
+    def close(self) -> None:
+        """The thread ends with the reading."""
+
+
+class ProcessReading:
+    """A reading in a process of its own."""
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._started_s = time.monotonic()
         self._inventory: Inventory | None = None
         self._pieces: list[bytes] = []
         self._owner_pid = os.getpid()
         self._pipe, writer = os.pipe()
-        # -I -S: no site, so neither our hook nor anybody's start-up code runs in it. Imported, and not run as a file:
+        # -I -S: no site, so neither our hook nor other start-up code runs in it. Imported, and not run as a file:
         # that would be compiled each time.
-        program = "import sys; sys.path.append(sys.argv[1]); import nvml; nvml.main()"
-        command = [sys.executable, "-I", "-S", "-c", program, os.path.dirname(__file__)]
+        program = "import sys; sys.path += sys.argv[1:]; import nvml; nvml.main()"
+        folders = [os.path.dirname(os.path.abspath(__file__)), *package_folders(sys.path)]
+        command = [sys.executable, "-I", "-S", "-c", program, *folders]
         try:
             self.pid = _spawn(command, environ, writer)
         except OSError:
@@ -83,19 +164,21 @@ class _ProcessProbe:
         atexit.register(self._abandon)
 
     def result(self, deadline_s: float) -> Inventory | None:
+        """See :class:`autogpu.devices.model.Reading`."""
         # A forked child must not read its parent's pipe empty.
         if self._inventory is None and os.getpid() == self._owner_pid:
-            printed = self._read_out(self._started_s + deadline_s)
+            printed = self._read_pipe(self._started_s + deadline_s)
             if printed is not None:
                 self._inventory = _inventory(printed, self._end())
         return self._inventory
 
     def close(self) -> None:
+        """See :class:`autogpu.devices.model.Reading`."""
         if self._inventory is None and os.getpid() == self._owner_pid:
             self._kill()
             self._inventory = _inventory(b"", self._end())
 
-    def _read_out(self, until_s: float) -> bytes | None:
+    def _read_pipe(self, until_s: float) -> bytes | None:
         # Not until the process's end: one that is stuck in the driver has none.
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
@@ -107,7 +190,7 @@ class _ProcessProbe:
         return None
 
     def _end(self) -> int:
-        """Its status as ``waitpid`` gives it; 0 where somebody else, or nobody, has seen its end."""
+        """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
         atexit.unregister(self._abandon)
         os.close(self._pipe)
         deadline_s = time.monotonic() + _END_DEADLINE_S
@@ -130,7 +213,7 @@ class _ProcessProbe:
         return status if pid else None
 
     def _kill(self) -> None:
-        if self._reaped() is None:  # else the pid may be somebody else's by now
+        if self._reaped() is None:  # else the pid may be another process's by now
             os.kill(self.pid, 9)
 
     def _abandon(self) -> None:
@@ -139,7 +222,7 @@ class _ProcessProbe:
 
 
 def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
-    """Start a process that has nothing of ours but ``stdout``; its pid."""
+    """Start a process that inherits nothing of ours but ``stdout``; its pid."""
     if not hasattr(os, "posix_spawn"):
         return _spawn_on_3_7(command, environ, stdout)
     # Not subprocess: what it imports delays the reading by as long as the reading takes.
@@ -169,4 +252,4 @@ def _inventory(written: bytes, status: int) -> Inventory:
         return Inventory.from_reading(marshal.loads(written))
     except (ValueError, KeyError, TypeError, EOFError):
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-        return Inventory(failure=f"the process that reads NVML ended with {how}")
+        return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")

@@ -1,6 +1,1 @@
-"""What keeps autogpu, or TensorFlow itself, from a GPU on this machine: facts are gathered, then judged."""
-
-from autogpu.doctor.checks import Finding, State, examine
-from autogpu.doctor.facts import Facts, gather
-
-__all__ = ["Facts", "Finding", "State", "examine", "gather"]
+"""What keeps autogpu, or a framework itself, from a GPU on this machine: facts are gathered, then judged."""

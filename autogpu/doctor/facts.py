@@ -1,4 +1,4 @@
-"""What can be seen from here. Nothing is judged, and nothing is changed but for one try of the host's mutex."""
+"""What can be seen on this machine. Nothing is changed, but the host's mutex is tried once."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from autogpu import lease, policy
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
+from autogpu.frameworks import registry
 from autogpu.install import this_interpreter
-from autogpu.install.proof import Start, fresh_start
+from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
+from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
-# TensorFlow takes seconds to import, a minute from a cold network disk.
+# A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
 _DRIVER_DEADLINE_S = 20.0
 
-# What cuInit says and how many GPUs there are then: in a process of its own, which it may take along.
+# What cuInit returns and how many GPUs there are then, in a process of its own: the driver may crash it.
 _CUDA = """
 import ctypes, json
 try:
@@ -42,49 +44,10 @@ print()
 print(json.dumps(found))
 """
 
-_TENSORFLOW = """
-import importlib.util, json
-found = None
-if importlib.util.find_spec("tensorflow"):
-    found = {}
-    try:
-        import tensorflow as tf
-        found["version"] = tf.__version__
-        found["has_cuda"] = bool(tf.test.is_built_with_cuda())
-        found["has_rocm"] = bool(getattr(tf.test, "is_built_with_rocm", bool)())
-        from autogpu.frameworks.tensorflow import put_seams
-        seams = put_seams(object())
-        found["missing"], found["essential"] = dict(seams.missing), seams.essential
-        found["gpus"] = len(tf.config.experimental.list_physical_devices("GPU"))
-    except Exception as error:
-        found["error"] = "%s: %s" % (type(error).__name__, error)
-print()
-print(json.dumps(found))
-"""
-
-
-@dataclass(frozen=True)
-class TensorFlow:
-    """The TensorFlow of this environment.
-
-    Attributes:
-        error: Why it can't be imported or asked; empty if it can.
-        gpus: How many it lists; ``None`` where it could not be asked.
-        missing: What autogpu hooks into and this version lacks, with what is not in force.
-    """
-
-    version: str = "?"
-    error: str = ""
-    has_cuda: bool = False
-    has_rocm: bool = False
-    gpus: int | None = None
-    is_known: bool = False
-    missing: Mapping[str, str] = field(default_factory=dict)
-
 
 @dataclass(frozen=True)
 class Cuda:
-    """What ``libcuda`` says to a fresh process that sees every GPU.
+    """What ``libcuda`` tells a fresh process that sees every GPU.
 
     Attributes:
         error: Why the library can't be loaded, or that it did not answer; empty if it was asked.
@@ -99,6 +62,21 @@ class Cuda:
 
 
 @dataclass(frozen=True)
+class FrameworkAnswer:
+    """What a framework of this environment says of itself; its package judges it.
+
+    Attributes:
+        module: Its top-level module.
+        answer: What its program printed; ``None`` where the framework is not installed.
+        error: Why that printed nothing; empty if it did.
+    """
+
+    module: str
+    answer: Any
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Facts:
     """All of it.
 
@@ -106,25 +84,30 @@ class Facts:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
         source: What pip installs this autogpu from.
         folder_error: Why this user's jobs can't coordinate, and the remedy.
-        tensorflow: ``None`` where none is installed.
     """
 
     environ: Mapping[str, str]
     executable: str
     source: str
-    start: Start
+    start: FreshStart
     pythons: Mapping[str, str]
     inventory: Inventory
     cuda: Cuda
-    tensorflow: TensorFlow | None
+    frameworks: tuple[FrameworkAnswer, ...]
     folder: Folder | None
     folder_error: tuple[str, str] | None
     is_in_container: bool
     resolved: Resolved
 
+    @property
+    def hides_all_gpus(self) -> bool:
+        """Whether ``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
+        value = self.environ.get(CUDA_VISIBLE_DEVICES, "0").strip().lower()
+        return value in ("", "nodevfiles") or value.startswith("-")
+
 
 def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda doing: None) -> Facts:
-    """Look at everything; some seconds, most of them TensorFlow's import.
+    """Look at everything; takes some seconds, most of them for the import of a framework.
 
     Args:
         environ: As a script started here would have it.
@@ -138,8 +121,10 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     inventory = probe.finish(reading)
     progress("asking CUDA")
     cuda = _cuda(python.executable, environ)
-    progress("importing TensorFlow")
-    tensorflow = _tensorflow(python.executable, environ)
+    answers = []
+    for module in registry.FRAMEWORKS:
+        progress(f"importing {module}")
+        answers.append(_framework(module, python.executable, environ))
     folder, folder_error = _folder(environ)
     return Facts(
         environ=dict(environ),
@@ -149,7 +134,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         pythons=_other_pythons(environ),
         inventory=inventory,
         cuda=cuda,
-        tensorflow=tensorflow,
+        frameworks=tuple(answers),
         folder=folder,
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
@@ -158,28 +143,17 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
 
 
 def _cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
-    all_gpus = {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
     told, error = _ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
     return Cuda(error=error) if error else Cuda(**told)
 
 
-def _tensorflow(executable: str, environ: Mapping[str, str]) -> TensorFlow | None:
-    # Off: what TensorFlow finds by itself is asked, and no line of ours is printed.
-    quiet = {**environ, "AUTOGPU": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    told, error = _ask(executable, _TENSORFLOW, quiet, _DEADLINE_S)
-    if error:
-        return TensorFlow(error=error)
-    if told is None:
-        return None
-    return TensorFlow(
-        version=told.get("version", "?"),
-        error=told.get("error", ""),
-        has_cuda=told.get("has_cuda", False),
-        has_rocm=told.get("has_rocm", False),
-        gpus=told.get("gpus"),
-        is_known=told.get("essential", False),
-        missing=told.get("missing", {}),
-    )
+def _framework(module: str, executable: str, environ: Mapping[str, str]) -> FrameworkAnswer:
+    diagnosis = registry.load(module).load_diagnosis()
+    # Off: what the framework finds by itself is asked, and no line of ours is printed.
+    quiet = {**environ, SWITCH: "0", **diagnosis.ENVIRONMENT}
+    answer, error = _ask(executable, diagnosis.PROGRAM, quiet, _DEADLINE_S)
+    return FrameworkAnswer(module, answer, error)
 
 
 def _ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float) -> tuple[Any, str]:
@@ -194,7 +168,7 @@ def _ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"it has not answered for {deadline_s:.0f} s"
+        return None, f"timed out after {deadline_s:.0f} s"
     try:
         return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), ""
     except (ValueError, IndexError):
@@ -234,7 +208,7 @@ def _prefix(executable: str) -> str | None:
 def _folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
     try:
         folder = lease.find_folder(environ)
-        lease.claim(folder, lambda *_: None, script="autogpu")
+        lease.acquire_lease(folder, lambda *_: None, script="autogpu")
     except lease.LeaseUnavailable as error:
         return None, (error.what, error.remedy)
     return folder, None

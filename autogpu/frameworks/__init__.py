@@ -1,1 +1,1 @@
-"""Frameworks: one file for each, and nothing outside this folder names one."""
+"""One package for each framework, and what autogpu and a framework know of each other in ``base``."""

@@ -11,22 +11,23 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Mapping
 
 from autogpu import __version__
 from autogpu.errors import InstallError
 from autogpu.install import files
 from autogpu.install.files import File, files_of_ours, plan_install, template_folder
-from autogpu.install.proof import Start, fresh_start
+from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
+from autogpu.install.transaction import Transaction
 
 __all__ = [
     "METHODS",
     "File",
+    "FreshStart",
     "Installed",
     "Interpreter",
     "Removed",
-    "Start",
     "files_of_ours",
     "fresh_start",
     "install",
@@ -80,7 +81,7 @@ class Installed:
     unchanged: tuple[Path, ...]
     removed: tuple[Path, ...]
     on_pythonpath: bool
-    proof: Start
+    proof: FreshStart
 
 
 @dataclass(frozen=True)
@@ -140,51 +141,35 @@ def install(
         )
     if method == "auto":
         method = "sitecustomize" if not is_site_dir else "start" if python.version >= (3, 15) else "pth"
-
     plan = plan_install(folder, method, __version__, template_folder())
-    files.refuse_strangers(folder, plan)
-    before: dict[Path, bytes] = {}
+    files.refuse_foreign_files(folder, plan)
     try:
-        planned = {file.path for file in plan}
-        before = {path: path.read_bytes() for path in planned | set(files_of_ours(folder)) if path.is_file()}
-        written = [file for file in plan if before.get(file.path) != file.content]
-        # Other Pythons, and -O, have their own compiled files of a source. They stay while the source does;
-        # those of an earlier source would run on unnoticed, since install makes them unchecked.
-        kept = planned - {file.path for file in written}
-        obsolete = [path for path in before if path not in planned and not _is_compiled_from(path, kept)]
-        for file in written:
-            files.write(file)
-        for path in obsolete:
-            files.remove(path)
-        proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
-        _check(proof, python, folder, method)
+        transaction = Transaction(folder, plan)
+        with transaction:
+            proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
+            _check(proof, python, folder, method)
     except OSError as error:
-        _take_back(plan, before)
         raise _cannot("write", folder, error) from error
-    except BaseException:
-        _take_back(plan, before)
-        raise
-    changed = {file.path for file in written}
     return Installed(
         interpreter=python,
         folder=folder,
         method=method,
-        written=tuple(file.path for file in written),
-        unchanged=tuple(file.path for file in plan if file.path not in changed),
-        removed=tuple(obsolete),
+        written=transaction.written,
+        unchanged=transaction.unchanged,
+        removed=transaction.obsolete,
         on_pythonpath=not is_site_dir,
         proof=proof,
     )
 
 
 def uninstall(target: Path | None = None, *, interpreter: Interpreter | None = None) -> Removed:
-    """Remove every start-up file of ours, whatever method and version wrote it; nobody else's.
+    """Remove every start-up file of ours, whatever method and version wrote it, and no foreign one.
 
     Raises:
         InstallError: A file can't be removed, or the files belong to a distribution that pip installed.
     """
     folder = _folder(interpreter or this_interpreter(), target)
-    files.refuse_strangers(folder, ())
+    files.refuse_foreign_files(folder, ())
     removed = files_of_ours(folder)
     for path in removed:
         try:
@@ -206,12 +191,6 @@ def _is_site_dir(folder: Path, python: Interpreter) -> bool:
     return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in python.site_dirs)
 
 
-def _is_compiled_from(path: Path, sources: set[Path]) -> bool:
-    return path.suffix in (".pyc", ".pyo") and any(
-        source.suffix == ".py" and path.name.startswith(f"{source.stem}.") for source in sources
-    )
-
-
 def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[str, str]) -> dict[str, str]:
     fresh = dict(environ)
     # Looking must not leave anything behind, such as compiled files for another level of optimization.
@@ -227,7 +206,7 @@ def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[
     return fresh
 
 
-def _check(proof: Start, python: Interpreter, folder: Path, method: str) -> None:
+def _check(proof: FreshStart, python: Interpreter, folder: Path, method: str) -> None:
     """Let pass only a start that loaded our file in our way; say what happened instead."""
     through_sitecustomize = _same(proof.sitecustomize, folder / files.SITECUSTOMIZE)
     if _same(proof.hook, folder / files.HOOK) and through_sitecustomize == (method == "sitecustomize"):
@@ -256,21 +235,6 @@ def _check(proof: Start, python: Interpreter, folder: Path, method: str) -> None
 
 def _same(one: Path | None, other: Path) -> bool:
     return one is not None and one.exists() and other.exists() and one.samefile(other)
-
-
-def _take_back(plan: Sequence[File], before: Mapping[Path, bytes]) -> None:
-    """Put everything back as it was; go on where one file resists, since the error on its way says more."""
-    for path in [file.path for file in reversed(plan) if file.path not in before]:
-        try:
-            files.remove(path)
-        except OSError:
-            continue
-    for path, content in before.items():
-        try:
-            if not path.exists() or path.read_bytes() != content:
-                files.write(File(path, content))
-        except OSError:
-            continue
 
 
 def _cannot(verb: str, what: Path, error: OSError) -> InstallError:

@@ -1,6 +1,6 @@
 """The start-up files of one folder: as they should look, as they are, and how the one becomes the other.
 
-Everything that is written here carries :data:`MARKER`; a file without it belongs to somebody else and stays.
+Everything that is written here carries :data:`MARKER`; a file without it is foreign and stays.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
         if _installer(info) == "autogpu":
             found += sorted(path for path in info.iterdir() if path.is_file())
     for source in (folder / SITECUSTOMIZE, folder / HOOK):
-        # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be anybody's.
+        # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if is_ours(source) or (source.name == HOOK and not os.path.lexists(source)):
             found += sorted((folder / "__pycache__").glob(f"{source.stem}.*.pyc"))
             found += sorted(folder.glob(f"{source.stem}.py[co]"))  # where Python 2 puts them
@@ -115,8 +115,8 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def refuse_strangers(folder: Path, plan: Iterable[File]) -> None:
-    """Stop before the first byte is written if a file of somebody else's is in the way.
+def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
+    """Stop before the first byte is written if a foreign file is in the way.
 
     Raises:
         InstallError: Naming that file.
@@ -172,7 +172,7 @@ def _compiled(source: File) -> bytes:
 
     Hash-based and unchecked (PEP 552): it stays valid when a container layer, rsync or conda-pack changes the
     source's time, where Python would compile anew at every start of a read-only environment; and a start need
-    not compare. The price, an edited source that isn't seen, is small: nobody is to edit it.
+    not compare. The price, an edited source that isn't seen, is small: it is not meant to be edited.
     """
     unchecked = (0b01).to_bytes(4, "little")
     header = importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source.content)

@@ -23,12 +23,12 @@ print(ascii((hooks, spec and spec.origin, sys.path)))
 
 
 @dataclass(frozen=True)
-class Start:
+class FreshStart:
     """What one start of an interpreter was like.
 
     Attributes:
         hook: The file of the autogpu hook among the finders; ``None`` without one.
-        sitecustomize: The file that ``import sitecustomize`` finds first, whoever wrote it.
+        sitecustomize: The file that ``import sitecustomize`` finds first, ours or not.
         path: ``sys.path`` as it was.
         complaint: What it printed on stderr, or that it failed; empty if all was quiet.
     """
@@ -39,7 +39,7 @@ class Start:
     complaint: str
 
 
-def fresh_start(executable: str, environ: Mapping[str, str]) -> Start:
+def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
     """Start ``executable`` once and look; ``environ`` is the whole environment it gets."""
     try:
         done = subprocess.run(
@@ -53,15 +53,15 @@ def fresh_start(executable: str, environ: Mapping[str, str]) -> Start:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Start(None, None, (), f"{executable} did not start within {TIMEOUT_S} s")
+        return FreshStart(None, None, (), f"{executable} did not start within {TIMEOUT_S} s")
     except OSError as error:
-        return Start(None, None, (), f"{executable} does not start: {error.strerror}")
+        return FreshStart(None, None, (), f"{executable} does not start: {error.strerror}")
     complaint = done.stderr.decode(errors="replace").strip()
     try:
         hooks, sitecustomize, path = ast.literal_eval(done.stdout.decode().strip().splitlines()[-1])
     except (ValueError, SyntaxError, IndexError):
-        return Start(None, None, (), complaint or f"{executable} ended with status {done.returncode}")
-    return Start(
+        return FreshStart(None, None, (), complaint or f"{executable} ended with status {done.returncode}")
+    return FreshStart(
         Path(hooks[0]) if hooks and hooks[0] else None,
         Path(sitecustomize) if sitecustomize else None,
         tuple(path),

@@ -1,4 +1,4 @@
-"""The host's leases: how the processes of one machine claim GPUs, see each other's claims and wait in line.
+"""The host's leases: how the processes of one machine claim GPUs, see each other's claims and wait in a queue.
 
 The kernel keeps every claim by a ``flock`` on a file of the host's folder, so a crash or SIGKILL gives the
 GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
@@ -6,35 +6,32 @@ GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 
 from __future__ import annotations
 
-from autogpu.lease.claims import MARKER, Lease, claim, parent_lease
 from autogpu.lease.folder import Folder, find_folder
-from autogpu.lease.listing import holders, waiters
+from autogpu.lease.leases import Lease, acquire_lease, parent_lease
 from autogpu.lease.model import (
+    Demand,
     Holder,
     LeaseUnavailable,
     QueueState,
     Uncoordinated,
     Waiter,
-    WaitTimeout,
-    Want,
 )
-from autogpu.lease.queue import wait_for
+from autogpu.lease.queue import wait_for_lease
+from autogpu.lease.snapshot import LeaseSnapshot, snapshot
 
 __all__ = [
-    "MARKER",
+    "Demand",
     "Folder",
     "Holder",
     "Lease",
+    "LeaseSnapshot",
     "LeaseUnavailable",
     "QueueState",
     "Uncoordinated",
-    "WaitTimeout",
     "Waiter",
-    "Want",
-    "claim",
+    "acquire_lease",
     "find_folder",
-    "holders",
     "parent_lease",
-    "wait_for",
-    "waiters",
+    "snapshot",
+    "wait_for_lease",
 ]

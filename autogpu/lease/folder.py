@@ -11,12 +11,12 @@ from pathlib import Path
 from autogpu.frozen import frozen
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, Uncoordinated
+from autogpu.variables import LEASE_DIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Mapping
 
-VARIABLE = "AUTOGPU_LEASE_DIR"
 HOST_FOLDER = Path("/run/autogpu")
 
 # Not /dev/shm, where logind removes a user's files at logout (RemoveIPC), nor /tmp, which services and
@@ -24,7 +24,7 @@ HOST_FOLDER = Path("/run/autogpu")
 FALLBACK_FOLDER = Path("/var/tmp/autogpu.v1")
 
 MUTEX = "mutex"
-_MUTEX_MODE = 0o444  # flock needs no more than reading, so nobody can write into it
+_MUTEX_MODE = 0o444  # flock needs no more than reading, so the file can be written by no user
 _FOLDER_MODE = 0o1777
 
 _HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
@@ -39,10 +39,10 @@ class Folder:
     """A lease folder that was found worthy of trust.
 
     Attributes:
-        origin: Who named it: ``"environment"``, ``"host"`` (set up by the administrator) or ``"fallback"``,
-            which belongs to its first user and does not reach into containers or a service's private
-            ``/var/tmp``.
-        owner_uid: May remove anyone's lease in it.
+        origin: Where its name comes from: ``"environment"``, ``"host"`` (set up by the administrator) or
+            ``"fallback"``, which belongs to its first user and does not reach into containers or a service's
+            private ``/var/tmp``.
+        owner_uid: May remove every lease in it.
     """
 
     path: Path
@@ -73,12 +73,12 @@ class Folder:
         remedies = {
             errno.ENOSPC: "free some space or inodes on its file system",
             errno.EDQUOT: "stay below your quota on its file system",
-            errno.EROFS: f"name a folder on a writable file system by {VARIABLE}",
+            errno.EROFS: f"name a folder on a writable file system by {LEASE_DIR}",
             errno.EACCES: _HOST_SETUP,
             errno.EPERM: _HOST_SETUP,
-            errno.ENOENT: "start again: somebody removed it, and it will be made anew",
+            errno.ENOENT: "start again: it has been removed, and will be made again",
         }
-        remedy = remedies.get(error.errno or 0, f"name another folder by {VARIABLE}, on a local file system")
+        remedy = remedies.get(error.errno or 0, f"name another folder by {LEASE_DIR}, on a local file system")
         return Uncoordinated(f"the lease folder {self.path} {what}: {error.strerror or error}", remedy=remedy)
 
 
@@ -93,11 +93,11 @@ def find_folder(environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallbac
     """
     if not locks.IS_AVAILABLE:
         raise LeaseUnavailable("this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2")
-    named = environ.get(VARIABLE)
+    named = environ.get(LEASE_DIR)
     if named:
         path, origin = Path(named), "environment"
         if not path.is_absolute():
-            raise LeaseUnavailable(f"{VARIABLE} is not an absolute path: {named!r}", remedy="write it out in full")
+            raise LeaseUnavailable(f"{LEASE_DIR} is not an absolute path: {named!r}", remedy="write it out in full")
     elif os.path.lexists(str(host)):
         path, origin = host, "host"
     else:
@@ -130,7 +130,7 @@ def make_mutex(folder: int) -> None:
     except FileExistsError:
         pass
     except FileNotFoundError:
-        pass  # tidied away by the holder of a mutex that came before ours
+        pass  # removed as stale by the holder of an earlier mutex
     except OSError:
         # A file system without hard links. Others may find it unreadable for a moment, under a strict umask.
         try:
@@ -152,8 +152,7 @@ def _create(folder: int, name: str) -> int:
 
 def _make(path: Path) -> None:
     # Complete before it is seen: between mkdir and chmod another user would find a folder that is closed to
-    # him. With the mutex inside it is not empty, so the rename can't replace a folder that someone else is
-    # using.
+    # them. With the mutex inside it is not empty, so the rename can't replace a folder that is in use.
     hidden = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     hidden.mkdir(mode=0o700)
     folder = os.open(str(hidden), _FOLDER_FLAGS)
@@ -181,7 +180,7 @@ def _why_not_trusted(status: os.stat_result) -> str | None:
         return "is not a folder"
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if not sticky and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "lets everyone who may write remove the leases of others, since it is not sticky"
+        return "is not sticky, so users could remove each other's leases"
     if not sticky and status.st_uid not in (0, os.geteuid()):
         return f"belongs to uid {status.st_uid} alone"
     return None

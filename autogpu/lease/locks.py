@@ -40,7 +40,7 @@ def unlock(descriptor: int) -> None:
 
 
 def is_held(descriptor: int) -> bool:
-    """Whether someone holds the lock exclusively. ``descriptor`` must have been opened for this question."""
+    """Whether any process holds the lock exclusively. ``descriptor`` must have been opened for this question."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import frozen
-from autogpu.lease import process
+from autogpu.lease import process_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,26 +20,14 @@ class LeaseUnavailable(AutoGpuError):
 
 
 class Uncoordinated(LeaseUnavailable):
-    """Go on without the others: the folder is there, but this claim could not be made in it in time."""
-
-
-class WaitTimeout(AutoGpuError):
-    """Wait longer or loosen: the queue did not come to this process in its time.
-
-    Attributes:
-        state: The queue at the end, to say who holds what.
-    """
-
-    def __init__(self, what: str, *, remedy: str, state: QueueState) -> None:
-        super().__init__(what, remedy=remedy)
-        self.state = state
+    """Go on uncoordinated: the folder is there, but this claim could not be made in it in time."""
 
 
 @frozen
 class Holder:
     """A process that holds a lease: what its file says, as far as it can be believed.
 
-    Only ``uid`` and the lease's being alive come from the kernel. The rest is the holder's own word, which
+    Only ``uid`` and whether the lease is alive come from the kernel. The rest was written by the holder and
     may be wrong or made up: good enough to show and to share by, never to decide whether the lease is alive.
 
     Attributes:
@@ -55,7 +43,7 @@ class Holder:
         since_s: When the claim was made, in Unix time.
         script: The script's name without folder and arguments, safe to print.
         group: Members of one job share it and share what they claim. Means something only together with
-            ``uid``: anyone can write anyone's group.
+            ``uid``: any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
     """
 
@@ -71,10 +59,6 @@ class Holder:
     group: str
     claims: Mapping[str, int]
 
-    def clamped(self, totals: Mapping[str, int]) -> Mapping[str, int]:
-        """The claims on the GPUs in ``totals`` (memory in bytes by UUID), none above what the GPU has."""
-        return {uuid: min(size, totals[uuid]) for uuid, size in self.claims.items() if uuid in totals}
-
     @property
     def pid_here(self) -> int | None:
         """The pid if it means the holder in this process's pid namespace at this moment, else ``None``.
@@ -82,11 +66,11 @@ class Holder:
         ``None`` for another container's, for one that ended (a fork's child may keep its lease) and was
         reused, and where ``/proc`` hides other users' processes.
         """
-        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+        return process_identity.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
 @frozen
-class Want:
+class Demand:
     """What a process waits for.
 
     Attributes:
@@ -127,19 +111,18 @@ class Waiter:
     start_time: int | None
     since_s: float | None
     script: str
-    want: Want
+    demand: Demand
 
     @property
-    def is_passed_over(self) -> bool:
-        """Others need not wait for it, stopped or swapped out as it is. It keeps its place for its return."""
-        # A time in the future would let a ticket block the queue for ever; and nobody waits for a wish he
-        # can't read.
+    def is_unresponsive(self) -> bool:
+        """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
+        # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
         return not self.is_readable or abs(self.silent_s) >= SILENCE_S
 
     @property
     def pid_here(self) -> int | None:
         """As :attr:`Holder.pid_here`."""
-        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+        return process_identity.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
 @frozen

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 DEADLINE_S = 2.0
 
 # A hundred jobs that start at once pass the mutex on for longer than the deadline, and nothing is wrong with that: the
-# deadline is for one holder. Whoever changes holders in order to keep others out gains no more than this.
+# deadline is for one holder. Holders that change in order to keep others out gain no more than this.
 LONGEST_S = 10.0
 
-# Who holds it needs about a ms: a few looks, and then a thread that waits in the kernel.
+# A holder needs about a ms: a few tries, and then a thread that waits in the kernel.
 _PAUSES_S = (0.0002, 0.0004, 0.0008)
 
 # A FIFO must not block us and a link must not lead us elsewhere; never O_CREAT, which fs.protected_regular
@@ -57,7 +57,7 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
                     locks.close(mutex)
             if is_current:
                 return
-            # Somebody removed it while we waited, and others may hold its successor by now.
+            # It was removed while we waited, and others may hold its successor by now.
             if time.monotonic() > begun_s + deadline_s:
                 what = f"{folder.path / MUTEX} is replaced again and again"
                 raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
@@ -88,12 +88,12 @@ def _take(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
     except OSError as error:
         raise folder.uncoordinated("is on a file system that can't lock", error) from error
     for pause_s in _PAUSES_S:
-        # Spread, or forty waiters would knock together. Not by ``random``: the script may have seeded it and
+        # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it and
         # count on what comes next.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 512))
         if locks.try_exclusive(mutex):
             return
-    grant = _Grant(mutex)
+    waiting = _LockThread(mutex)
     holder: str | None = None
     kept_since_s, look_again_s = begun_s, begun_s + deadline_s / 4
     while True:
@@ -105,7 +105,7 @@ def _take(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
                 f"{folder.path / MUTEX} has been held for {deadline_s:g} s by {who}",
                 remedy="if it is stuck, end that process; the others then coordinate again",
             )
-        if grant.has_come(min(left_s, max(0.0, look_again_s - now_s))):
+        if waiting.has_come(min(left_s, max(0.0, look_again_s - now_s))):
             return
         if time.monotonic() >= look_again_s:
             before, holder = holder, locks.holder(mutex)
@@ -114,11 +114,11 @@ def _take(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
                 kept_since_s = time.monotonic()
 
 
-class _Grant:
+class _LockThread:
     """A thread that waits for the lock in the kernel, which hands it on in order and wakes one waiter at a time.
 
-    The main thread waits for it with a deadline, and hears Ctrl-C. Who gives up closes the descriptor: a lock that is
-    granted after that has no descriptor left, and the kernel drops it with the thread's call.
+    The main thread waits for it with a deadline, and is interrupted by Ctrl-C. Giving up closes the descriptor: a lock
+    that is granted after that has no descriptor left, and the kernel drops it with the thread's call.
     """
 
     def __init__(self, mutex: int) -> None:

@@ -1,4 +1,4 @@
-"""The text of a lease and of a ticket: written by us, read as if an enemy had written it."""
+"""The text of a lease and of a ticket: written by autogpu, and read as untrusted data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import re
 
-from autogpu.lease import process
+from autogpu.lease import process_identity
+from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,22 +25,15 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
-class Unreadable(ValueError):
+class MalformedRecord(ValueError):
     """The text is none that any version of ours writes."""
 
 
 def _refuse(constant: str) -> float:
-    raise Unreadable(f"{constant} is not JSON")
+    raise MalformedRecord(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
-
-
-def printable(text: str, most: int) -> str:
-    """``text`` without control characters, direction marks and half characters, and cut."""
-    if not text.isprintable():
-        text = "".join(character for character in text if character.isprintable())
-    return text[:most]
 
 
 def identity(script: str) -> dict[str, Any]:
@@ -51,13 +45,13 @@ def identity(script: str) -> dict[str, Any]:
     return {
         "v": VERSION,
         "pid": pid,
-        "start": process.start_time(),
-        "pidns": process.pid_namespace(),
+        "start": process_identity.start_time(),
+        "pidns": process_identity.pid_namespace(),
         "script": printable(script.rpartition("/")[2], MAX_SCRIPT),
     }
 
 
-def text(fields: Mapping[str, Any]) -> bytes:
+def encode(fields: Mapping[str, Any]) -> bytes:
     """``fields`` as a line of JSON in ASCII."""
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
@@ -66,7 +60,7 @@ def checked_claims(claims: Mapping[str, int]) -> dict[str, int]:
     """A copy of ``claims`` (bytes by UUID).
 
     Raises:
-        Unreadable: A ``ValueError``: a reader would refuse them.
+        MalformedRecord: A ``ValueError``: a reader would refuse them.
     """
     return _claims(dict(claims))
 
@@ -75,34 +69,34 @@ def parse(raw: bytes | None) -> dict[str, Any]:
     """The fields that leases and tickets share, checked; the rest as it came, for later versions have more.
 
     Raises:
-        Unreadable: It is no record of ours. Nothing else is raised, whatever ``raw`` is.
+        MalformedRecord: It is no record of ours. Nothing else is raised, whatever ``raw`` is.
     """
     if raw is None:
-        raise Unreadable("too long")
+        raise MalformedRecord("too long")
     try:
         decoded = raw.decode("utf-8")
         # Before the parser sees it: it recurses in C, and where a program has raised Python's recursion limit
         # it would take the whole process down.
         if _is_deep(decoded):
-            raise Unreadable("nested too deeply")
+            raise MalformedRecord("nested too deeply")
         fields = _DECODER.decode(decoded)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from None
+        raise MalformedRecord(str(error)) from None
     if not isinstance(fields, dict):
-        raise Unreadable("not an object")
+        raise MalformedRecord("not an object")
     if whole(fields.get("v")) < 1:
-        raise Unreadable("no version")
+        raise MalformedRecord("no version")
     whole(fields.get("pid"))
     since = fields.get("t")
     if isinstance(since, bool) or not isinstance(since, (int, float)) or not 0 <= since <= _MAX_NUMBER:
-        raise Unreadable("no time")
+        raise MalformedRecord("no time")
     if fields.get("start") is not None:
         whole(fields["start"])
     if fields.get("pidns") is not None:
         fields["pidns"] = _name(fields["pidns"])
     script = fields.get("script", "")
     if not isinstance(script, str):
-        raise Unreadable("no script")
+        raise MalformedRecord("no script")
     fields["script"] = printable(script, MAX_SCRIPT)
     return fields
 
@@ -111,7 +105,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
     """A lease's fields, with ``gpus`` (bytes by UUID) and ``group``.
 
     Raises:
-        Unreadable: As :func:`parse`.
+        MalformedRecord: As :func:`parse`.
     """
     fields = parse(raw)
     fields["gpus"] = _claims(fields.get("gpus"))
@@ -123,14 +117,14 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs) and ``uuids``.
 
     Raises:
-        Unreadable: As :func:`parse`.
+        MalformedRecord: As :func:`parse`.
     """
     fields = parse(raw)
     if fields.get("bytes") is not None:
         whole(fields["bytes"])
     uuids = fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
-        raise Unreadable("no wish")
+        raise MalformedRecord("no demand")
     fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
     return fields
 
@@ -139,28 +133,28 @@ def whole(value: object) -> int:
     """``value`` if it is an integer of at least 0 and not absurd; bools, for Python integers, are refused.
 
     Raises:
-        Unreadable: It is not.
+        MalformedRecord: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
-        raise Unreadable("not a whole number")
+        raise MalformedRecord("not a whole number")
     return value
 
 
 def _claims(gpus: object) -> dict[str, int]:
     if not isinstance(gpus, dict) or len(gpus) > _MAX_GPUS:
-        raise Unreadable("no GPUs")
+        raise MalformedRecord("no GPUs")
     return {_uuid(uuid): whole(size) for uuid, size in gpus.items()}
 
 
 def _uuid(value: object) -> str:
     if not isinstance(value, str) or not _UUID.fullmatch(value):
-        raise Unreadable("not a UUID")
+        raise MalformedRecord("not a UUID")
     return value
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str):
-        raise Unreadable("not a name")
+        raise MalformedRecord("not a name")
     return printable(value, _MAX_NAME)
 
 

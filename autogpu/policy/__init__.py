@@ -1,5 +1,6 @@
-"""What holds for this process, read from every place where it can be said, with where each value was said."""
+"""The settings of a process, read from every layer, each with where it was set."""
 
+from autogpu.policy.kinds import MemoryLimit
 from autogpu.policy.merge import problems_of, resolve
 from autogpu.policy.model import (
     BY_DOTTED,
@@ -13,7 +14,6 @@ from autogpu.policy.model import (
     Resolved,
     Setting,
 )
-from autogpu.policy.values import MemoryLimit
 
 __all__ = [
     "BY_DOTTED",

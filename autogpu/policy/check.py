@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import re
 
+from autogpu import variables
 from autogpu.policy import model
+from autogpu.policy.kinds import Refused, brief, quoted
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
-from autogpu.policy.values import Refused, printable, quoted, shown
+from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Mapping
 
-    from autogpu.policy.sources import Places, Source
+    from autogpu.policy.sources import PolicyPaths, Source
 
-NOT_FOLLOWED = "it is left out"
+NOT_FOLLOWED = "it is ignored"
 MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
-
-# Names that other rooms read, or hand to child processes; no keys of the policy.
-OTHER_VARIABLES = (model.FILE_VARIABLE, "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR")
-OTHER_PREFIXES = ("AUTOGPU_ORIG_", "AUTOGPU_TEST_")
 
 
 class Layer:
@@ -42,12 +40,12 @@ class Layer:
         self.unknown: list[Problem] = []
 
 
-def file_layer(source: Source, places: Places) -> Layer:
+def file_layer(source: Source, paths: PolicyPaths) -> Layer:
     """The keys of a file."""
     layer = Layer(source.layer, source.problems)
     if source.file is None or source.table is None:
         return layer
-    _Reader(layer, source, places).read()
+    _Reader(layer, source, paths).read()
     layer.problems = _bounded(layer.problems)
     layer.unknown = _bounded(layer.unknown)
     return layer
@@ -57,17 +55,17 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     by_variable = {key.variable: key for key in KEYS}
-    ends = {name[len(model.ENVIRONMENT_PREFIX) :].lower(): name for name in (*by_variable, *OTHER_VARIABLES)}
+    ends = {name[len(variables.PREFIX) :].lower(): name for name in (*by_variable, *variables.INTERNAL)}
     for name in sorted(environ):
-        if not name.startswith(model.ENVIRONMENT_PREFIX) or not environ[name].strip():
+        if not name.startswith(variables.PREFIX) or not environ[name].strip():
             continue
-        if name in OTHER_VARIABLES or name.startswith(OTHER_PREFIXES):
+        if name in variables.INTERNAL or name.startswith(variables.INTERNAL_PREFIXES):
             continue
         origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME), variable=name)
         if name in by_variable:
             _take_text(layer, by_variable[name], environ[name], origin)
         else:
-            near = ends.get(_nearest_name(name[len(model.ENVIRONMENT_PREFIX) :], ends) or "")
+            near = ends.get(_nearest_name(name[len(variables.PREFIX) :], ends) or "")
             hint = f", nearest is {near}" if near else ", keys are " + ", ".join(sorted(by_variable))
             allowed = f" ({by_variable[near].kind.allowed})" if near in by_variable else ""
             what = f"{origin} is not a variable of autogpu{hint}{allowed}"
@@ -79,9 +77,9 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 def switch_layer(environ: Mapping[str, str]) -> Layer:
     """``AUTOGPU`` itself, the switch for one process."""
     layer = Layer(model.ENVIRONMENT)
-    text = environ.get(model.SWITCH_VARIABLE, "").strip()
+    text = environ.get(variables.SWITCH, "").strip()
     if text:
-        origin = Origin(model.ENVIRONMENT, model.SWITCH_VARIABLE, variable=model.SWITCH_VARIABLE)
+        origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
         _take_text(layer, BY_DOTTED["enabled"], text, origin)
     return layer
 
@@ -107,15 +105,15 @@ def flag_layer(flags: Mapping[str, str]) -> Layer:
 class _Reader:
     """Walks the table of one file."""
 
-    def __init__(self, layer: Layer, source: Source, places: Places) -> None:
+    def __init__(self, layer: Layer, source: Source, paths: PolicyPaths) -> None:
         self._layer = layer
         self._source = source
-        self._places = places
+        self._paths = paths
 
     def read(self) -> None:
         table = self._source.table
         if not isinstance(table, dict):
-            self._problem((), f"{self._header('')} must be a table, not {shown(table)}")
+            self._problem((), f"{self._header('')} must be a table, not {brief(table)}")
             return
         for name, value in table.items():
             key = BY_DOTTED.get(name)
@@ -125,7 +123,7 @@ class _Reader:
                 self._unknown("", name, value)
             elif not isinstance(value, dict):
                 names = ", ".join(key.name for key in KEYS if key.section == name)
-                self._problem((name,), f"{name} can't be {shown(value)}; allowed: a table with {names}")
+                self._problem((name,), f"{name} can't be {brief(value)}; allowed: a table with {names}")
             else:
                 for inner, inner_value in value.items():
                     key = BY_DOTTED.get(f"{name}.{inner}")
@@ -180,7 +178,7 @@ class _Reader:
         source = self._source
         line = source.lines.of(source.prefix + path) if source.lines else None
         assert source.file is not None
-        return self._places.origin(source.layer, source.file, line)
+        return self._paths.origin(source.layer, source.file, line)
 
     def _place(self, section: str) -> str:
         return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
@@ -215,7 +213,7 @@ def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> Probl
     if isinstance(value, str) and not hint:
         near = _nearest(value.strip(), key.kind.words)
         hint = f' (nearest is "{near}")' if near else ""
-    seen = refused.element or shown(value)
+    seen = refused.element or brief(value)
     what = f"{origin}: {key.dotted} {verb} {seen}{hint}; allowed: {key.kind.allowed}"
     return Problem(what, "", origin, key.dotted)
 
@@ -228,14 +226,14 @@ def locks(system: Layer) -> dict[str, Origin]:
 
 
 def unknown_locks(system: Layer) -> list[Problem]:
-    """Names in ``locked`` that are no keys. A lock that locks nothing is for the eyes of ``doctor``."""
+    """Names in ``locked`` that are no keys. A lock that locks nothing is shown by ``doctor``."""
     names, origin = _locked(system)
     notes = []
     for name in sorted(names)[:MOST_PROBLEMS]:
         if name not in BY_DOTTED and name not in BY_NAME:
             near = _nearest_key(name, KEYS)
             hint = f", nearest is {near.dotted}" if near else ""
-            what = f"{origin}: locked names {shown(name)}, which is no key{hint}"
+            what = f"{origin}: locked names {brief(name)}, which is no key{hint}"
             notes.append(Problem(what, "it locks nothing", origin))
     return notes
 
@@ -247,7 +245,7 @@ def _locked(system: Layer) -> tuple[frozenset[str], Origin]:
 
 
 def _nearest_key(name: str, keys: Iterable[Key]) -> Key | None:
-    """The key somebody meant: the one that a longer name ends in (``memory_limit``), or the most similar."""
+    """The key that was meant: the one that a longer name ends in (``memory_limit``), or the most similar."""
     by_name = {key.name: key for key in keys}
     return by_name.get(_nearest_name(name, by_name) or "")
 
@@ -272,4 +270,4 @@ def _bounded(problems: list[Problem]) -> list[Problem]:
         return problems
     rest = len(problems) - MOST_PROBLEMS
     origin = problems[MOST_PROBLEMS].origin
-    return [*problems[:MOST_PROBLEMS], Problem(f"{origin}: and {rest} more", "they are left out", origin)]
+    return [*problems[:MOST_PROBLEMS], Problem(f"{origin}: and {rest} more", "they are ignored", origin)]

@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
+from autogpu.policy.kinds import MemoryLimit
 from autogpu.policy.model import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Policy, Problem, Resolved, Setting
-from autogpu.policy.values import MemoryLimit
+from autogpu.variables import POLICY_FILE, SWITCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ def resolve(
         flags: The command line of ``autogpu run``: key to text, as in the environment.
         system_file: The host's own policy.
     """
-    places = sources.Places.of(environ)
-    system = sources.system_source(places, system_file)
-    user = sources.user_source(places)
-    named = environ.get(model.FILE_VARIABLE, "").strip()
+    paths = sources.PolicyPaths.of(environ)
+    system = sources.system_source(paths, system_file)
+    user = sources.user_source(paths)
+    named = environ.get(POLICY_FILE, "").strip()
     if named:
-        project = sources.named_source(places, named, working_directory)
+        project = sources.named_source(paths, named, working_directory)
     else:
-        project = sources.found_source(places, script, working_directory, system_file=system_file)
-    files = [check.file_layer(source, places) for source in (system, user, project)]
+        project = sources.found_source(paths, script, working_directory, system_file=system_file)
+    files = [check.file_layer(source, paths) for source in (system, user, project)]
     switch = check.switch_layer(environ)
     environment, command_line = check.environment_layer(environ), check.flag_layer(flags)
     is_off = switch.values.get("enabled", (True,))[0] is False
@@ -77,12 +78,12 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
         environ: As for :func:`resolve`.
         is_system: It is the host's own, which may say more; names that this version does not know count.
     """
-    places = sources.Places.of(environ)
-    source = sources.plain_source(places, file, model.SYSTEM if is_system else model.PROJECT)
+    paths = sources.PolicyPaths.of(environ)
+    source = sources.plain_source(paths, file, model.SYSTEM if is_system else model.PROJECT)
     if source.table is None and not source.problems:
-        origin = places.origin(source.layer, file)
+        origin = paths.origin(source.layer, file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
-    layer = check.file_layer(source, places)
+    layer = check.file_layer(source, paths)
     settings, refused = merge([layer])
     unknown = [*layer.unknown, *check.unknown_locks(layer)] if is_system else []
     found = [*layer.problems, *unknown, *refused, *_contradictions(settings)]
@@ -117,7 +118,7 @@ def _setting(dotted: str, value: object, origin: Origin, overrides: Setting | No
 
 
 def _is_off_switch(dotted: str, value: object, origin: Origin) -> bool:
-    return dotted == "enabled" and value is False and origin.variable == model.SWITCH_VARIABLE
+    return dotted == "enabled" and value is False and origin.variable == SWITCH
 
 
 def _contradictions(settings: dict[str, Setting]) -> list[Problem]:
@@ -142,10 +143,10 @@ def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
 
 
 def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
-    """Say what holds instead, which is only known when all layers are merged."""
+    """Add what is used instead, which is only known when all layers are merged."""
     if problem.instead or problem.key is None:
         return problem
-    holds = settings[problem.key]
-    is_default = holds.origin.layer == model.DEFAULT
-    instead = f"the default {holds.text} holds" if is_default else f"{holds.text} from {holds.origin} holds"
+    used = settings[problem.key]
+    is_default = used.origin.layer == model.DEFAULT
+    instead = f"the default {used.text} is used" if is_default else f"{used.text} from {used.origin} is used"
     return replace(problem, instead=instead)

@@ -1,7 +1,7 @@
-"""The shape of a policy: what can be said, what holds when nothing is said, and who said it.
+"""The shape of a policy: its keys, their defaults, and where each value was set.
 
-Every other part of the room (checks, example file, reference page, JSON schema) is derived from ``KEYS`` and
-from the defaults of :class:`Policy`, so that a key is described once.
+Every other part of the package (checks, example file, JSON schema) and the reference page are derived from ``KEYS``
+and from the defaults of :class:`Policy`, so that a key is described once.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from autogpu.frozen import frozen
-from autogpu.policy import values
-from autogpu.policy.values import MemoryLimit
+from autogpu.policy import kinds
+from autogpu.policy.kinds import MemoryLimit
+from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, Mapping
 
 SYSTEM_FILE = Path("/etc/autogpu/autogpu.toml")
-ENVIRONMENT_PREFIX = "AUTOGPU_"
-SWITCH_VARIABLE = "AUTOGPU"
-FILE_VARIABLE = "AUTOGPU_POLICY"
 
 DEFAULT, SYSTEM, USER, PROJECT = "default", "system", "user", "project"
 ENVIRONMENT, COMMAND_LINE = "environment", "command line"
@@ -36,7 +34,7 @@ class Policy:
             (``"0-3"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or else a name in which ``*`` stands
             for anything.
         limit: The cap on each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
-        per_user: GPUs one person may lease on this host at a time; 0 means no cap.
+        per_user: GPUs one user may lease on this host at a time; 0 means no cap.
         locked: Dotted keys that only the system file may change; names of no key are not in it.
     """
 
@@ -74,7 +72,7 @@ class Key:
 
     section: str
     name: str
-    kind: values.Kind
+    kind: kinds.Kind
     about: str
     more: str
     example: str
@@ -89,7 +87,7 @@ class Key:
     @property
     def variable(self) -> str:
         """The name in the environment: ``AUTOGPU_COUNT``."""
-        return ENVIRONMENT_PREFIX + self.name.upper()
+        return PREFIX + self.name.upper()
 
     @property
     def flag(self) -> str:
@@ -98,12 +96,22 @@ class Key:
 
     @property
     def default(self) -> object:
-        """What holds when no layer says anything."""
+        """What holds when no layer sets it."""
         return getattr(Policy(), self.attribute)
+
+    @property
+    def summary(self) -> str:
+        """What it does, on one line."""
+        return self.about.replace("\n", " ")
+
+    @property
+    def sentence(self) -> str:
+        """The same with a capital and a full stop."""
+        return self.summary[0].upper() + self.summary[1:].rstrip(".") + "."
 
     def written(self, value: object) -> str:
         """A value of this key as a TOML file holds it."""
-        return values.toml(self.kind.plain(value))
+        return kinds.toml_text(self.kind.plain(value))
 
 
 @frozen
@@ -112,19 +120,19 @@ class Origin:
 
     Attributes:
         layer: One of ``LAYERS``.
-        shown: What people read: ``~/proj/autogpu.toml:7``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
+        place: What people read: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
         line: Line in ``file``, from 1; ``None`` where it is not certain.
         variable: The environment variable, for the layer of the environment.
     """
 
     layer: str
-    shown: str
+    place: str
     file: Path | None = None
     line: int | None = None
     variable: str | None = None
 
     def __str__(self) -> str:
-        return self.shown
+        return self.place if self.line is None else f"{self.place}:{self.line}"
 
 
 @frozen
@@ -191,28 +199,27 @@ SECTIONS = {
     "select": "Which GPU",
     "memory": "How much of its memory",
     "limits": "Limits of the host",
-    "report": "What is said",
+    "report": "What is printed",
 }
 
 KEYS = (
     Key(
         section="",
         name="enabled",
-        kind=values.Flag(),
+        kind=kinds.Flag(),
         about="whether autogpu does anything at all",
-        more="With `false`, TensorFlow starts as if autogpu were not installed. For one process, "
-        "`AUTOGPU=0` does the same; it stands above every layer and every lock, because it is obeyed "
-        "before any policy is read.",
+        more="With `false` the framework starts as if autogpu were not installed. For one process, `AUTOGPU=0` does "
+        "the same; it overrides every layer and every lock, because it is checked before any policy is read.",
         example="enabled = false",
         attribute="enabled",
     ),
     Key(
         section="",
         name="locked",
-        kind=values.Names(),
+        kind=kinds.Names(),
         about="keys that no other layer may change. Counts only in the system file",
-        more="A value that the system file gives a locked key, or else the default, is final: another "
-        "layer that asks for something different is told so in one line, and is not followed.",
+        more="The value that the system file gives a locked key, or else the default, is final. Where another layer "
+        "asks for a different one, a line says that it is not followed.",
         example='locked = ["select.exclude", "limits.per_user"]',
         attribute="locked",
         system_only=True,
@@ -220,31 +227,30 @@ KEYS = (
     Key(
         section="select",
         name="count",
-        kind=values.Number('a number of GPUs (0 for CPU only), or "all"', 0, 1024, ("all",)),
+        kind=kinds.Number('a number of GPUs (0 for CPU only), or "all"', 0, 1024, ("all",)),
         about='GPUs for this process: a number, "all", or 0 for CPU only',
-        more="Where the machine has fewer, the process gets what there is, and one line says so. With 0 "
-        "the script runs on the CPU although GPUs exist.",
+        more="Where the machine has fewer, the process gets those, and one line says so. With 0 the script runs on the "
+        "CPU although GPUs exist.",
         example="count = 2",
         attribute="count",
     ),
     Key(
         section="select",
         name="need",
-        kind=values.Size(),
+        kind=kinds.Size(),
         about='memory the job will need on each GPU, such as "6GiB". "" = unknown',
         more="A GPU without that much room is not chosen, and only that much is claimed, so that others "
         "may use the rest. Unknown means that the whole GPU is claimed. `GiB`, `Gi` and `G` are 2^30 "
-        "bytes, `GB` is 10^9; a bare number below 1048576 is refused, since nobody means so few "
-        "bytes.",
+        "bytes, `GB` is 10^9; a bare number below 1048576 is refused, because its unit was left out.",
         example='need = "6GiB"',
         attribute="need_bytes",
     ),
     Key(
         section="select",
         name="devices",
-        kind=values.Devices(),
+        kind=kinds.Devices(),
         about='choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
-        more="An empty list means every GPU. Indexes count in the order of `nvidia-smi`. A UUID prefix "
+        more="An empty list means every GPU. Indexes are those of `nvidia-smi`. A UUID prefix "
         "begins with `GPU-` or `MIG-`. Anything else is a name, in which `*` stands for any text; "
         "without a `*` it must be the whole name. In a variable, entries are separated by commas, and"
         " `none` is the empty list.",
@@ -254,9 +260,9 @@ KEYS = (
     Key(
         section="select",
         name="exclude",
-        kind=values.Devices(),
-        about="never these, written in the same way",
-        more="Wins over `devices`. A `CUDA_VISIBLE_DEVICES` that you set yourself wins over `exclude`, "
+        kind=kinds.Devices(),
+        about="never choose these; written like devices",
+        more="Overrides `devices`. A `CUDA_VISIBLE_DEVICES` that you set yourself overrides `exclude`, "
         "unless the system file locks it.",
         example='exclude = ["0"]   # the one with the display',
         attribute="exclude",
@@ -264,7 +270,7 @@ KEYS = (
     Key(
         section="select",
         name="busy",
-        kind=values.Choice("share", "share-own", "wait", "cpu", "error"),
+        kind=kinds.Choice("share", "share-own", "wait", "cpu", "error"),
         about='when no GPU is free: "share" one that has room, "share-own" only beside my own jobs,\n'
         '"wait" for one, "cpu" to go on without, or "error"',
         more="What happens when every GPU has a job. `share` places this one beside another where there is"
@@ -277,7 +283,7 @@ KEYS = (
     Key(
         section="select",
         name="wait",
-        kind=values.Duration(),
+        kind=kinds.Duration(),
         about='how long "wait" waits',
         more='Counts for `busy = "wait"`. After that time the script ends with an error and exit status 75.',
         example='wait = "1h30m"',
@@ -286,7 +292,7 @@ KEYS = (
     Key(
         section="select",
         name="script",
-        kind=values.Choice("respect", "override"),
+        kind=kinds.Choice("respect", "override"),
         about='a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"',
         more="Scripts copied from another machine often carry a number that means nothing here. `override`"
         " chooses as if that line were not there. A `CUDA_VISIBLE_DEVICES` that was set outside the "
@@ -297,18 +303,18 @@ KEYS = (
     Key(
         section="select",
         name="visible",
-        kind=values.Choice("pool", "chosen"),
+        kind=kinds.Choice("pool", "chosen"),
         about='CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
-        more="With `pool`, code that names another GPU stays valid, and TensorFlow alone is led to the "
-        "chosen one. `chosen` hides the others from every library in the process; it chooses at the "
-        "import, before anything is claimed, so two such jobs that start in one instant can meet on a GPU.",
+        more="With `pool`, code that names another GPU stays valid, and only the framework is restricted to the chosen "
+        "one. `chosen` hides the others from every library in the process; it chooses at the import, before anything "
+        "is claimed, so two such jobs that start at the same instant can get the same GPU.",
         example='visible = "chosen"',
         attribute="visible",
     ),
     Key(
         section="select",
         name="identifier",
-        kind=values.Choice("uuid", "index"),
+        kind=kinds.Choice("uuid", "index"),
         about='"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers',
         more="How GPUs are written into `CUDA_VISIBLE_DEVICES`. With `index`, "
         "`CUDA_DEVICE_ORDER=PCI_BUS_ID` is set along with it, without which a number would not say "
@@ -319,33 +325,33 @@ KEYS = (
     Key(
         section="memory",
         name="growth",
-        kind=values.Flag(),
-        about="take memory as it is needed, instead of all at the start",
-        more="TensorFlow's memory growth. What it has taken it keeps until the process ends.",
+        kind=kinds.Flag(),
+        about="allocate memory as needed, instead of all at the start",
+        more="Memory that has been allocated is kept until the process ends.",
         example="growth = false",
         attribute="growth",
     ),
     Key(
         section="memory",
         name="limit",
-        kind=values.Limit(),
-        about='hard cap on each GPU: "8GiB" or "50%", "" = none. Growth goes up to it',
-        more="A job that wants more gets TensorFlow's out-of-memory error, and its neighbours on the GPU "
-        "go on. Sizes are written as for `need`.",
+        kind=kinds.Limit(),
+        about='hard cap on each GPU: "8GiB" or "50%", "" = none. With growth it grows up to the cap',
+        more="A job that needs more gets the framework's out-of-memory error, and the other jobs on the GPU are not "
+        "affected. Sizes are written as for `need`.",
         example='limit = "50%"',
         attribute="limit",
     ),
     Key(
         section="memory",
         name="limit_includes",
-        kind=values.Choice("arena", "process"),
-        about='"arena": what TensorFlow allocates; a context of 300 to 600 MiB comes on top.\n'
-        '"process": all that nvidia-smi shows; TensorFlow gets what the context leaves.',
-        more="A CUDA context and the libraries loaded into it take some hundreds of MiB that TensorFlow's "
-        "own accounting does not see. `arena` gives TensorFlow exactly `limit`; `process` keeps the "
+        kind=kinds.Choice("arena", "process"),
+        about='"arena": what the framework allocates; a context of 300 to 600 MiB comes in addition.\n'
+        '"process": all that nvidia-smi shows; the framework gets what the context leaves.',
+        more="A CUDA context and the libraries loaded into it take some hundreds of MiB that the framework's "
+        "own accounting does not include. `arena` gives the framework exactly `limit`; `process` keeps the "
         "whole process within `limit`, so that shares of a card add up. The context is measured on the GPU just "
-        "before TensorFlow makes it, and 256 MiB are added for the libraries that a script loads later, which "
-        "nobody can know beforehand; at least 512 MiB are set aside, also where the driver does not show what a "
+        "before the framework makes it, and 256 MiB are added for the libraries that a script loads later, which "
+        "can't be known beforehand; at least 512 MiB are reserved, also where the driver does not show what a "
         'process takes. With `level = "explain"` a line says what the context really took.',
         example='limit_includes = "process"',
         attribute="limit_includes",
@@ -353,11 +359,11 @@ KEYS = (
     Key(
         section="memory",
         name="virtual_gpus",
-        kind=values.Number("a number from 1 to 64", 1, 64),
+        kind=kinds.Number("a number from 1 to 64", 1, 64),
         about="split each chosen GPU into N logical GPUs of `limit` each",
-        more="For writing multi-GPU code on one card: MirroredStrategy sees N replicas on each chosen GPU. N times "
-        "`limit` is claimed. Without `limit` each gets an equal part of what TensorFlow would take: what is free, "
-        "less the CUDA context and 6 %; for a guest on a shared GPU, of its half. "
+        more="For writing multi-GPU code on one card: a distribution strategy sees N replicas on each chosen GPU. N "
+        "times `limit` is claimed. Without `limit` each gets an equal part of what the framework would allocate: what "
+        "is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of its half. "
         "Percentages that add up to more than the whole GPU are refused.",
         example="virtual_gpus = 2",
         attribute="virtual_gpus",
@@ -365,9 +371,9 @@ KEYS = (
     Key(
         section="limits",
         name="per_user",
-        kind=values.Number("a number of GPUs (0 for no cap)", 0, 1024),
-        about="GPUs one person may lease at a time; 0 = no cap. Counts only in the system file",
-        more="Binds everyone who uses autogpu on this host. It does not bind programs that take a GPU without it.",
+        kind=kinds.Number("a number of GPUs (0 for no cap)", 0, 1024),
+        about="GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
+        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it.",
         example="per_user = 2",
         attribute="per_user",
         system_only=True,
@@ -375,10 +381,10 @@ KEYS = (
     Key(
         section="report",
         name="level",
-        kind=values.Choice("quiet", "line", "explain"),
+        kind=kinds.Choice("quiet", "line", "explain"),
         about='"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
-        more="`explain` adds why each of the other GPUs was not taken, and what the process takes on its own beside "
-        "TensorFlow's memory. `quiet` says nothing as long as all goes well.",
+        more="`explain` adds why each of the other GPUs was not taken, and what the process takes in addition to the "
+        "framework's memory. `quiet` prints nothing as long as there is no problem.",
         example='level = "explain"',
         attribute="level",
     ),

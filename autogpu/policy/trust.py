@@ -1,4 +1,4 @@
-"""Reading a policy file without being led astray: what may be opened, and whose word counts."""
+"""Read a policy file safely: what may be opened, and whose files count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST_FILE_BYTES = 1024**2
 _MOST_LINKS = 40
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""
 
 
@@ -33,15 +33,15 @@ class Opened:
 def read(path: Path, *, judge: bool) -> Opened | None:
     """Read a regular file of bounded size, ``None`` where there is none.
 
-    Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so nobody can swap
-    the file in between.
+    Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so that the file can't
+    be swapped in between.
 
     Args:
         path: The file, or a link to it.
         judge: Whether to ask who could have written it. Not asked where there are no owners (Windows).
 
     Raises:
-        Unreadable: It exists, but it is not a file, too large, or not permitted.
+        UnreadableFile: It exists, but it is not a file, too large, or not permitted.
     """
     try:
         mode = path.stat().st_mode
@@ -50,7 +50,7 @@ def read(path: Path, *, judge: bool) -> Opened | None:
         return None
     # Opening a device can already have an effect, so it is asked before, and again after opening.
     if not stat.S_ISREG(mode):
-        raise Unreadable("is not a regular file")
+        raise UnreadableFile("is not a regular file")
     flags = os.O_RDONLY
     for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -59,19 +59,19 @@ def read(path: Path, *, judge: bool) -> Opened | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unreadable(f"can't be read ({error.strerror or error})") from None
+        raise UnreadableFile(f"can't be read ({error.strerror or error})") from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable("is not a regular file")
+            raise UnreadableFile("is not a regular file")
         distrust = _distrust(path, descriptor, found) if judge and hasattr(os, "geteuid") else ""
         content = _all_of(descriptor)
     except OSError as error:
-        raise Unreadable(f"can't be read ({error.strerror or error})") from None
+        raise UnreadableFile(f"can't be read ({error.strerror or error})") from None
     finally:
         os.close(descriptor)
     if len(content) > LARGEST_FILE_BYTES:
-        raise Unreadable(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
+        raise UnreadableFile(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
     return Opened(content, distrust)
 
 
@@ -86,7 +86,7 @@ def _all_of(descriptor: int) -> bytes:
 
 
 def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
-    """Why somebody else could have written the opened file, or put it or a link to it where it is."""
+    """Why another user could have written the opened file, or put it or a link to it where it is."""
     foreign = _foreign(descriptor, found)
     if foreign:
         return f"it {foreign}"
@@ -107,7 +107,7 @@ def _foreign(place: int | Path, found: os.stat_result) -> str:
     if found.st_uid not in (os.geteuid(), 0):
         return f"belongs to uid {found.st_uid}"
     if found.st_mode & stat.S_IWOTH:
-        return "can be written by everyone"
+        return "can be written by every user"
     if found.st_mode & stat.S_IWGRP and (_has_access_list(place) or not _is_private_group(found)):
         return f"can be written by group {found.st_gid}"
     return ""
@@ -116,9 +116,9 @@ def _foreign(place: int | Path, found: os.stat_result) -> str:
 def _is_private_group(found: os.stat_result) -> bool:
     """Whether the group of a file has its owner as only member, as far as the group says.
 
-    Debian, Ubuntu and Fedora give everyone a group of their own name and an umask of 002, so refusing all
+    Debian, Ubuntu and Fedora give every user a group of the same name and an umask of 002, so refusing all
     that a group can write would refuse every project there. A primary group that many share ("users") has
-    another name. An account that was made with somebody else's group as its primary one goes unseen: only a
+    another name. An account that was made with another user's group as its primary one goes unseen: only a
     listing of all accounts would show it, which takes minutes on a host with a directory service.
     """
     import grp
@@ -133,7 +133,7 @@ def _is_private_group(found: os.stat_result) -> bool:
 
 
 def _has_access_list(place: int | Path) -> bool:
-    # With an access control list the group bits are its mask: they say that somebody may write, not who.
+    # With an access control list the group bits are its mask: they do not say who may write.
     if not hasattr(os, "getxattr"):
         return False
     try:

@@ -41,15 +41,15 @@ def test_every_key_is_shown_with_its_value_and_where_it_was_said(run, project, m
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert [line.split()[0] for line in lines] == [key.dotted for key in KEYS]
     file = project / "autogpu.toml"
-    assert f"select.count 2 {file}:2, over 1 (default)" in lines
-    assert f'memory.limit "8GiB" AUTOGPU_LIMIT, over "4GiB" ({file}:5), "" (default)' in lines
+    assert f"select.count 2 {file}:2, overrides 1 (default)" in lines
+    assert f'memory.limit "8GiB" AUTOGPU_LIMIT, overrides "4GiB" ({file}:5), "" (default)' in lines
     assert 'select.busy "share" default' in lines
 
 
 def test_changed_leaves_the_defaults_out(run, monkeypatch):
-    assert run("config", "--changed")[1] == "Nobody has set anything: the defaults hold.\n"
+    assert run("config", "--changed")[1] == "Nothing is set: the defaults are used.\n"
     monkeypatch.setenv("AUTOGPU_COUNT", "all")
-    assert run("config", "--changed")[1] == 'select.count  "all"  AUTOGPU_COUNT, over 1 (default)\n'
+    assert run("config", "--changed")[1] == 'select.count  "all"  AUTOGPU_COUNT, overrides 1 (default)\n'
 
 
 def test_a_problem_is_told_and_is_the_exit_status(run, monkeypatch):
@@ -83,12 +83,12 @@ def test_the_policy_of_a_script_is_that_of_its_folder(run, project, tmp_path):
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("[select]\ncount = 2\n", 0, "autogpu.toml: good"),
+        ("[select]\ncount = 2\n", 0, "autogpu.toml: valid"),
         ("[select]\ncuont = 2\n", 1, "select.count"),
         ("[select\n", 1, "is not valid TOML"),
         ('[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
     ],
-    ids=["good", "unknown-key", "no-toml", "all-at-once"],
+    ids=["valid", "unknown-key", "no-toml", "all-at-once"],
 )
 def test_checking_a_file_tells_what_is_wrong_in_it(run, project, text, status, said):
     (project / "autogpu.toml").write_text(text)
@@ -125,7 +125,7 @@ def test_the_schema_accepts_the_example(run):
 def test_init_writes_a_file_in_which_nothing_is_set(run, project):
     status, out, err = run("init")
     assert (status, err) == (0, "")
-    assert out == "wrote autogpu.toml, in which nothing is set yet; `autogpu config` shows what holds\n"
+    assert out == "wrote autogpu.toml, in which nothing is set yet; `autogpu config` shows the values in use\n"
     assert run("config", "check", "autogpu.toml")[0] == 0
     resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
     assert resolved.policy == Policy()
@@ -137,7 +137,7 @@ def test_each_line_of_it_can_be_switched_on(run, project):
     file = project / "autogpu.toml"
     lines = file.read_text().split("\n\n", 1)[1].splitlines()
     file.write_text("\n".join(line[2:] if line.startswith("# ") else line for line in lines))
-    assert run("config", "check", "autogpu.toml")[1] == "autogpu.toml: good\n"
+    assert run("config", "check", "autogpu.toml")[1] == "autogpu.toml: valid\n"
     said = tomllib.loads(file.read_text())
     assert {section for section in said if section != "enabled"} == {"select", "memory", "report"}
 
@@ -152,7 +152,7 @@ def test_init_never_overwrites(run, project):
 
 def test_init_says_which_of_two_files_counts(run, project):
     (project / "pyproject.toml").write_text("[tool.autogpu.select]\ncount = 2\n")
-    assert "[tool.autogpu] in pyproject.toml does not" in run("init")[1]
+    assert "[tool.autogpu] in pyproject.toml is not" in run("init")[1]
 
 
 def test_init_for_the_user(run, tmp_path, monkeypatch):

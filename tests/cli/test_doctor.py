@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import environments
 from tests.gpusim import Gpu, Server
+from tests.support import environments
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_an_environment_as_it_should_be_passes(server, tmp_path):
     failed, said = findings(server, python, PATH=str(python.parent), AUTOGPU_LEASE_DIR=str(tmp_path / "leases"))
     assert failed == set(), said
     assert said["libraries"] == "TensorFlow lists 2 GPUs"
-    assert said["seams"] == "autogpu finds all that it hooks into"
+    assert said["hooks"] == "autogpu finds all that it hooks into"
     assert not server.calls(call="context"), "asking takes no GPU"
 
 
@@ -68,7 +68,23 @@ def test_a_driver_of_another_version_than_its_library_is_found(tmp_path):
     with Server([Gpu()], folder=tmp_path, nvml="LIB_RM_VERSION_MISMATCH") as server:
         failed, said = findings(server)
     assert "driver" in failed
-    assert "NVML says: " in said["driver"]
+    assert "NVML reports: " in said["driver"]
+
+
+@pytest.fixture
+def without_pynvml():
+    """An environment in which somebody has taken pynvml away."""
+    python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
+    uninstall = [str(python), "-m", "pip", "uninstall", "--yes", "--quiet", "nvidia-ml-py"]
+    subprocess.run(uninstall, timeout=120, check=True, stderr=subprocess.DEVNULL)
+    return python
+
+
+@pytest.mark.xdist_group("without-pynvml")
+def test_a_missing_pynvml_is_one_finding(server, without_pynvml):
+    failed, said = findings(server, without_pynvml, PATH=str(without_pynvml.parent))
+    assert failed == {"pynvml", "tensorflow"}
+    assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
 
 
 def machine_without(server, folder, *names):

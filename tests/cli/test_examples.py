@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from autogpu.cli.main import VERBS, cli
-from tests import environments
 from tests.gpusim import Gpu, Server
+from tests.support import environments
 
 # Where something fails that is not the example's fault: what a test machine lacks.
 STATUS = {"autogpu doctor": 1, "autogpu doctor --json": 1, "autogpu host-setup --check": 1}

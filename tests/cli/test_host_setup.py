@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from autogpu.cli import main as frame
-from autogpu.lease import claim, find_folder
-from tests import host_image
-from tests.host_image import lease_in
+from autogpu.lease import acquire_lease, find_folder
+from tests.support import host_image
+from tests.support.host_image import lease_in
 
 image = host_image.image
 
@@ -55,7 +55,7 @@ def test_check_tells_each_part_and_the_way_out(run, image: Path) -> None:
         "does not survive a cleaner of /var/tmp.",
         f"{image}/run/autogpu/mutex does not exist.",
         f"{image}/etc/autogpu/autogpu.toml does not exist.",
-        "  The defaults hold, and no cap on the GPUs of one person.",
+        "  The defaults are used, and there is no cap on the GPUs of one user.",
         f"To set it up: {sys.executable} -m autogpu host-setup --root {image}",
     ]
     run()
@@ -100,7 +100,7 @@ def test_undo_of_a_folder_in_use_ends_with_status_1(run, image: Path) -> None:
 def test_jobs_in_the_fallback_are_mentioned_in_one_line(run, image: Path) -> None:
     fallback = image / "var/tmp/autogpu.v1"
     folder = find_folder({}, host=image / "run/autogpu", fallback=fallback)
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="train.py")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="train.py")
     line = (
         f"1 job holds GPUs in {fallback}: jobs started before host-setup and those started after it do not see "
         "each other until the former end.\n"

@@ -12,7 +12,7 @@ import pytest
 from autogpu import __version__
 from autogpu.cli import main as frame
 from autogpu.errors import InstallError
-from tests.environments import ROOT
+from tests.support.environments import ROOT
 
 
 def test_help_lists_every_verb_and_imports_none() -> None:

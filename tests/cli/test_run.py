@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from tests import environments
 from tests.gpusim import Gpu, Server
+from tests.support import environments
 
 # GPU 0 is a colleague's; of the idle ones the last wins.
 LAB = (Gpu(processes={4242: "20GiB"}, utilization=90), Gpu(), Gpu())

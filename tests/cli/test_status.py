@@ -17,53 +17,43 @@ import jsonschema
 import pytest
 
 from autogpu.cli import status
-from autogpu.cli.reading import Seen
-from autogpu.devices.model import Inventory, Process, Unreadable
-from autogpu.policy import resolve
+from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.status.json import from_json
 from tests.gpusim import Gpu, Server
-from tests.test_overview import HOUR_S, holder, seen, waiter
-from tests.values import gpu, inventory
+from tests.support.host_states import HOUR_S, holder, host, waiter
+from tests.support.values import gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
 
-# Above what Linux gives to any process: whose it is can't be told.
-NOBODYS_PID = (1 << 22) + 1
+# Above what Linux gives to any process: its owner can't be told.
+UNKNOWN_PID = (1 << 22) + 1
 
 # Makes a context on the first GPU, claims it, and keeps both until its input ends.
 HOLD = """
 import ctypes, os, sys
 from autogpu import lease
-from autogpu.devices import driver
+from autogpu.devices import cuda as driver
 cuda = ctypes.CDLL("libcuda.so.1")
 device, context = ctypes.c_int(), ctypes.c_void_p()
 cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 uuid = driver.visible_uuids()[0]
-held = lease.claim(lease.find_folder(os.environ), lambda *_: {uuid: 6 << 30}, script=sys.argv[1])
+held = lease.acquire_lease(lease.find_folder(os.environ), lambda *_: {uuid: 6 << 30}, script=sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.fixture
-def looked(tmp_path):
-    resolved = resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
-    return lambda view: Seen(view, resolved, None, "")
+def coloured(view):
+    return list(status.lines(view, 100, True))
 
 
-@pytest.fixture
-def coloured(looked):
-    return lambda view: list(status.lines(looked(view), 100, True))
+def screen(view, width=100):
+    return [line.plain for line in status.lines(view, width, True)]
 
 
-@pytest.fixture
-def screen(looked):
-    return lambda view, width=100: [line.plain for line in status.lines(looked(view), width, True)]
-
-
-@pytest.fixture
-def fitted(looked):
-    return lambda view, height: [line.plain for line in status.fitted(looked(view), 80, height, True)]
+def fitted(view, height):
+    return [line.plain for line in status.fitted(view, 80, height, True)]
 
 
 @pytest.fixture
@@ -74,7 +64,7 @@ def lab(tmp_path):
     leases.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     (tmp_path / "server").mkdir()
-    with Server([Gpu(), Gpu(processes={NOBODYS_PID: "2GiB"}, utilization=40)], folder=tmp_path / "server") as server:
+    with Server([Gpu(), Gpu(processes={UNKNOWN_PID: "2GiB"}, utilization=40)], folder=tmp_path / "server") as server:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **pipes)
         try:
@@ -97,7 +87,7 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     assert re.search(r"GPU 0 .* 0\.\d of  24\.0 GiB .* 0 %  busy$", lines[0])
     who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle 9 s or more$"
     assert re.search(who, lines[1])
-    assert re.search(rf"unknown +pid {NOBODYS_PID}, uses 2\.0 GiB, no claim$", lines[3])
+    assert re.search(rf"unknown +pid {UNKNOWN_PID}, uses 2\.0 GiB, no claim$", lines[3])
     assert "A script started here would get GPU" in done.stdout
 
 
@@ -108,6 +98,7 @@ def test_json_is_as_documented(lab):
     assert [gpu["state"] for gpu in told["gpus"]] == ["busy", "busy"]
     assert [job["pid"] for job in told["gpus"][0]["jobs"]] == [lab[2].pid]
     assert told["gpus"][0]["jobs"][0]["claim_bytes"] == 6 << 30
+    assert screen(from_json(told), 120) == ask(lab).stdout.splitlines()
 
 
 def test_every_field_of_the_json_is_in_the_schema(lab):
@@ -126,27 +117,27 @@ def test_every_field_of_the_json_is_in_the_schema(lab):
     jsonschema.validate(json.loads(ask(lab, "--json").stdout), closed)
 
 
-def test_a_forgotten_notebook_is_seen_at_a_glance(screen):
+def test_an_idle_lease_is_seen_at_a_glance():
     machine = inventory(gpu(0, used_gib=1, pids=[7], idle_s=99.0))
-    lines = screen(seen(machine, [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)]))
-    assert lines[1].endswith("forgotten")
+    lines = screen(host(machine, [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)]))
+    assert lines[1].endswith("idle lease")
     assert "eda.ipynb (pid 7) claims 24.0 GiB, uses 1.0 GiB, for 26 h" in lines[2]
     assert lines[2].endswith(", idle 99 s or more: forgotten?")
 
 
-def test_the_queue_and_the_outlook_are_told(screen):
-    view = seen(inventory(gpu(0)), [holder("a", (0, 24))], [waiter(1, "a.py"), waiter(2, "b.py", gib=6, silent_s=9)])
+def test_the_queue_and_the_preview_are_told():
+    view = host(inventory(gpu(0)), [holder("a", (0, 24))], [waiter(1, "a.py"), waiter(2, "b.py", gib=6, silent_s=9)])
     lines = screen(view)
     at = lines.index("Waiting for a GPU, in this order:")
-    assert lines[at + 1] == "  1. uid 1001 a.py (pid 88): 1 whole GPU, for 90 s"
-    assert lines[at + 2].endswith("b.py (pid 88): 1 GPU with 6.0 GiB, for 90 s, does not answer: passed over")
+    assert lines[at + 1] == "  1. bob a.py (pid 88): 1 whole GPU, for 90 s"
+    assert lines[at + 2].endswith("b.py (pid 88): 1 GPU with 6.0 GiB, for 90 s, unresponsive: passed over")
     assert any(line.startswith("A script started here would get ") for line in lines)
 
 
-def test_sixteen_gpus_with_two_hundred_processes_stay_readable(screen):
+def test_sixteen_gpus_with_two_hundred_processes_stay_readable():
     crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
     machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
-    lines = screen(seen(machine), width=80)
+    lines = screen(host(machine), width=80)
     assert len(lines) < 16 * 4 + 14
     assert sum("and 12 more processes without a claim, 0.8 GiB" in line for line in lines) == 16
     assert max(len(line) for line in lines if line.startswith("GPU")) <= 80
@@ -154,26 +145,27 @@ def test_sixteen_gpus_with_two_hundred_processes_stay_readable(screen):
 
 @pytest.mark.parametrize(
     ("width", "shown"),
-    [(160, "NVIDIA GeForce RTX 2080 Ti"), (80, "GeForce RTX 2080 Ti"), (60, "GeForce...")],
+    [(160, "NVIDIA GeForce RTX 2080 Ti"), (80, "GeForce RTX 2080 Ti"), (60, "GeFo... Ti")],
     ids=["whole", "without-the-maker", "cut-and-marked"],
 )
-def test_a_name_is_as_long_as_there_is_room(screen, width, shown):
-    lines = screen(seen(inventory(gpu(0, name="NVIDIA GeForce RTX 2080 Ti"))), width)
+def test_a_name_is_as_long_as_there_is_room(width, shown):
+    lines = screen(host(inventory(gpu(0, name="NVIDIA GeForce RTX 2080 Ti"))), width)
     assert any(line.startswith(f"GPU 0  {shown} ") for line in lines)
 
 
-def test_no_colour_is_lost_on_a_light_or_a_dark_background(coloured):
-    machine = inventory(gpu(0, used_gib=1, pids=[7]), gpu(1, used_gib=9, pids=[8]), unreadable=(Unreadable(2, "lost"),))
-    lines = coloured(seen(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)], [waiter(1, "w.py")]))
+def test_no_colour_is_lost_on_a_light_or_a_dark_background():
+    lost = UnreadableDevice(2, "lost")
+    machine = inventory(gpu(0, used_gib=1, pids=[7]), gpu(1, used_gib=9, pids=[8]), unreadable=(lost,))
+    lines = coloured(host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)], [waiter(1, "w.py")]))
     styles = [str(style) for line in lines for style in (line.style, *(span.style for span in line.spans))]
     assert set(" ".join(styles).split()) <= {"bold", "reverse", "red", "green", "cyan", "magenta"}
     assert styles.count("bold reverse") == 2, "the GPU's state and its holder stand out, also without colours"
 
 
-def test_a_watched_screen_says_less_before_it_is_cut(fitted):
+def test_a_watched_screen_says_less_before_it_is_cut():
     crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
     machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
-    high, middle, low, least = (fitted(seen(machine), height) for height in (200, 40, 24, 10))
+    high, middle, low, least = (fitted(host(machine), height) for height in (200, 40, 24, 10))
     assert sum("and 9 more processes" in line for line in high) == 16
     for lines in (middle, low):
         assert sum(line.startswith("GPU ") for line in lines) == 16
@@ -182,18 +174,18 @@ def test_a_watched_screen_says_less_before_it_is_cut(fitted):
     assert least[-1].endswith("more lines: autogpu status")
 
 
-def test_a_watched_line_is_folded_and_not_cut(fitted):
-    view = seen(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), script="long" * 9, age_s=26 * HOUR_S)])
+def test_a_watched_line_is_folded_and_not_cut():
+    view = host(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), script="long" * 9, age_s=26 * HOUR_S)])
     lines = fitted(view, 24)
     assert max(map(len, lines)) <= 80
     assert lines[3].startswith(" " * 10)
     assert lines[3].endswith("idle: forgotten?")
 
 
-def test_hostile_names_do_nothing_to_a_terminal(screen):
+def test_hostile_names_do_nothing_to_a_terminal():
     evil = "\x1b[2J[red]x[/red]\u202e" + "A" * 10_000
-    machine = inventory(gpu(0, name=evil, used_gib=1, pids=[7]), unreadable=(Unreadable(1, evil),))
-    text = "\n".join(screen(seen(machine, [holder("a", (0, 1), script=evil)], [waiter(1, evil)])))
+    machine = inventory(gpu(0, name=evil, used_gib=1, pids=[7]), unreadable=(UnreadableDevice(1, evil),))
+    text = "\n".join(screen(host(machine, [holder("a", (0, 1), script=evil)], [waiter(1, evil)])))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[red]x[/red]" in text, "markup is text"
@@ -203,18 +195,18 @@ def test_hostile_names_do_nothing_to_a_terminal(screen):
 @pytest.mark.parametrize(
     ("machine", "line"),
     [
-        (Inventory(failure="NVML says: no library", is_driverless=True), "No NVIDIA driver on this machine."),
-        (Inventory(failure="NVML says: mismatch"), "NVML says: mismatch"),
-        (inventory(gpu(0), unreadable=(Unreadable(1, "GPU is lost"),)), "GPU 1  not readable: GPU is lost"),
+        (Inventory(failure="NVML reports: no library", failure_cause="no-driver"), "No NVIDIA driver on this machine."),
+        (Inventory(failure="NVML reports: mismatch", failure_cause="driver"), "NVML reports: mismatch"),
+        (inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),)), "GPU 1  not readable: GPU is lost"),
     ],
     ids=["no-driver", "broken-driver", "lost"],
 )
-def test_what_can_not_be_read_is_said(screen, machine, line):
-    assert line in screen(seen(machine))
+def test_what_can_not_be_read_is_said(machine, line):
+    assert line in screen(host(machine))
 
 
-def test_a_reading_that_is_missing_is_a_question_mark(screen):
-    lines = screen(seen(inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))))
+def test_a_reading_that_is_missing_is_a_question_mark():
+    lines = screen(host(inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))))
     assert lines[1].startswith("GPU 0  NVIDIA GB10")
     assert "????" in lines[1]
     assert "  ? %" in lines[1]

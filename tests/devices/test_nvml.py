@@ -1,15 +1,18 @@
-"""What is read by ctypes is what NVIDIA's own binding reads, structure by structure."""
+"""What NVML says becomes plain values, with every pynvml that a user may have."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pynvml
 import pytest
 
+import autogpu
 from tests.gpusim import Gpu, Server
 
 # Prints both readings of each GPU, side by side.
@@ -78,7 +81,7 @@ FLEET = (
 
 
 @pytest.mark.parametrize("index", range(len(FLEET)), ids=["busy", "more-processes-than-asked-for", "mute", "nameless"])
-def test_each_reading_is_that_of_nvidias_own_binding(tmp_path, index):
+def test_each_reading_is_what_pynvml_returns(tmp_path, index):
     with Server(FLEET, folder=tmp_path) as server:
         done = server.run([sys.executable, "-c", BOTH])
     assert done.returncode == 0, done.stderr
@@ -87,9 +90,151 @@ def test_each_reading_is_that_of_nvidias_own_binding(tmp_path, index):
     assert ours["driver_version"] == theirs["driver_version"]
 
 
+# What stands in for an installed pynvml, in a folder that comes first where packages are installed.
+OLD = """
+from real_pynvml import *
+from real_pynvml import NVMLError
+del nvmlDeviceGetMigMode, nvmlDeviceGetSamples
+_name = nvmlDeviceGetName
+def nvmlDeviceGetName(gpu):
+    return _name(gpu).encode()
+"""
+ONLY_V2 = """
+from real_pynvml import *
+from real_pynvml import NVMLError, NVML_ERROR_FUNCTION_NOT_FOUND
+def nvmlDeviceGetComputeRunningProcesses_v3(gpu):
+    raise NVMLError(NVML_ERROR_FUNCTION_NOT_FOUND)
+"""
+NO_VERSION = """
+from real_pynvml import *
+from real_pynvml import NVMLError, NVML_ERROR_FUNCTION_NOT_FOUND, NVMLLibraryMismatchError
+def nvmlDeviceGetComputeRunningProcesses_v3(gpu):
+    raise NVMLError(NVML_ERROR_FUNCTION_NOT_FOUND)
+nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
+def nvmlDeviceGetComputeRunningProcesses(gpu):
+    raise NVMLLibraryMismatchError("no")
+"""
+FIRST_VERSION = """
+import real_pynvml
+from real_pynvml import *
+from real_pynvml import NVMLError
+def nvmlDeviceGetComputeRunningProcesses(gpu):
+    return real_pynvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu)
+del nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3
+"""
+
+READ = """
+import json, os
+from autogpu.devices import probe
+reading = probe.finish(probe.start(os.environ))
+device = reading.devices[0] if reading.devices else None
+print(json.dumps({
+    "failure": reading.failure,
+    "cause": reading.failure_cause,
+    "lacks": reading.pynvml_lacks,
+    "name": device and device.name,
+    "pids": device and device.compute_processes and [process.pid for process in device.compute_processes],
+    "used": device and device.memory_used_bytes,
+}))
+"""
+
+GIB = 1 << 30
+
+
+def read_with(tmp_path, source, program=READ, **options):
+    """What a process reads in whose environment ``import pynvml`` means ``source``; ``None`` means none."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    # autogpu alone, so that pynvml is not found beside it.
+    (packages / "autogpu").symlink_to(Path(autogpu.__file__).parent.resolve(), target_is_directory=True)
+    if source is not None:
+        shutil.copy(pynvml.__file__, packages / "real_pynvml.py")
+        (packages / "pynvml.py").write_text(source)
+    with Server([Gpu(processes={4242: "2GiB"})], folder=tmp_path, **options) as server:
+        # No site: nothing but what is in that folder is installed.
+        command = [sys.executable, "-S", "-c", program]
+        done = server.run(command, environ={"PYTHONPATH": str(packages)}, cwd=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_missing_pynvml_is_a_failure_in_words(tmp_path):
+    told = read_with(tmp_path, None)
+    assert (told["failure"], told["cause"]) == ("pynvml (nvidia-ml-py) is not installed", "pynvml")
+
+
+@pytest.mark.parametrize(
+    ("source", "failure"),
+    [
+        ("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError"),
+        ("raise SystemError('half installed')\n", "pynvml can't be imported: SystemError: half installed"),
+        ("import another_that_is_missing\n", "pynvml can't be imported: No module named 'another_that_is_missing'"),
+    ],
+    ids=["another-project", "raises", "incomplete"],
+)
+def test_another_module_of_that_name_is_a_failure_in_words(tmp_path, source, failure):
+    told = read_with(tmp_path, source)
+    assert told["failure"].endswith(failure)
+    assert told["cause"] == "pynvml"
+
+
+def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
+    told = read_with(tmp_path, OLD)
+    assert told["lacks"] == ["nvmlDeviceGetMigMode", "nvmlDeviceGetSamples"]
+    assert (told["failure"], told["name"], told["used"]) == (None, "NVIDIA TITAN RTX", 2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("source", "pids"),
+    [(ONLY_V2, [4242]), (FIRST_VERSION, [4242]), (NO_VERSION, None)],
+    ids=["driver-without-v3", "pynvml-with-the-first-alone", "neither-has-one-in-common"],
+)
+def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source, pids):
+    assert read_with(tmp_path, source)["pids"] == pids
+
+
+IN_PROCESS = """
+import json, os, sys
+from autogpu.devices import probe
+first = probe.finish(probe.start(os.environ))
+sys.path.insert(0, sys.argv[1])
+second = probe.start_in_process(os.environ, first)
+print(json.dumps([second.result(30.0) is first, "project" in sys.modules, "pynvml" in sys.modules]))
+"""
+
+
+def test_a_projects_own_module_of_that_name_is_never_run(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pynvml.py").write_text("raise SystemExit('run')\n")
+    with Server([Gpu()], folder=tmp_path) as server:
+        done = server.run([sys.executable, "-c", IN_PROCESS, str(project)])
+    assert (done.returncode, json.loads(done.stdout)) == (0, [True, False, False]), done.stderr
+
+
+def test_where_only_a_thread_can_read_a_projects_module_is_not_run_either(tmp_path):
+    (tmp_path / "pynvml.py").write_text("raise SystemExit('run')\n")
+    program = READ.replace("import json, os", "import json, os, sys\nsys.executable = '/usr/bin/uwsgi'")
+    with Server([Gpu()], folder=tmp_path) as server:
+        done = server.run([sys.executable, "-c", program], cwd=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["failure"] == "pynvml (nvidia-ml-py) is not installed"
+
+
+def test_a_library_that_can_not_be_loaded_is_no_missing_driver(tmp_path):
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", READ], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    told = json.loads(done.stdout)
+    assert told["failure"].startswith("NVML can't be loaded: ")
+    assert told["cause"] == "driver"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine")
-def test_each_reading_of_a_real_driver_is_that_of_nvidias_own_binding():
+def test_each_reading_of_a_real_driver_is_what_pynvml_returns():
     done = subprocess.run(
         [sys.executable, "-c", BOTH], env=dict(os.environ), capture_output=True, text=True, timeout=120, check=True
     )

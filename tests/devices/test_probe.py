@@ -23,7 +23,7 @@ print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
 
 
 def read(server, deadline_s=30.0, program=READ):
-    from autogpu.devices.model import Device, Inventory, Process, Unreadable  # noqa: F401  (for eval)
+    from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
 
     done = server.run([sys.executable, "-c", program, str(deadline_s)])
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_every_reading_arrives(machine):
     assert [(p.pid, p.memory_used_bytes) for p in device.compute_processes] == [(4242, 2 * GIB)]
     assert [p.pid for p in device.graphics_processes] == [17]
     assert (device.compute_mode, device.mig_enabled) == ("exclusive_process", False)
-    assert (inventory.failure, inventory.driver_version) == (None, "550.54.15")
+    assert (inventory.failure, inventory.failure_cause, inventory.driver_version) == (None, None, "550.54.15")
 
 
 def test_a_pause_between_two_batches_is_not_idleness(machine):
@@ -120,15 +120,15 @@ def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine, error)
 
 
 @pytest.mark.parametrize(
-    ("error", "is_driverless"),
-    [("DRIVER_NOT_LOADED", True), ("LIB_RM_VERSION_MISMATCH", False), ("UNKNOWN", False)],
+    ("error", "cause"),
+    [("DRIVER_NOT_LOADED", "no-driver"), ("LIB_RM_VERSION_MISMATCH", "driver"), ("UNKNOWN", "driver")],
 )
-def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, is_driverless):
+def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, cause):
     with machine(Gpu(), nvml=error) as server:
         inventory = read(server)
     assert inventory.devices == ()
-    assert inventory.failure.startswith("NVML says: ")
-    assert inventory.is_driverless is is_driverless
+    assert inventory.failure.startswith("NVML reports: ")
+    assert inventory.failure_cause == cause
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
@@ -136,7 +136,7 @@ def test_no_library_is_a_machine_without_gpu():
     done = subprocess.run(
         [sys.executable, "-c", READ + "\n", "30"], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "is_driverless=True" in done.stdout
+    assert "failure_cause='no-driver'" in done.stdout
 
 
 def test_a_driver_that_crashes_takes_only_the_probe_along(machine):
@@ -197,18 +197,18 @@ def test_a_gpu_that_hangs_is_named_and_the_others_stand(machine):
 
 AGAIN = """
 import os, sys, time
-from autogpu.devices import inside, probe
+from autogpu.devices import probe
 first = probe.start(os.environ).result(30.0)
 print("first", flush=True)
 sys.stdin.readline()
-second = inside.again(os.environ, first)
+second = probe.start_in_process(os.environ, first)
 begun_s = time.monotonic()
 print(repr((second.result(float(sys.argv[1])), time.monotonic() - begun_s, type(second).__name__)))
 """
 
 
 def read_twice(server, change=lambda: None, deadline_s=30.0):
-    from autogpu.devices.model import Device, Inventory, Process, Unreadable  # noqa: F401  (for eval)
+    from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
 
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     asking = server.popen([sys.executable, "-c", AGAIN, str(deadline_s)], **pipes)
@@ -222,7 +222,7 @@ def read_twice(server, change=lambda: None, deadline_s=30.0):
 def test_the_second_reading_is_taken_inside_and_is_fresh(machine):
     with machine(Gpu(), Gpu()) as server:
         inventory, _, kind = read_twice(server, lambda: server.change(1, utilization=88))
-    assert kind == "ThreadProbe"
+    assert kind == "ThreadReading"
     assert [device.utilization_percent for device in inventory.devices] == [0, 88]
 
 
@@ -244,4 +244,4 @@ def test_a_gpu_that_begins_to_hang_costs_the_deadline_and_not_the_process(machin
 def test_a_driver_that_failed_is_asked_outside_again(machine):
     with machine(Gpu(), nvml="UNKNOWN") as server:
         inventory, _, kind = read_twice(server)
-    assert (kind, inventory.failure is not None) == ("_ProcessProbe", True)
+    assert (kind, inventory.failure is not None) == ("ProcessReading", True)

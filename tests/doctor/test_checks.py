@@ -7,15 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.devices.model import Inventory, Unreadable
-from autogpu.doctor import Facts, State, examine
-from autogpu.doctor.facts import Cuda, TensorFlow
-from autogpu.install.proof import Start
+from autogpu.devices.model import Inventory, UnreadableDevice
+from autogpu.doctor.checks import examine
+from autogpu.doctor.facts import Cuda, Facts, FrameworkAnswer
+from autogpu.doctor.model import State
+from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
-from tests.values import gpu, inventory
+from tests.support.values import gpu, inventory
 
-HEALTHY_TENSORFLOW = TensorFlow("2.21.0", has_cuda=True, gpus=2, is_known=True)
+TENSORFLOW = {
+    "version": "2.21.0",
+    "has_cuda": True,
+    "has_rocm": False,
+    "gpus": 2,
+    "has_hooks": True,
+    "missing": {},
+}
+
+NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
+
+
+def tensorflow(**changes):
+    """What an environment's TensorFlow says of itself, for ``replace``."""
+    return {"frameworks": (FrameworkAnswer("tensorflow", {**TENSORFLOW, **changes}),)}
 
 
 @pytest.fixture
@@ -24,11 +39,11 @@ def healthy(tmp_path):
         environ={},
         executable="/env/bin/python",
         source="autogpu",
-        start=Start(Path("/env/site-packages/_autogpu_hook.py"), None, (), ""),
+        start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, (), ""),
         pythons={},
         inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
         cuda=Cuda(count=2, version=12040),
-        tensorflow=HEALTHY_TENSORFLOW,
+        **tensorflow(),
         folder=Folder(Path("/run/autogpu"), "host", 0),
         folder_error=None,
         is_in_container=False,
@@ -47,15 +62,15 @@ def test_a_healthy_machine_passes_everything(healthy):
     [
         pytest.param(
             "hook",
-            {"start": Start(None, Path("/usr/lib/python3.11/sitecustomize.py"), (), "")},
+            {"start": FreshStart(None, Path("/usr/lib/python3.11/sitecustomize.py"), (), "")},
             "does not load autogpu; its sitecustomize is /usr/lib/python3.11/sitecustomize.py",
             "/env/bin/python -m autogpu install",
             id="hook-hidden",
         ),
         pytest.param(
             "hook",
-            {"start": Start(None, None, (), "it did not start within 60 s")},
-            "a fresh Python says: it did not start within 60 s",
+            {"start": FreshStart(None, None, (), "it did not start within 60 s")},
+            "a fresh Python reports: it did not start within 60 s",
             "autogpu install",
             id="python-broken",
         ),
@@ -76,21 +91,42 @@ def test_a_healthy_machine_passes_everything(healthy):
         ),
         pytest.param(
             "driver",
-            {"inventory": Inventory(failure="NVML says: Driver/library version mismatch")},
+            {"inventory": Inventory(failure="NVML reports: Driver/library version mismatch", failure_cause="driver")},
             "Driver/library version mismatch",
             "sudo reboot",
             id="driver-mismatch",
         ),
         pytest.param(
             "driver",
-            {"inventory": Inventory(failure="NVML says: no library", is_driverless=True)},
+            {"inventory": NO_DRIVER},
             "NVML (libnvidia-ml.so.1) is not there",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
             id="nvml-missing",
         ),
         pytest.param(
+            "pynvml",
+            {"inventory": Inventory(failure="pynvml (nvidia-ml-py) is not installed", failure_cause="pynvml")},
+            "is not installed: autogpu can't tell which GPU is idle",
+            "/env/bin/python -m pip install --upgrade nvidia-ml-py",
+            id="no-pynvml",
+        ),
+        pytest.param(
+            "pynvml",
+            {"inventory": inventory(gpu(0), pynvml_lacks=("nvmlDeviceGetMigMode",))},
+            "pynvml is too old: it has no nvmlDeviceGetMigMode",
+            "pip install --upgrade nvidia-ml-py",
+            id="old-pynvml",
+        ),
+        pytest.param(
+            "tensorflow",
+            {"frameworks": (FrameworkAnswer("tensorflow", None, "it ended by signal 11"),)},
+            "can't be used: it ended by signal 11",
+            "repair",
+            id="crashes",
+        ),
+        pytest.param(
             "driver",
-            {"inventory": inventory(gpu(0), unreadable=(Unreadable(1, "GPU is lost"),))},
+            {"inventory": inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))},
             "GPU 1: GPU is lost",
             "dmesg",
             id="lost-gpu",
@@ -100,7 +136,7 @@ def test_a_healthy_machine_passes_everything(healthy):
         ),
         pytest.param("cuda", {"cuda": Cuda(code=803)}, "of different versions", "reboot", id="cuda-mismatch"),
         pytest.param(
-            "cuda", {"cuda": Cuda(count=1)}, "CUDA sees 1 GPUs and NVML 2", "/dev/nvidia", id="cuda-sees-fewer"
+            "cuda", {"cuda": Cuda(count=1)}, "CUDA sees 1 GPU and NVML 2", "/dev/nvidia", id="cuda-sees-fewer"
         ),
         pytest.param(
             "visible",
@@ -117,42 +153,46 @@ def test_a_healthy_machine_passes_everything(healthy):
             id="growth-misspelt",
         ),
         pytest.param(
-            "tensorflow", {"tensorflow": None}, "no TensorFlow", "pip install 'tensorflow[and-cuda]'", id="none"
+            "tensorflow",
+            {"frameworks": (FrameworkAnswer("tensorflow", None),)},
+            "no TensorFlow",
+            "pip install 'tensorflow[and-cuda]'",
+            id="none",
         ),
         pytest.param(
             "tensorflow",
-            {"tensorflow": replace(HEALTHY_TENSORFLOW, has_cuda=False)},
+            tensorflow(has_cuda=False),
             "built without CUDA",
             "pip install 'tensorflow[and-cuda]'",
             id="cpu-wheel",
         ),
         pytest.param(
             "tensorflow",
-            {"tensorflow": TensorFlow(error="ImportError: numpy")},
+            {"frameworks": (FrameworkAnswer("tensorflow", {"error": "ImportError: numpy"}),)},
             "can't be used: ImportError: numpy",
             "repair",
             id="broken",
         ),
         pytest.param(
             "tensorflow",
-            {"tensorflow": replace(HEALTHY_TENSORFLOW, has_rocm=True)},
-            "built for AMD's GPUs",
+            tensorflow(has_rocm=True),
+            "built for AMD GPUs",
             "HIP_VISIBLE_DEVICES",
             id="rocm",
         ),
         pytest.param(
             "libraries",
-            {"tensorflow": replace(HEALTHY_TENSORFLOW, gpus=0)},
+            tensorflow(gpus=0),
             "TensorFlow 2.21.0 lists no GPU of 2",
             "'tensorflow[and-cuda]==2.21.0'",
             id="libraries",
         ),
         pytest.param(
-            "seams",
-            {"tensorflow": replace(HEALTHY_TENSORFLOW, is_known=False, missing={"Context.config": "claims nothing"})},
+            "hooks",
+            tensorflow(has_hooks=False, missing={"Context.config": "claims nothing"}),
             "lacks Context.config: claims nothing",
             "pip install --upgrade autogpu",
-            id="seams",
+            id="hooks",
         ),
         pytest.param(
             "leases",
@@ -164,7 +204,7 @@ def test_a_healthy_machine_passes_everything(healthy):
         pytest.param(
             "leases",
             {"folder": Folder(Path("/var/tmp/autogpu.v1"), "fallback", 0), "is_in_container": True},
-            "of this container alone",
+            "of this container only",
             "sudo $(command -v autogpu) host-setup; then docker run -v /run/autogpu:/run/autogpu",
             id="container",
         ),
@@ -206,27 +246,25 @@ def test_switched_off_is_found_with_who_did_it(healthy, tmp_path):
 def test_a_machine_without_a_driver_is_not_ill(healthy):
     facts = replace(
         healthy,
-        inventory=Inventory(failure="NVML says: no library", is_driverless=True),
+        inventory=NO_DRIVER,
         cuda=Cuda(error="no library"),
-        tensorflow=replace(HEALTHY_TENSORFLOW, gpus=0),
+        **tensorflow(gpus=0),
     )
     assert not [finding for finding in examine(facts) if finding.state is State.FAILED]
-    cpu_wheel = replace(facts, tensorflow=replace(HEALTHY_TENSORFLOW, has_cuda=False, gpus=0))
+    cpu_wheel = replace(facts, **tensorflow(has_cuda=False, gpus=0))
     assert not [finding for finding in examine(cpu_wheel) if finding.state is State.FAILED]
 
 
 def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
-    driverless = Inventory(failure="NVML says: no library", is_driverless=True)
     said = {
         is_in_container: next(finding.what for finding in examine(facts) if finding.name == "driver")
         for is_in_container in (True, False)
-        for facts in [replace(healthy, inventory=driverless, cuda=Cuda(), is_in_container=is_in_container)]
+        for facts in [replace(healthy, inventory=NO_DRIVER, cuda=Cuda(), is_in_container=is_in_container)]
     }
     assert said[True] == said[False] + "; if the host has one, start the container with --gpus all"
 
 
 def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
-    driverless = Inventory(failure="NVML says: no library", is_driverless=True)
-    facts = replace(healthy, inventory=driverless, cuda=Cuda(), environ={"CUDA_VISIBLE_DEVICES": "0"})
+    facts = replace(healthy, inventory=NO_DRIVER, cuda=Cuda(), environ={"CUDA_VISIBLE_DEVICES": "0"})
     (finding,) = [each for each in examine(facts) if each.name == "visible"]
     assert (finding.state, finding.what) == (State.NOT_APPLICABLE, "no GPU to hide")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import pool
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
+from autogpu.selection.visible_devices import named_uuids
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +21,7 @@ pytestmark = [
 # What the driver makes of the environment, in a process of its own.
 ASK = """
 import ctypes
-from autogpu.devices import driver
+from autogpu.devices import cuda as driver
 cuda = ctypes.CDLL("libcuda.so.1")
 assert driver.visible_uuids() is None, "CUDA answered before cuInit"
 cuda.cuInit(0)
@@ -79,4 +79,4 @@ def test_every_gpu_can_be_read(machine):
 def test_the_driver_parses_cuda_visible_devices_as_we_do(machine, value):
     uuid = machine.devices[0].uuid
     value = value and value.format(uuid=uuid, prefix=uuid[:12])
-    assert pool.members(value, machine, "PCI_BUS_ID") == seen_by_cuda(value)
+    assert named_uuids(value, machine, "PCI_BUS_ID") == seen_by_cuda(value)

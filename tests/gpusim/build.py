@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.environments import CACHE
+from tests.support.environments import CACHE
 
 SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libgpusim.so"

@@ -15,12 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, mutex
+from autogpu.lease import Folder, mutex, snapshot
 
 TIMEOUT_S = 30.0
 ALICE, BOB = 12345, 12346
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users, and mount")
+
+
+def holders(folder):
+    """Who holds a lease at this moment."""
+    return snapshot(folder).holders
+
+
+def waiters(folder):
+    """The queue at this moment, with those that are passed over."""
+    return snapshot(folder).waiters
 
 
 class Worker:
@@ -81,7 +91,7 @@ class Worker:
             self.process.wait(TIMEOUT_S)
 
     def stop(self, folder):
-        """Stop it, but not while it holds the mutex, which nobody could take then."""
+        """Stop it, but not while it holds the mutex, which no other process could take then."""
         with mutex.held(folder):
             os.kill(self.process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)

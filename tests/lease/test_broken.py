@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, Uncoordinated, claim, holders, mutex, process, waiters
-from tests.lease.conftest import needs_root, until
+from autogpu.lease import Folder, Uncoordinated, acquire_lease, mutex, process_identity
+from tests.lease.conftest import holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 
 
@@ -51,26 +51,26 @@ def test_a_mutex_that_is_none_is_refused_at_once(folder, path, make, what):
     begin = time.monotonic()
 
     with pytest.raises(Uncoordinated) as caught:
-        claim(folder, take, script="a")
+        acquire_lease(folder, take, script="a")
 
     assert what in caught.value.what
     assert time.monotonic() - begin < 1
 
 
 def test_a_mutex_that_is_never_released_ends_the_wait_and_names_who_has_it(folder, start):
-    claim(folder, lambda *_: None, script="a")
+    acquire_lease(folder, lambda *_: None, script="a")
     other = start()
     other.ask("hold_mutex")
     begin = time.monotonic()
 
     with pytest.raises(Uncoordinated) as caught:
-        claim(folder, take, script="a")
+        acquire_lease(folder, take, script="a")
 
     assert 1.9 < time.monotonic() - begin < 3
     assert caught.value.what == (f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})")
     assert holders(folder) == ()
     other.kill()
-    claim(folder, take, script="a").release()
+    acquire_lease(folder, take, script="a").release()
 
 
 # Waits for the mutex in the kernel's own line, so that it is never free in between, and keeps it for a moment.
@@ -85,7 +85,7 @@ time.sleep(0.3)
 
 
 def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
-    claim(folder, take, script="first.py").release()
+    acquire_lease(folder, take, script="first.py").release()
     command = [sys.executable, "-c", PASS_ON, str(path / "mutex")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     crowd = [subprocess.Popen(command, **pipes) for _ in range(8)]
@@ -97,7 +97,7 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
             process_.stdin.flush()
         until(lambda: is_open_in(crowd[0].pid, path / "mutex") and not is_free(path / "mutex"))
         begun = time.monotonic()
-        lease = claim(folder, take, script="patient.py", deadline_s=0.8)
+        lease = acquire_lease(folder, take, script="patient.py", deadline_s=0.8)
         assert time.monotonic() - begun > 1.0, "the deadline of one holder must have passed, or nothing was tested"
         assert lease is not None
         lease.release()
@@ -108,18 +108,18 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
 
 
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_nobody_in_line(folder, start):
-    claim(folder, lambda *_: None, script="a")
+    acquire_lease(folder, lambda *_: None, script="a")
     impatient, patient = start(), start()
     with mutex.held(folder):
         for waiting in (impatient, patient):
-            waiting.tell("claim", gpus={"GPU-0": 1}, deadline_s=20)
+            waiting.tell("acquire", gpus={"GPU-0": 1}, deadline_s=20)
             until(lambda: waits_for_a_lock(waiting.pid))  # noqa: B023
         impatient.kill(signal.SIGINT)
         assert impatient.hear() == {"error": "KeyboardInterrupt"}
         assert holders(folder) == ()
     # The lock comes to the impatient one first, which lives on and must not keep it.
     assert patient.hear()["claims"] == {"GPU-0": 1}
-    assert impatient.ask("claim", gpus={"GPU-1": 1})["claims"] == {"GPU-1": 1}
+    assert impatient.ask("acquire", gpus={"GPU-1": 1})["claims"] == {"GPU-1": 1}
 
 
 def waits_for_a_lock(pid):
@@ -137,10 +137,10 @@ def is_free(mutex):
 
 
 def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder, path, start):
-    claim(folder, lambda *_: None, script="a")
+    acquire_lease(folder, lambda *_: None, script="a")
     other = start()
     with mutex.held(folder):
-        other.tell("claim", gpus={"GPU-0": 1}, deadline_s=20)
+        other.tell("acquire", gpus={"GPU-0": 1}, deadline_s=20)
         until(lambda: is_open_in(other.pid, path / "mutex"))
         (path / "mutex").unlink()
         (path / "mutex").touch()
@@ -184,7 +184,7 @@ def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, 
 
     assert (seen.is_readable, seen.claims, seen.pid, seen.script) == (False, {}, None, "")
     assert seen.uid == os.geteuid()
-    claim(folder, take, script="a").release()
+    acquire_lease(folder, take, script="a").release()
 
 
 def test_a_lease_of_a_later_version_counts(folder, locked):
@@ -194,7 +194,7 @@ def test_a_lease_of_a_later_version_counts(folder, locked):
 
 
 def test_a_lease_can_not_pass_for_another_process(folder, locked):
-    lie = {**GOOD, "pid": 1, "start": process.start_time(1), "pidns": "pid:[1]", "uid": 0}
+    lie = {**GOOD, "pid": 1, "start": process_identity.start_time(1), "pidns": "pid:[1]", "uid": 0}
     locked("job.0.1.00000000", json.dumps(lie).encode())
 
     (seen,) = holders(folder)
@@ -218,7 +218,7 @@ def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
     (path / "jobs").mkdir()
 
     assert (holders(folder), waiters(folder)) == ((), ())
-    claim(folder, take, script="a").release()
+    acquire_lease(folder, take, script="a").release()
     assert len(list(path.iterdir())) == len(names) + 2
 
 
@@ -234,7 +234,7 @@ def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, pa
         place.symlink_to("elsewhere")
 
     assert holders(folder) == ()
-    claim(folder, take, script="a").release()
+    acquire_lease(folder, take, script="a").release()
     assert os.path.lexists(str(place))
 
 
@@ -243,7 +243,7 @@ def test_too_many_files_hide_nobody(folder, path):
         (path / f"x{number}").touch()
 
     with pytest.raises(Uncoordinated, match="more than 4096 files"):
-        claim(folder, take, script="a")
+        acquire_lease(folder, take, script="a")
 
 
 def test_many_long_texts_cost_a_claim_little_time(folder, locked):
@@ -251,7 +251,7 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
         locked(f"job.1.2.{number:08x}", b'{"a":"' + b"[]" * 32000)
     begin = time.monotonic()
 
-    claim(folder, take, script="a").release()
+    acquire_lease(folder, take, script="a").release()
 
     assert len(holders(folder)) == 300
     assert time.monotonic() - begin < 2
@@ -271,13 +271,13 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
         pytest.skip(f"no tmpfs can be mounted: {done.stderr.decode().strip()}")
     try:
         folder = Folder(small, "environment", 0)
-        held = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+        held = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
         with pytest.raises(OSError), (small / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(b"x" * 4096)
 
         with pytest.raises(Uncoordinated) as caught:
-            claim(folder, lambda *_: {"GPU-1": 1}, script="a")
+            acquire_lease(folder, lambda *_: {"GPU-1": 1}, script="a")
         with pytest.raises(Uncoordinated):
             held.update({"GPU-2": 1})
 
@@ -301,7 +301,7 @@ def test_a_read_only_file_system_is_named(folder, path, start):
         if done.returncode:
             pytest.skip(f"nothing can be mounted: {done.stderr.decode().strip()}")
     try:
-        told = start().ask("claim", gpus={"GPU-0": 1})
+        told = start().ask("acquire", gpus={"GPU-0": 1})
     finally:
         subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
 
@@ -316,11 +316,11 @@ def test_a_lease_from_another_pid_namespace_counts_and_its_pid_does_not(folder, 
         worker = start(prefix=("unshare", "--pid", "--fork", "--kill-child"))
     except AssertionError as error:
         pytest.skip(f"no pid namespace can be made: {error}")
-    worker.ask("claim", gpus={"GPU-0": 6})
+    worker.ask("acquire", gpus={"GPU-0": 6})
 
     (seen,) = holders(folder)
 
     assert seen.claims == {"GPU-0": 6}
     assert seen.pid == worker.pid == 1
-    assert seen.pid_namespace not in (None, process.pid_namespace())
+    assert seen.pid_namespace not in (None, process_identity.pid_namespace())
     assert seen.pid_here is None

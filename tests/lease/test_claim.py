@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Uncoordinated, claim, holders, listing, locks
+from autogpu.lease import Uncoordinated, acquire_lease, locks
+from autogpu.lease.snapshot import read_snapshot
 from tests.conftest import each_python
-from tests.lease.conftest import until
+from tests.lease.conftest import holders, until
 from tests.lease.worker import promised
 
 
@@ -29,7 +30,7 @@ def first_free(uuids):
 
 def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
     other = start()
-    lease = claim(folder, lambda *_: {"GPU-0": 5}, script="/home/me/train.py")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 5}, script="/home/me/train.py")
 
     (seen,) = other.ask("holders")["holders"]
 
@@ -51,7 +52,7 @@ def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
 
 
 def test_nothing_is_written_when_nothing_fits(folder, path):
-    assert claim(folder, lambda *_: None, script="a") is None
+    assert acquire_lease(folder, lambda *_: None, script="a") is None
     assert [found.name for found in path.iterdir()] == ["mutex"]
 
 
@@ -62,13 +63,13 @@ def test_what_choosing_raises_comes_through_and_the_mutex_is_free_again(folder):
             raise error
 
         with pytest.raises(type(error)) as caught:
-            claim(folder, choose, script="a")
+            acquire_lease(folder, choose, script="a")
         assert caught.value is error
-    assert claim(folder, lambda *_: None, script="a", deadline_s=0.1) is None
+    assert acquire_lease(folder, lambda *_: None, script="a", deadline_s=0.1) is None
 
 
 def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
-    lease = claim(folder, lambda *_: {"GPU-0": 5}, script="a")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 5}, script="a")
     mode = Path(lease.path).stat().st_mode
     lease.release()
 
@@ -79,29 +80,29 @@ def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
 
 def test_a_killed_holder_gives_its_gpu_back(folder, start):
     killed, other = start(), start()
-    assert killed.ask("claim", free=["GPU-0"])["claims"] == {"GPU-0": 1}
-    assert other.ask("claim", free=["GPU-0"])["claims"] is None
+    assert killed.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    assert other.ask("acquire", free=["GPU-0"])["claims"] is None
 
     killed.kill()
 
     assert holders(folder) == ()
-    assert other.ask("claim", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    assert other.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
 
 
 def test_a_dead_lease_is_removed_by_the_next_claim_only(folder, start, path):
     killed = start()
-    killed.ask("claim", gpus={"GPU-0": 1})
+    killed.ask("acquire", gpus={"GPU-0": 1})
     killed.kill()
 
     assert holders(folder) == ()
     assert len(list(path.glob("job.*"))) == 1
-    claim(folder, lambda *_: None, script="a")
+    acquire_lease(folder, lambda *_: None, script="a")
     assert list(path.glob("job.*")) == []
 
 
 def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
     name = f"job.{os.geteuid()}.{os.getpid()}.00000000"
-    live = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    live = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     (path / name).write_bytes(Path(live.path).read_bytes())
 
     assert [holder.name for holder in holders(folder)] == [live.name]
@@ -110,10 +111,10 @@ def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
 
 @pytest.mark.parametrize("version", each_python())
 def test_every_python_claims_and_is_understood(folder, start, version):
-    from tests import environments
+    from tests.support import environments
 
     worker = start(python=environments.interpreter(version))
-    assert worker.ask("claim", gpus={"GPU-0": 3})["claims"] == {"GPU-0": 3}
+    assert worker.ask("acquire", gpus={"GPU-0": 3})["claims"] == {"GPU-0": 3}
 
     (seen,) = holders(folder)
 
@@ -149,19 +150,19 @@ def test_half_of_a_crowd_killed_gives_back_its_half(folder, start):
     totals = {f"GPU-{number}": 24 for number in range(4)}
     crowd, other = start(), start()
     children = crowd.ask("crowd", count=12, totals=totals, size=8)["children"]
-    assert other.ask("claim", totals=totals, size=8)["claims"] is None
+    assert other.ask("acquire", totals=totals, size=8)["claims"] is None
 
     crowd.ask("reap", children=children[:6])
 
     assert sum(promised(holders(folder)).values()) == 6 * 8
-    assert other.ask("claim", totals=totals, size=8)["claims"]
+    assert other.ask("acquire", totals=totals, size=8)["claims"]
 
 
 def test_a_claim_is_a_matter_of_milliseconds(folder):
     times = []
     for _ in range(50):
         begin = time.perf_counter()
-        lease = claim(folder, first_free(["GPU-0"]), script="a")
+        lease = acquire_lease(folder, first_free(["GPU-0"]), script="a")
         times.append((time.perf_counter() - begin) * 1000)
         lease.release()
 
@@ -171,7 +172,7 @@ def test_a_claim_is_a_matter_of_milliseconds(folder):
 
 def test_update_replaces_what_the_lease_says(folder, start):
     worker = start()
-    worker.ask("claim", gpus={"GPU-0": 1})
+    worker.ask("acquire", gpus={"GPU-0": 1})
     before = holders(folder)[0]
 
     worker.ask("update", each=[{"GPU-1": 7, "GPU-2": 0}])
@@ -184,7 +185,7 @@ def test_update_replaces_what_the_lease_says(folder, start):
 
 
 def test_an_update_puts_back_a_lease_that_somebody_removed(folder):
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     Path(lease.path).unlink()
     assert not lease.is_alive
 
@@ -196,7 +197,7 @@ def test_an_update_puts_back_a_lease_that_somebody_removed(folder):
 
 
 def test_an_update_does_not_bring_back_what_was_released(folder):
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     lease.release()
 
     lease.update({"GPU-0": 2})
@@ -205,7 +206,7 @@ def test_an_update_does_not_bring_back_what_was_released(folder):
 
 
 def test_a_refused_update_leaves_the_lease_as_it_was(folder):
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
 
     with pytest.raises(ValueError):
         lease.update({"GPU-0": -1})
@@ -214,13 +215,13 @@ def test_a_refused_update_leaves_the_lease_as_it_was(folder):
     lease.release()
 
 
-@pytest.mark.parametrize("tidy", [False, True], ids=["status", "with-mutex"])
-def test_a_reader_never_sees_an_update_half_done(start, tidy):
+@pytest.mark.parametrize("remove_stale", [False, True], ids=["status", "with-mutex"])
+def test_a_reader_never_sees_an_update_half_done(start, remove_stale):
     writer, reader = start(), start()
-    writer.ask("claim", gpus={"GPU-0": 1})
+    writer.ask("acquire", gpus={"GPU-0": 1})
     writer.tell("update", each=[{f"GPU-{n}": n for n in range(200)}, {"GPU-0": 1}], times=1500)
 
-    told = reader.ask("read_twice", seconds=1.0, tidy=tidy)
+    told = reader.ask("read_twice", seconds=1.0, remove_stale=remove_stale)
 
     large = [[True, sorted([f"GPU-{n}", n] for n in range(200))]]
     allowed = [large, [[True, [["GPU-0", 1]]]]]
@@ -233,7 +234,7 @@ def test_a_reader_never_sees_an_update_half_done(start, tidy):
 
 def test_a_forks_child_keeps_the_claim_and_can_not_end_it(folder, start):
     worker = start()
-    worker.ask("claim", gpus={"GPU-0": 1})
+    worker.ask("acquire", gpus={"GPU-0": 1})
     forked = worker.ask("fork")
     assert forked["mine"] == [False]
     assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]
@@ -248,7 +249,7 @@ def test_a_forks_child_keeps_the_claim_and_can_not_end_it(folder, start):
 
 def test_a_forks_end_does_not_end_the_parents_claim(folder, start):
     worker = start()
-    worker.ask("claim", gpus={"GPU-0": 1})
+    worker.ask("acquire", gpus={"GPU-0": 1})
     child = worker.ask("fork")["child"]
 
     os.kill(child, signal.SIGKILL)
@@ -259,7 +260,7 @@ def test_a_forks_end_does_not_end_the_parents_claim(folder, start):
 
 def test_a_program_started_by_exec_has_lost_the_claim_and_is_no_member_of_itself(folder, start):
     worker = start()
-    worker.ask("claim", gpus={"GPU-0": 1})
+    worker.ask("acquire", gpus={"GPU-0": 1})
     worker.tell("exec")
 
     told = worker.hear()
@@ -271,7 +272,7 @@ def test_a_program_started_by_exec_has_lost_the_claim_and_is_no_member_of_itself
 
 def test_a_daemon_that_closed_everything_has_lost_the_claim_and_closes_no_strangers(folder, start):
     worker = start()
-    worker.ask("claim", gpus={"GPU-0": 1})
+    worker.ask("acquire", gpus={"GPU-0": 1})
 
     assert worker.ask("close_everything") == {"is_alive": False, "still_open": 8}
     assert holders(folder) == ()
@@ -279,10 +280,10 @@ def test_a_daemon_that_closed_everything_has_lost_the_claim_and_closes_no_strang
 
 def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(path):
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom autogpu.lease import Folder, claim\n"
+        "import os, sys\nfrom pathlib import Path\nfrom autogpu.lease import Folder, acquire_lease\n"
         "folder = Folder(Path(sys.argv[1]), 'environment', 0)\n"
         "for number in range(3): os.close(number)\n"
-        "lease = claim(folder, lambda *_: {'GPU-0': 1}, script='a')\n"
+        "lease = acquire_lease(folder, lambda *_: {'GPU-0': 1}, script='a')\n"
         "opened = []\n"
         "for number in range(3):\n"
         "    try: opened.append(os.fstat(number))\n"
@@ -296,7 +297,7 @@ def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(path):
 
 
 def test_updates_leave_no_descriptors_behind(folder):
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     before = len(list(Path("/proc/self/fd").iterdir()))
 
     for number in range(10):
@@ -307,9 +308,9 @@ def test_updates_leave_no_descriptors_behind(folder):
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
 
 
-@pytest.mark.parametrize("tidy", [False, True], ids=["status", "with-mutex"])
-def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(folder, monkeypatch, tidy):
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+@pytest.mark.parametrize("remove_stale", [False, True], ids=["status", "with-mutex"])
+def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(folder, monkeypatch, remove_stale):
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     really_is_held = locks.is_held
     updates = [{"GPU-1": 1}, {"GPU-2": 1}]
 
@@ -321,7 +322,7 @@ def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(fo
 
     monkeypatch.setattr(locks, "is_held", is_held)
     with folder.opened() as descriptor:
-        found = listing.living(folder, descriptor, tidy=tidy)
+        found = read_snapshot(folder, descriptor, remove_stale=remove_stale)
 
     assert [holder.claims for holder in found.holders] == [{"GPU-2": 1}]
     assert lease.is_alive
@@ -333,7 +334,7 @@ def test_a_child_forked_while_another_thread_chooses_does_not_keep_the_mutex(sta
     worker, other = start(), start()
     worker.ask("fork_while_choosing", finish=True, by=by)
 
-    assert other.ask("claim", gpus={"GPU-1": 1}, deadline_s=0.2)["claims"] == {"GPU-1": 1}
+    assert other.ask("acquire", gpus={"GPU-1": 1}, deadline_s=0.2)["claims"] == {"GPU-1": 1}
 
 
 def test_nor_when_its_parent_is_killed_with_the_mutex_in_hand(start):
@@ -341,19 +342,19 @@ def test_nor_when_its_parent_is_killed_with_the_mutex_in_hand(start):
     worker.ask("fork_while_choosing", finish=False, by="python")
     worker.kill()
 
-    assert other.ask("claim", gpus={"GPU-1": 1}, deadline_s=0.2)["claims"] == {"GPU-1": 1}
+    assert other.ask("acquire", gpus={"GPU-1": 1}, deadline_s=0.2)["claims"] == {"GPU-1": 1}
 
 
 def test_claiming_does_not_disturb_the_random_numbers_of_a_script(folder, start):
     import random
 
-    start().ask("claim", gpus={"GPU-0": 1})
+    start().ask("acquire", gpus={"GPU-0": 1})
     holding = start()
     holding.ask("hold_mutex")
     random.seed(1)
     before = random.getstate()
 
     with pytest.raises(Uncoordinated):
-        claim(folder, lambda *_: None, script="a", deadline_s=0.05)
+        acquire_lease(folder, lambda *_: None, script="a", deadline_s=0.05)
 
     assert random.getstate() == before

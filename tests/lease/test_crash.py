@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from autogpu.lease import claim, holders
+from autogpu.lease import acquire_lease
+from tests.lease.conftest import holders
 
 # A wait goes through hundreds of lines, most of them twice.
 STEP = {"wait": 4}
@@ -41,6 +42,6 @@ def test_death_at_any_moment_leaves_nothing_that_counts(folder, start, path):
         time.sleep(chance.uniform(0, 0.03))
         worker.kill()
         assert holders(folder) == ()
-        assert claim(folder, lambda *_: None, script="a", deadline_s=0.5) is None
+        assert acquire_lease(folder, lambda *_: None, script="a", deadline_s=0.5) is None
         assert [found.name for found in path.iterdir()] == ["mutex"]
     assert rounds > 10

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import LeaseUnavailable, Uncoordinated, claim, find_folder, holders
-from tests.lease.conftest import ALICE, BOB, needs_root
+from autogpu.lease import LeaseUnavailable, Uncoordinated, acquire_lease, find_folder
+from tests.lease.conftest import ALICE, BOB, holders, needs_root
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_the_one_that_the_environment_names_is_made_too(path):
 
 def test_many_who_make_it_at_once_get_one_folder(places):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom autogpu.lease import claim, find_folder\n"
+        "import sys\nfrom pathlib import Path\nfrom autogpu.lease import acquire_lease, find_folder\n"
         "host, fallback = map(Path, sys.argv[1:])\n"
         "sys.stdin.read()\n"
         "folder = find_folder({}, host=host, fallback=fallback)\n"
-        "assert claim(folder, lambda *_: {'GPU-0': 1}, script='a')\n"
+        "assert acquire_lease(folder, lambda *_: {'GPU-0': 1}, script='a')\n"
         "print(folder.path.stat().st_ino)\n"
     )
     command = [sys.executable, "-c", code, str(places["host"]), str(places["fallback"])]
@@ -124,7 +124,7 @@ def test_a_folder_that_is_trusted_no_longer_is_not_used(folder, path):
     path.chmod(0o777)
 
     with pytest.raises(Uncoordinated, match="not sticky"):
-        claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
 
 
 def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
@@ -132,17 +132,17 @@ def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
     path.symlink_to("moved")
 
     with pytest.raises(Uncoordinated):
-        claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     assert list((path.parent / "moved").iterdir()) == []
 
 
 def test_a_folder_that_vanished_is_said_so(folder, path):
     path.rmdir()
 
-    for attempt in (lambda: claim(folder, lambda *_: {"GPU-0": 1}, script="a"), lambda: holders(folder)):
+    for attempt in (lambda: acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a"), lambda: holders(folder)):
         with pytest.raises(Uncoordinated, match="No such file") as caught:
             attempt()
-        assert "made anew" in caught.value.remedy
+        assert "made again" in caught.value.remedy
 
 
 def test_a_folder_that_vanishes_while_choosing_is_said_so(folder, path):
@@ -152,7 +152,7 @@ def test_a_folder_that_vanishes_while_choosing_is_said_so(folder, path):
         return {"GPU-0": 1}
 
     with pytest.raises(Uncoordinated, match="No such file"):
-        claim(folder, choose, script="a")
+        acquire_lease(folder, choose, script="a")
 
 
 def test_where_there_is_no_flock_everything_imports_and_claiming_says_so():

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from autogpu.lease import MARKER, parent_lease
+from autogpu.lease import parent_lease
+from autogpu.variables import LEASE
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPUS = {VISIBLE: "GPU-0,MIG-GPU-1/0/0"}
@@ -15,7 +16,7 @@ GPUS = {VISIBLE: "GPU-0,MIG-GPU-1/0/0"}
 @pytest.fixture
 def parent(start):
     worker = start()
-    worker.ask("claim", gpus={"GPU-0": 5}, group="job")
+    worker.ask("acquire", gpus={"GPU-0": 5}, group="job")
     return worker
 
 
@@ -23,7 +24,7 @@ def parent(start):
 def test_a_child_finds_its_parents_lease(parent, folder, environ):
     marker = parent.ask("marker", environ=environ)["marker"]
 
-    found = parent_lease({**environ, MARKER: marker}, folder)
+    found = parent_lease({**environ, LEASE: marker}, folder)
 
     assert (found.pid, found.claims, found.group) == (parent.pid, {"GPU-0": 5}, "job")
 
@@ -32,21 +33,21 @@ def test_a_child_finds_its_parents_lease(parent, folder, environ):
 def test_whoever_changed_the_visible_devices_is_no_member(parent, folder, environ):
     marker = parent.ask("marker", environ=GPUS)["marker"]
 
-    assert parent_lease({**environ, MARKER: marker}, folder) is None
+    assert parent_lease({**environ, LEASE: marker}, folder) is None
 
 
 def test_unset_is_not_empty(parent, folder):
     marker = parent.ask("marker", environ={})["marker"]
 
-    assert parent_lease({VISIBLE: "", MARKER: marker}, folder) is None
+    assert parent_lease({VISIBLE: "", LEASE: marker}, folder) is None
 
 
 def test_a_lease_is_none_to_its_own_process(parent, folder):
-    from autogpu.lease import claim
+    from autogpu.lease import acquire_lease
 
-    lease = claim(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
 
-    assert parent_lease({MARKER: lease.marker({})}, folder) is None
+    assert parent_lease({LEASE: lease.marker({})}, folder) is None
     lease.release()
 
 
@@ -54,7 +55,7 @@ def test_membership_ends_with_the_parent(parent, folder):
     marker = parent.ask("marker", environ={})["marker"]
     parent.kill()
 
-    assert parent_lease({MARKER: marker}, folder) is None
+    assert parent_lease({LEASE: marker}, folder) is None
 
 
 def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
@@ -62,7 +63,7 @@ def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
     parent.ask("fork")
     parent.kill()
 
-    assert parent_lease({MARKER: marker}, folder).claims == {"GPU-0": 5}
+    assert parent_lease({LEASE: marker}, folder).claims == {"GPU-0": 5}
 
 
 @pytest.mark.parametrize(
@@ -81,4 +82,4 @@ def test_a_marker_that_does_not_fit_means_nothing(parent, folder, marker):
     _, name, pid, start, _ = parent.ask("marker", environ={})["marker"].split(":")
     assert pid != str(os.getpid())
 
-    assert parent_lease({MARKER: marker.format(name=name, pid=pid, start=start)}, folder) is None
+    assert parent_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, folder) is None

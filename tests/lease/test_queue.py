@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from autogpu.lease import Uncoordinated, WaitTimeout, Want, claim, holders, inotify, wait_for, waiters
-from tests.lease.conftest import ALICE, BOB, needs_root, until
+from autogpu.errors import WaitTimeout
+from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, wait_for_lease
+from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
 
 GPU = ["GPU-0"]
 
@@ -19,7 +20,7 @@ def never(holders, waiters):
 
 
 def test_who_need_not_wait_does_not(folder):
-    lease = wait_for(folder, lambda *_: {"GPU-0": 1}, want=Want(), script="a", timeout_s=0)
+    lease = wait_for_lease(folder, lambda *_: {"GPU-0": 1}, demand=Demand(), script="a", timeout_s=0)
 
     assert lease.claims == {"GPU-0": 1}
     assert waiters(folder) == ()
@@ -28,7 +29,7 @@ def test_who_need_not_wait_does_not(folder):
 
 def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, start):
     serving = start()
-    serving.ask("claim", free=GPU)
+    serving.ask("acquire", free=GPU)
     line = [start() for _ in range(6)]
     for position, worker in enumerate(line, start=1):
         assert worker.wait_in_line(free=GPU)["position"] == position
@@ -51,7 +52,7 @@ def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, st
 
 def test_a_holders_death_wakes_those_who_sleep(start):
     holder, waiting = start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     waiting.wait_in_line(free=GPU)
     # Until a look that only the heartbeat can have caused; the next would come two seconds later.
     gap_s = 0.0
@@ -72,7 +73,7 @@ def test_a_holders_death_wakes_those_who_sleep(start):
 def test_without_inotify_one_looks_every_second(folder, start, monkeypatch):
     monkeypatch.setattr(inotify, "_start", lambda folder: None)
     holder = start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     begin = time.monotonic()
 
     def on_wait(state):
@@ -81,7 +82,7 @@ def test_without_inotify_one_looks_every_second(folder, start, monkeypatch):
     def choose(holders, waiters):
         return None if holders else {"GPU-0": 1}
 
-    lease = wait_for(folder, choose, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+    lease = wait_for_lease(folder, choose, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
 
     assert 0.5 < time.monotonic() - begin < 1.9
     lease.release()
@@ -89,17 +90,17 @@ def test_without_inotify_one_looks_every_second(folder, start, monkeypatch):
 
 def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):
     holder, first = start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     first.wait_in_line(free=GPU, count=2, bytes=7)
     states = []
 
     with pytest.raises(WaitTimeout) as caught:
-        wait_for(folder, never, want=Want(), script="a", timeout_s=0.05, on_wait=states.append)
+        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=0.05, on_wait=states.append)
 
     assert states[0].position == 2
     assert [one.pid for one in states[0].holders] == [holder.pid]
     assert [one.pid_here for one in states[0].ahead] == [first.pid]
-    assert states[0].ahead[0].want == Want(2, 7, ("GPU-0",))
+    assert states[0].ahead[0].demand == Demand(2, 7, ("GPU-0",))
     assert caught.value.state.waited_s >= 0.05
     assert caught.value.state.timeout_s == 0.05
     # Whoever gave up no longer stands in line.
@@ -108,25 +109,25 @@ def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):
 
 def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
     holder, waiting, jumper = start(), start(), start()
-    holder.ask("claim", gpus={"GPU-0": 1, "GPU-1": 1})
+    holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
     waiting.wait_in_line(free=GPU)
 
     seen = []
-    claim(folder, lambda holders, waiters: seen.extend(waiters), script="a")
+    acquire_lease(folder, lambda holders, waiters: seen.extend(waiters), script="a")
     assert [waiter.pid for waiter in seen] == [waiting.pid]
 
     holder.ask("update", each=[{"GPU-0": 1}])
-    assert jumper.ask("claim", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
+    assert jumper.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
     waiting.stop(folder)
     holder.kill()
-    assert jumper.ask("claim", free=GPU)["claims"] is None
+    assert jumper.ask("acquire", free=GPU)["claims"] is None
     waiting.kill(signal.SIGCONT)
     assert waiting.result() == {"claims": {"GPU-0": 1}}
 
 
 def test_one_who_waits_for_other_gpus_is_in_nobodys_way(start):
     holder, first, second = start(), start(), start()
-    holder.ask("claim", gpus={"GPU-0": 1, "GPU-1": 1})
+    holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
     first.wait_in_line(free=["GPU-0"])
     second.wait_in_line(free=["GPU-1"])
 
@@ -137,7 +138,7 @@ def test_one_who_waits_for_other_gpus_is_in_nobodys_way(start):
 
 def test_the_dead_block_nobody(folder, start):
     holder, killed, next_one = start(), start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     killed.wait_in_line(free=GPU)
     next_one.wait_in_line(free=GPU)
 
@@ -152,7 +153,7 @@ def test_the_dead_block_nobody(folder, start):
 
 def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(folder, start):
     holder, forking = start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     forking.ask("wait_in_thread")
     forking.ask("fork")
     assert len(waiters(folder)) == 1
@@ -164,7 +165,7 @@ def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(fo
 
 def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(folder, start):
     holder, stopped, next_one, jumper = start(), start(), start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     stopped.wait_in_line(free=GPU)
     next_one.wait_in_line(free=GPU)
     stopped.stop(folder)
@@ -177,19 +178,19 @@ def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(fol
     print(f"\npassed over after {waited_s:.2f} s")
     assert 2.5 < waited_s < 6.5
     (still,) = waiters(folder)
-    assert (still.pid, still.is_passed_over) == (stopped.pid, True)
+    assert (still.pid, still.is_unresponsive) == (stopped.pid, True)
     next_one.kill()
-    assert jumper.ask("claim", free=GPU)["claims"] == {"GPU-0": 1}
+    assert jumper.ask("acquire", free=GPU)["claims"] == {"GPU-0": 1}
     stopped.kill(signal.SIGCONT)
     assert stopped.hear()["event"] == "waiting"
-    until(lambda: not waiters(folder)[0].is_passed_over)
+    until(lambda: not waiters(folder)[0].is_unresponsive)
     jumper.kill()
     assert stopped.result() == {"claims": {"GPU-0": 1}}
 
 
 def test_ctrl_c_ends_the_wait_at_once(folder, start):
     holder, waiting = start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     waiting.wait_in_line(free=GPU)
     begin = time.monotonic()
 
@@ -202,7 +203,7 @@ def test_ctrl_c_ends_the_wait_at_once(folder, start):
 
 def test_a_timeout_ends_the_wait(folder, start):
     holder, waiting = start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     begin = time.monotonic()
     waiting.wait_in_line(free=GPU, timeout_s=0.5)
 
@@ -225,10 +226,10 @@ def test_a_look_of_its_own_precedes_choosing(folder):
     def on_wait(state):
         (folder.path / "mutex2").touch()
 
-    lease = wait_for(
+    lease = wait_for_lease(
         folder,
         choose,
-        want=Want(),
+        demand=Demand(),
         script="a",
         timeout_s=30,
         on_wait=on_wait,
@@ -241,7 +242,7 @@ def test_a_look_of_its_own_precedes_choosing(folder):
 
 def test_the_driver_is_read_by_the_head_and_rarely_by_the_others(folder, start, path):
     holder, first = start(), start()
-    holder.ask("claim", free=GPU)
+    holder.ask("acquire", free=GPU)
     first.wait_in_line(free=GPU)
     order = []
 
@@ -257,10 +258,10 @@ def test_the_driver_is_read_by_the_head_and_rarely_by_the_others(folder, start, 
         (path / f"x{len(order)}").touch()
         (path / f"x{len(order)}").unlink()
 
-    wait_for(
+    wait_for_lease(
         folder,
         choose,
-        want=Want(),
+        demand=Demand(),
         script="a",
         timeout_s=30,
         on_wait=on_wait,
@@ -273,10 +274,10 @@ def test_the_driver_is_read_by_the_head_and_rarely_by_the_others(folder, start, 
     assert after[after.index("head") :] == ["head", "read", "head"]
 
 
-@pytest.mark.parametrize("want", [Want(count=0), Want(bytes_per_gpu=-1), Want(uuids=("a b",))], ids=str)
-def test_an_impossible_wish_is_refused_to_its_face(folder, path, want):
+@pytest.mark.parametrize("demand", [Demand(count=0), Demand(bytes_per_gpu=-1), Demand(uuids=("a b",))], ids=str)
+def test_an_impossible_wish_is_refused_to_its_face(folder, path, demand):
     with pytest.raises(ValueError):
-        wait_for(folder, never, want=want, script="a", timeout_s=30)
+        wait_for_lease(folder, never, demand=demand, script="a", timeout_s=30)
     assert [found.name for found in path.iterdir()] == ["mutex"]
 
 
@@ -285,7 +286,7 @@ def test_what_the_caller_raises_while_waiting_comes_through_and_leaves_the_line(
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        wait_for(folder, never, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
     assert waiters(folder) == ()
 
 
@@ -295,7 +296,7 @@ def test_a_folder_that_vanishes_ends_the_wait(folder, path):
 
     begin = time.monotonic()
     with pytest.raises(Uncoordinated):
-        wait_for(folder, never, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
     assert time.monotonic() - begin < 1.5
 
 
@@ -311,7 +312,7 @@ def test_a_ticket_that_somebody_removed_is_taken_again(folder, path):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        wait_for(folder, never, want=Want(), script="a", timeout_s=30, on_wait=on_wait)
+        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
     assert counts == [1, 1, 1]
 
 
@@ -335,7 +336,7 @@ def test_a_last_place_that_is_taken_is_shared(folder, path, start):
 @needs_root
 def test_users_wait_for_each_other(folder, start):
     alice, bob = start("--uid", str(ALICE), "--umask", "077"), start("--uid", str(BOB), "--umask", "077")
-    alice.ask("claim", free=GPU)
+    alice.ask("acquire", free=GPU)
     assert bob.wait_in_line(free=GPU) == {"event": "waiting", "position": 1, "holders": 1}
     assert [waiter.uid for waiter in waiters(folder)] == [BOB]
     begin = time.monotonic()

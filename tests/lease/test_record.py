@@ -43,7 +43,7 @@ def without(name):
 
 
 def test_what_is_written_is_read_back():
-    written = record.text({**record.identity("/home/a/train.py"), "t": 5.0, "group": "g", "gpus": {"GPU-a": 0}})
+    written = record.encode({**record.identity("/home/a/train.py"), "t": 5.0, "group": "g", "gpus": {"GPU-a": 0}})
 
     fields = record.lease_fields(written)
 
@@ -90,7 +90,7 @@ def test_what_is_written_is_read_back():
     ],
 )
 def test_what_no_version_writes_is_unreadable(raw):
-    with pytest.raises(record.Unreadable):
+    with pytest.raises(record.MalformedRecord):
         record.lease_fields(raw)
 
 
@@ -110,7 +110,7 @@ def test_what_no_version_writes_is_unreadable(raw):
 )
 def test_a_ticket_with_an_impossible_wish_is_unreadable(changes):
     assert record.ticket_fields(json.dumps(TICKET).encode())["uuids"] == ("G",)
-    with pytest.raises(record.Unreadable):
+    with pytest.raises(record.MalformedRecord):
         record.ticket_fields(json.dumps({**TICKET, **changes}).encode())
 
 
@@ -129,13 +129,14 @@ def test_a_name_can_not_speak_to_the_terminal():
 
     fields = record.lease_fields(text(script=hostile, group="g\x1b[2J", pidns="p\r"))
 
-    assert fields["script"] == "]0;ownedabtxt.py" + "x" * 64
+    assert fields["script"].startswith("\\x1b]0;owned\\x07a\\nb\\u202etxt")
+    assert fields["script"].isprintable()
     assert len(fields["script"]) == record.MAX_SCRIPT
-    assert (fields["group"], fields["pidns"]) == ("g[2J", "p")
+    assert (fields["group"], fields["pidns"]) == ("g\\x1b[2J", "p\\r")
 
 
 def test_arguments_and_folders_of_the_script_are_not_stored():
-    assert b"secret" not in record.text(record.identity("/home/secret/train.py"))
+    assert b"secret" not in record.encode(record.identity("/home/secret/train.py"))
 
 
 def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
@@ -144,7 +145,7 @@ def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
         "from autogpu.lease import record\n"
         "def read():\n"
         "    try: record.lease_fields(b'[' * 60000)\n"
-        "    except record.Unreadable: print('unreadable')\n"
+        "    except record.MalformedRecord: print('unreadable')\n"
         "sys.setrecursionlimit(10**6)\n"
         "threading.stack_size(256 * 1024)\n"
         "thread = threading.Thread(target=read)\n"

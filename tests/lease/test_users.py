@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import holders
-from tests.lease.conftest import ALICE, BOB, needs_root
+from tests.lease.conftest import ALICE, BOB, holders, needs_root
 
 pytestmark = needs_root
 
@@ -33,22 +32,22 @@ def test_users_see_each_others_claims_and_get_different_gpus(folder, start, prot
     root = start()
     uuids = ["GPU-0", "GPU-1", "GPU-2"]
 
-    claimed = [worker.ask("claim", free=uuids)["claims"] for worker in (alice, bob, root)]
+    claimed = [worker.ask("acquire", free=uuids)["claims"] for worker in (alice, bob, root)]
 
     assert claimed == [{"GPU-0": 1}, {"GPU-1": 1}, {"GPU-2": 1}]
     assert [holder.uid for holder in holders(folder)] == [ALICE, BOB, 0]
     assert [holder["claims"] for holder in bob.ask("holders")["holders"]] == claimed
-    assert alice.ask("claim", free=uuids)["claims"] is None
+    assert alice.ask("acquire", free=uuids)["claims"] is None
 
 
 def test_the_dead_of_other_users_stay_and_do_not_count(folder, start, path, protected_regular):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
-    alice.ask("claim", gpus={"GPU-0": 1})
+    alice.ask("acquire", gpus={"GPU-0": 1})
     alice.kill()
 
-    assert bob.ask("claim", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    assert bob.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
     assert len(list(path.glob(f"job.{ALICE}.*"))) == 1
-    start("--uid", str(ALICE)).ask("claim", free=["GPU-1"])
+    start("--uid", str(ALICE)).ask("acquire", free=["GPU-1"])
     assert len(list(path.glob(f"job.{ALICE}.*"))) == 1
 
 
@@ -58,12 +57,12 @@ def test_a_folder_made_by_a_user_serves_the_others(start, path):
     for uid in (ALICE, BOB):
         (path / "mine").chmod(0o1777)
         worker = start("--uid", str(uid), path=path / "mine")
-        assert worker.ask("claim", free=["GPU-0", "GPU-1"])["claims"] is not None
+        assert worker.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] is not None
 
 
 def test_a_lease_names_its_owner_by_the_file_not_by_its_text(folder, start):
     alice = start("--uid", str(ALICE))
-    alice.ask("claim", gpus={"GPU-0": 1})
+    alice.ask("acquire", gpus={"GPU-0": 1})
 
     (seen,) = holders(folder)
 
@@ -76,7 +75,7 @@ def test_a_mutex_that_is_closed_to_others_is_named(start, path):
     (path / "mutex").touch()
     (path / "mutex").chmod(0o600)
 
-    told = start("--uid", str(ALICE)).ask("claim", gpus={"GPU-0": 1})
+    told = start("--uid", str(ALICE)).ask("acquire", gpus={"GPU-0": 1})
 
     assert told["error"] == "Uncoordinated"
     assert "Permission denied" in told["what"]
@@ -87,7 +86,7 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
     path.chmod(0o755)
     alice = start("--uid", str(ALICE))
 
-    told = alice.ask("claim", gpus={"GPU-0": 1})
+    told = alice.ask("acquire", gpus={"GPU-0": 1})
 
     assert told["error"] == "Uncoordinated"
     assert "does not take a lease: Permission denied" in told["what"]
@@ -97,10 +96,10 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
 
 def test_the_holder_of_the_mutex_is_named_to_other_users(start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
-    bob.ask("claim", gpus={})
+    bob.ask("acquire", gpus={})
     alice.ask("hold_mutex")
 
-    told = bob.ask("claim", gpus={"GPU-0": 1}, deadline_s=0.1)
+    told = bob.ask("acquire", gpus={"GPU-0": 1}, deadline_s=0.1)
 
     # The uid is the one that /proc shows for a process that changed its user.
     assert f"by pid {alice.pid} (uid " in told["what"]

@@ -22,7 +22,9 @@ if __name__ == "__main__":
 
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
-from autogpu.lease import folder, listing
+from autogpu.lease import folder
+from autogpu.lease.snapshot import read_snapshot
+from autogpu.variables import LEASE
 
 OURS = str(Path(leases.__file__).resolve().parent)
 
@@ -46,7 +48,7 @@ def free(uuids, size):
     def choose(holders, waiters):
         taken = promised(holders)
         for uuid in uuids:
-            if uuid not in taken and not any(waiter.want.could_use(uuid) for waiter in waiters):
+            if uuid not in taken and not any(waiter.demand.could_use(uuid) for waiter in waiters):
                 return {uuid: size}
         return None
 
@@ -92,9 +94,9 @@ class Worker:
         self.lease = None
         self.keep = []
 
-    def claim(self, command):
+    def acquire(self, command):
         begin = time.perf_counter()
-        self.lease = leases.claim(
+        self.lease = leases.acquire_lease(
             self.folder,
             chooser(command),
             script=command.get("script", "/home/someone/train.py"),
@@ -108,10 +110,10 @@ class Worker:
         def on_wait(state):
             answer({"event": "waiting", "position": state.position, "holders": len(state.holders)})
 
-        self.lease = leases.wait_for(
+        self.lease = leases.wait_for_lease(
             self.folder,
             chooser(command),
-            want=leases.Want(command.get("count", 1), command.get("bytes"), tuple(command.get("free", ()))),
+            demand=leases.Demand(command.get("count", 1), command.get("bytes"), tuple(command.get("free", ()))),
             script="wait.py",
             timeout_s=command.get("timeout_s", 30.0),
             on_wait=on_wait,
@@ -122,10 +124,10 @@ class Worker:
         seen = threading.Event()
 
         def run():
-            leases.wait_for(
+            leases.wait_for_lease(
                 self.folder,
                 free(["GPU-0"], 1),
-                want=leases.Want(),
+                demand=leases.Demand(),
                 script="wait.py",
                 timeout_s=30,
                 on_wait=lambda _: seen.set(),
@@ -146,7 +148,7 @@ class Worker:
         return {}
 
     def holders(self, command):
-        return {"holders": [shown(holder) for holder in leases.holders(self.folder)]}
+        return {"holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
 
     def marker(self, command):
         return {"marker": self.lease.marker(command["environ"])}
@@ -162,7 +164,7 @@ class Worker:
             if self.lease:
                 self.lease.update({"GPU-child": 1})
                 self.lease.release()
-            mine = [holder.is_mine for holder in leases.holders(self.folder)]
+            mine = [holder.is_mine for holder in leases.snapshot(self.folder).holders]
             os.write(writing, json.dumps(mine).encode())
             os.close(0)
             os.close(1)
@@ -171,7 +173,7 @@ class Worker:
 
     def exec(self, command):
         """Another program in the same process, which writes what it finds and sleeps."""
-        os.environ[leases.MARKER] = self.lease.marker(os.environ)
+        os.environ[LEASE] = self.lease.marker(os.environ)
         os.execv(sys.executable, [sys.executable, __file__, str(self.folder.path), "--after-exec"])
 
     def hold_mutex(self, command):
@@ -190,7 +192,7 @@ class Worker:
             return {"GPU-0": 1}
 
         def run():
-            self.lease = leases.claim(self.folder, choose, script="thread.py")
+            self.lease = leases.acquire_lease(self.folder, choose, script="thread.py")
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -211,7 +213,7 @@ class Worker:
         claimed = []
 
         def run():
-            lease = leases.claim(self.folder, chooser(command), script="thread.py")
+            lease = leases.acquire_lease(self.folder, chooser(command), script="thread.py")
             claimed.append(None if lease is None else next(iter(lease.claims)))
 
         threads = [threading.Thread(target=run) for _ in range(command["count"])]
@@ -244,7 +246,7 @@ class Worker:
                 os.close(start_writing)
                 os.read(start_reading, 1)
                 try:
-                    told = self.claim(command)
+                    told = self.acquire(command)
                 except AutoGpuError as error:
                     told = {"error": error.what}
                 os.write(writing, (json.dumps(told) + "\n").encode())
@@ -274,11 +276,11 @@ class Worker:
                 finally:
                     os._exit(0)
             _, status = os.waitpid(child, 0)
-            alive = leases.holders(self.folder) + leases.waiters(self.folder)
+            alive = leases.snapshot(self.folder).holders + leases.snapshot(self.folder).waiters
             if alive:
                 return {"line": lines, "alive": [one.name for one in alive]}
             # Raises if the mutex is stuck; tidies up.
-            leases.claim(self.folder, lambda *_: None, script="check.py", deadline_s=0.5)
+            leases.acquire_lease(self.folder, lambda *_: None, script="check.py", deadline_s=0.5)
             left = sorted(path.name for path in self.folder.path.iterdir())
             if left != [folder.MUTEX]:
                 return {"line": lines, "left": left}
@@ -303,14 +305,14 @@ class Worker:
                     os._exit(1)
             where = os.read(reading, 1000).decode()
             ended = where == "ended"
-            count = len(leases.holders(self.folder))
+            count = len(leases.snapshot(self.folder).holders)
             # What was interrupted while it claimed holds nothing; an update loses nothing.
             if count != (1 if ended or command["what"] == "update" else 0):
                 problems.append((where, "holders", count))
-            if leases.waiters(self.folder):
+            if leases.snapshot(self.folder).waiters:
                 problems.append((where, "waiters"))
             try:
-                leases.claim(self.folder, lambda *_: None, script="check.py", deadline_s=0.1)
+                leases.acquire_lease(self.folder, lambda *_: None, script="check.py", deadline_s=0.1)
             except AutoGpuError as error:
                 problems.append((where, error.what))
             os.kill(child, signal.SIGKILL)
@@ -339,22 +341,22 @@ class Worker:
 
         lease = None
         if what == "update":
-            lease = leases.claim(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+            lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
         sys.settrace(trace)
         try:
             if what == "claim":
-                leases.claim(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+                leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
             elif what == "update":
                 lease.update({"GPU-1": 2})
             elif what == "wait":
                 looks = [None, {"GPU-0": 1}]
-                leases.wait_for(
-                    self.folder, lambda *_: looks.pop(0), want=leases.Want(), script="a.py", timeout_s=20
+                leases.wait_for_lease(
+                    self.folder, lambda *_: looks.pop(0), demand=leases.Demand(), script="a.py", timeout_s=20
                 )
             elif what == "timeout":
                 try:
-                    leases.wait_for(
-                        self.folder, lambda *_: None, want=leases.Want(), script="a.py", timeout_s=0
+                    leases.wait_for_lease(
+                        self.folder, lambda *_: None, demand=leases.Demand(), script="a.py", timeout_s=0
                     )
                 except leases.WaitTimeout:
                     pass
@@ -372,7 +374,7 @@ class Worker:
         while time.monotonic() < end:
             looks += 1
             with self.folder.opened() as descriptor:
-                found = listing.living(self.folder, descriptor, tidy=command["tidy"])
+                found = read_snapshot(self.folder, descriptor, remove_stale=command["remove_stale"])
             seen.add(json.dumps([[h.is_readable, sorted(h.claims.items())] for h in found.holders]))
         return {"seen": sorted(seen), "looks": looks}
 
@@ -405,9 +407,7 @@ def cleaning_lines(source):
             for part in [node.finalbody] + [handler.body for handler in node.handlers]:
                 if part:
                     # Python 3.7 does not know where a statement ends.
-                    yield from range(
-                        part[0].lineno, max(getattr(one, "lineno", 0) for one in ast.walk(part[-1])) + 1
-                    )
+                    yield from range(part[0].lineno, max(getattr(one, "lineno", 0) for one in ast.walk(part[-1])) + 1)
 
 
 CLEANING: dict[str, set[int]] = {}
@@ -422,7 +422,7 @@ def main():
     path = Path(sys.argv[1])
     worker = Worker(path)
     if "--after-exec" in sys.argv:
-        held = [shown(holder) for holder in leases.holders(worker.folder)]
+        held = [shown(holder) for holder in leases.snapshot(worker.folder).holders]
         answer({"holders": held, "parent": leases.parent_lease(os.environ, worker.folder) is not None})
     if "--uid" in sys.argv:
         uid = int(sys.argv[sys.argv.index("--uid") + 1])

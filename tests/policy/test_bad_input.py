@@ -30,23 +30,23 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
         '~/proj/autogpu.toml:1: enabled can\'t be "yes" (say true, without quotes); allowed: true or false; '
-        "the default true holds",
+        "the default true is used",
         "~/proj/autogpu.toml:2: count belongs in [select], not at the top level; allowed: a number of GPUs "
-        '(0 for CPU only), or "all"; it is left out',
+        '(0 for CPU only), or "all"; it is ignored',
         "~/proj/autogpu.toml:5: unknown key select.cuont, nearest is select.count (a number of GPUs "
-        '(0 for CPU only), or "all"); it is left out',
+        '(0 for CPU only), or "all"); it is ignored',
         '~/proj/autogpu.toml:6: select.need can\'t be 6 (6 would be bytes: give the unit, as in "6GiB"); '
-        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the default "" holds',
+        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the default "" is used',
         '~/proj/autogpu.toml:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
-        '"share-own", "wait", "cpu" or "error"; the default "share" holds',
+        '"share-own", "wait", "cpu" or "error"; the default "share" is used',
         '~/proj/autogpu.toml:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the default '
-        "[] holds",
+        "[] is used",
         "~/proj/autogpu.toml:9: limit belongs in [memory], not in [select]; allowed: a size with its "
         "unit such "
-        'as "8GiB", a percentage such as "50%", or "" for none; it is left out',
+        'as "8GiB", a percentage such as "50%", or "" for none; it is ignored',
         'AUTOGPU_WAIT: select.wait can\'t be "30" (give the unit, as in "30m" or "30s"); allowed: a duration '
-        'with its unit such as "30m", "90s" or "1h30m", or "0"; the default "30m" holds',
+        'with its unit such as "30m", "90s" or "1h30m", or "0"; the default "30m" is used',
     ]
 
 
@@ -56,7 +56,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     assert resolved.policy.count == 2
     assert [str(problem) for problem in resolved.problems] == [
         'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: a number of GPUs (0 for CPU only), or "all"; '
-        "2 from ~/.config/autogpu/autogpu.toml:2 holds"
+        "2 from ~/.config/autogpu/autogpu.toml:2 is used"
     ]
     (problem,) = resolved.problems
     assert (problem.key, problem.origin.layer, problem.origin.variable) == (
@@ -120,61 +120,61 @@ def test_wrong_types_and_ranges(workplace, text, what):
     [
         pytest.param(
             "select = 3",
-            f"~/proj/autogpu.toml:1: select can't be 3; allowed: a table with {KEYS_OF_SELECT}; it is left out",
+            f"~/proj/autogpu.toml:1: select can't be 3; allowed: a table with {KEYS_OF_SELECT}; it is ignored",
             id="section-is-no-table",
         ),
         pytest.param(
             "[[select]]\ncount = 2",
-            f"~/proj/autogpu.toml: select can't be a list; allowed: a table with {KEYS_OF_SELECT}; it is left out",
+            f"~/proj/autogpu.toml: select can't be a list; allowed: a table with {KEYS_OF_SELECT}; it is ignored",
             id="array-of-tables",
         ),
         pytest.param(
             "[selct]\ncount = 2",
-            "~/proj/autogpu.toml:1: unknown table selct, nearest is [select]; it is left out",
+            "~/proj/autogpu.toml:1: unknown table selct, nearest is [select]; it is ignored",
             id="misspelt-section",
         ),
         pytest.param(
             "[gpu]\n",
             "~/proj/autogpu.toml:1: unknown table gpu; known at the top level: enabled, locked, [select], "
-            "[memory], [limits], [report]; it is left out",
+            "[memory], [limits], [report]; it is ignored",
             id="nothing-near",
         ),
         pytest.param(
             "[report]\nqqq = 1",
-            "~/proj/autogpu.toml:2: unknown key report.qqq; known in [report]: level; it is left out",
+            "~/proj/autogpu.toml:2: unknown key report.qqq; known in [report]: level; it is ignored",
             id="nothing-near-in-section",
         ),
         pytest.param(
             "[memory]\nmemory_limit = 1",
             "~/proj/autogpu.toml:2: unknown key memory.memory_limit, nearest is memory.limit (a size "
             "with its unit "
-            'such as "8GiB", a percentage such as "50%", or "" for none); it is left out',
+            'such as "8GiB", a percentage such as "50%", or "" for none); it is ignored',
             id="longer-name",
         ),
         pytest.param(
             "[limits]\nper-user = 1",
             "~/proj/autogpu.toml:2: unknown key limits.per-user, nearest is limits.per_user (a "
             "number of GPUs "
-            "(0 for no cap)); it is left out",
+            "(0 for no cap)); it is ignored",
             id="hyphen",
         ),
         pytest.param(
             '"select.count" = 2',
             '~/proj/autogpu.toml:1: unknown key "select.count", nearest is select.count (a number of GPUs '
-            '(0 for CPU only), or "all"); it is left out',
+            '(0 for CPU only), or "all"); it is ignored',
             id="dot-inside-quotes",
         ),
         pytest.param(
             "[select]\nenabled = true",
             "~/proj/autogpu.toml:2: enabled belongs at the top level, not in [select]; allowed: true "
             "or false; "
-            "it is left out",
+            "it is ignored",
             id="top-level-key-below-a-header",
         ),
         pytest.param(
             "'' = 1\n",
             '~/proj/autogpu.toml:1: unknown key ""; known at the top level: enabled, locked, [select], '
-            "[memory], [limits], [report]; it is left out",
+            "[memory], [limits], [report]; it is ignored",
             id="empty-name",
         ),
     ],
@@ -188,15 +188,15 @@ def test_in_pyproject_the_right_place_is_named_with_its_table(workplace):
     workplace.pyproject("[tool.autogpu]\ncount = 2\nqqq = 1\n")
     assert workplace.problems() == [
         "~/proj/pyproject.toml:2: count belongs in [tool.autogpu.select], not in [tool.autogpu]; allowed: "
-        'a number of GPUs (0 for CPU only), or "all"; it is left out',
+        'a number of GPUs (0 for CPU only), or "all"; it is ignored',
         "~/proj/pyproject.toml:3: unknown key qqq; known in [tool.autogpu]: enabled, locked, [select], "
-        "[memory], [limits], [report]; it is left out",
+        "[memory], [limits], [report]; it is ignored",
     ]
 
 
 def test_tool_autogpu_that_is_no_table(workplace):
     workplace.pyproject("[tool]\nautogpu = 3\n")
-    assert workplace.problems() == ["~/proj/pyproject.toml:2: [tool.autogpu] must be a table, not 3; it is left out"]
+    assert workplace.problems() == ["~/proj/pyproject.toml:2: [tool.autogpu] must be a table, not 3; it is ignored"]
 
 
 def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
@@ -211,7 +211,7 @@ def test_bad_values_in_the_system_file_are_for_everyone(workplace):
     assert workplace.problems() == [
         f"{workplace.system_file}:2: select.count can't be -1; allowed: a number of GPUs (0 for CPU "
         "only), or "
-        '"all"; the default 1 holds'
+        '"all"; the default 1 is used'
     ]
 
 
@@ -221,19 +221,19 @@ def test_bad_values_in_the_system_file_are_for_everyone(workplace):
         pytest.param(
             "AUTOGPU_CUONT",
             "AUTOGPU_CUONT is not a variable of autogpu, nearest is AUTOGPU_COUNT (a number of GPUs "
-            '(0 for CPU only), or "all"); it is left out',
+            '(0 for CPU only), or "all"); it is ignored',
             id="misspelt",
         ),
         pytest.param(
             "AUTOGPU_MEMORY_LIMIT",
             "AUTOGPU_MEMORY_LIMIT is not a variable of autogpu, nearest is AUTOGPU_LIMIT (a size "
             "with its unit "
-            'such as "8GiB", a percentage such as "50%", or "" for none); it is left out',
+            'such as "8GiB", a percentage such as "50%", or "" for none); it is ignored',
             id="with-section",
         ),
         pytest.param(
             "AUTOGPU_POLCY",
-            "AUTOGPU_POLCY is not a variable of autogpu, nearest is AUTOGPU_POLICY; it is left out",
+            "AUTOGPU_POLCY is not a variable of autogpu, nearest is AUTOGPU_POLICY; it is ignored",
             id="other-variable",
         ),
         pytest.param(
@@ -243,7 +243,7 @@ def test_bad_values_in_the_system_file_are_for_everyone(workplace):
             "AUTOGPU_ENABLED, AUTOGPU_EXCLUDE, AUTOGPU_GROWTH, AUTOGPU_IDENTIFIER, AUTOGPU_LEVEL, "
             "AUTOGPU_LIMIT, "
             "AUTOGPU_LIMIT_INCLUDES, AUTOGPU_LOCKED, AUTOGPU_NEED, AUTOGPU_PER_USER, AUTOGPU_SCRIPT, "
-            "AUTOGPU_VIRTUAL_GPUS, AUTOGPU_VISIBLE, AUTOGPU_WAIT; it is left out",
+            "AUTOGPU_VIRTUAL_GPUS, AUTOGPU_VISIBLE, AUTOGPU_WAIT; it is ignored",
             id="nothing-near",
         ),
     ],
@@ -262,7 +262,7 @@ def test_variables_of_other_rooms_are_no_problem(workplace, name):
 
 def test_a_switch_that_is_neither_on_nor_off(workplace):
     assert workplace.problems({"AUTOGPU": "2"}) == [
-        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true holds'
+        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used'
     ]
 
 
@@ -270,7 +270,7 @@ def test_an_unknown_flag(workplace):
     assert workplace.problems(flags={"cuont": "2"}) == [
         "--cuont is not a key of the policy, nearest is --count (a number of GPUs (0 for CPU only), "
         'or "all"); '
-        "it is left out"
+        "it is ignored"
     ]
 
 
@@ -313,7 +313,7 @@ def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, conte
     (problem,) = resolved.problems
     assert re.fullmatch(pattern, problem.what.partition("; allowed")[0])
     assert str(problem).count("\n") == 0
-    assert problem.instead in ("this file is left out", "it is left out")
+    assert problem.instead in ("this file is ignored", "it is ignored")
 
 
 def test_a_byte_order_mark_is_no_problem(workplace):
@@ -351,4 +351,4 @@ def test_a_flood_of_problems_is_cut_and_counted(workplace):
     workplace.autogpu_toml("".join(f"kount{number} = 1\n" for number in range(60000)))
     lines = workplace.problems()
     assert len(lines) == 21
-    assert lines[-1].endswith(": and 59980 more; they are left out")
+    assert lines[-1].endswith(": and 59980 more; they are ignored")

@@ -137,7 +137,7 @@ def test_autogpu_1_does_not_open_a_lock(workplace):
     resolved = workplace.resolve({"AUTOGPU": "1"})
     assert resolved.policy.enabled is False
     assert [str(problem) for problem in resolved.problems] == [
-        f"AUTOGPU: enabled is locked by {workplace.system_file}:2; false from {workplace.system_file}:1 holds"
+        f"AUTOGPU: enabled is locked by {workplace.system_file}:2; false from {workplace.system_file}:1 is used"
     ]
 
 
@@ -149,9 +149,9 @@ def test_locked_keys_hold_and_each_attempt_is_told(workplace):
     assert resolved.policy.locked == frozenset(["select.exclude", "memory.limit"])
     file = workplace.system_file
     assert [str(problem) for problem in resolved.problems] == [
-        f'~/proj/autogpu.toml:2: select.exclude is locked by {file}:1; ["0"] from {file}:3 holds',
-        f'AUTOGPU_LIMIT: memory.limit is locked by {file}:1; the default "" holds',
-        f'--exclude: select.exclude is locked by {file}:1; ["0"] from {file}:3 holds',
+        f'~/proj/autogpu.toml:2: select.exclude is locked by {file}:1; ["0"] from {file}:3 is used',
+        f'AUTOGPU_LIMIT: memory.limit is locked by {file}:1; the default "" is used',
+        f'--exclude: select.exclude is locked by {file}:1; ["0"] from {file}:3 is used',
     ]
 
 
@@ -195,7 +195,7 @@ def test_per_user_elsewhere_is_told_and_left_out(workplace, file, environ, origi
     assert resolved.policy.per_user == 3
     assert [str(problem) for problem in resolved.problems] == [
         f"{origin}: limits.per_user counts only in the system file, /etc/autogpu/autogpu.toml; "
-        f"3 from {workplace.system_file}:2 holds"
+        f"3 from {workplace.system_file}:2 is used"
     ]
 
 
@@ -204,7 +204,8 @@ def test_locked_elsewhere_is_told_and_locks_nothing(workplace):
     resolved = workplace.resolve({"AUTOGPU_COUNT": "2"})
     assert resolved.policy.count == 2
     assert [str(problem) for problem in resolved.problems] == [
-        "~/proj/autogpu.toml:1: locked counts only in the system file, /etc/autogpu/autogpu.toml; the default [] holds"
+        "~/proj/autogpu.toml:1: locked counts only in the system file, /etc/autogpu/autogpu.toml; "
+        "the default [] is used"
     ]
 
 

@@ -20,7 +20,7 @@ COUNT_3 = "[select]\ncount = 3\n"
 def refused(file: str, why: str, path: Path) -> str:
     return (
         f"{file} does not count as a project file: {why} (AUTOGPU_POLICY={path} names it outright); "
-        "this file is left out"
+        "this file is ignored"
     )
 
 
@@ -120,7 +120,7 @@ def test_a_pipe_never_blocks(workplace, layer):
     reader.start()
     reader.join(10)
     shown = fifo if layer == "system" else f"~/{fifo.relative_to(workplace.home)}"
-    assert answers == [f"{shown} is not a regular file; this file is left out"]
+    assert answers == [f"{shown} is not a regular file; this file is ignored"]
 
 
 def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace):
@@ -136,7 +136,7 @@ def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace
     def read():
         try:
             trust.read(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
-        except trust.Unreadable as error:
+        except trust.UnreadableFile as error:
             answers.append(str(error))
 
     reader = threading.Thread(target=read, daemon=True)
@@ -200,9 +200,9 @@ def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
 @pytest.mark.parametrize(
     ("file_mode", "folder_mode", "why"),
     [
-        pytest.param(0o666, 0o755, "it can be written by everyone", id="file-of-all"),
-        pytest.param(0o644, 0o777, "its folder {folder} can be written by everyone", id="folder-of-all"),
-        pytest.param(0o644, 0o1777, "its folder {folder} can be written by everyone", id="sticky-folder"),
+        pytest.param(0o666, 0o755, "it can be written by every user", id="file-of-all"),
+        pytest.param(0o644, 0o777, "its folder {folder} can be written by every user", id="folder-of-all"),
+        pytest.param(0o644, 0o1777, "its folder {folder} can be written by every user", id="sticky-folder"),
     ],
 )
 @pytest.mark.parametrize("name", ["autogpu.toml", "pyproject.toml"])
@@ -333,7 +333,7 @@ def test_every_folder_on_the_way_of_a_link_is_judged(workplace, tmp_path, where)
     assert workplace.resolve().policy.count == 2
     folder = {"link": workplace.project, "target": target.parent, "between": tmp_path / "between"}[where]
     folder.chmod(0o777)
-    why = f"its folder {folder} can be written by everyone"
+    why = f"its folder {folder} can be written by every user"
     assert workplace.problems() == [refused("~/proj/autogpu.toml", why, workplace.project / "autogpu.toml")]
 
 
@@ -355,7 +355,7 @@ def test_a_file_without_permission_is_one_problem(workplace, layer):
     file = workplace.autogpu_toml(COUNT_2) if layer == "project" else workplace.user(COUNT_2)
     file.chmod(0)
     assert workplace.problems() == [
-        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is left out"
+        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is ignored"
     ]
 
 
@@ -370,5 +370,5 @@ def test_a_file_can_be_checked_alone(workplace):
     )
     assert [str(problem) for problem in resolved.problems] == [
         f'{file}:2: select.count can\'t be -2; allowed: a number of GPUs (0 for CPU only), or "all"; '
-        "the default 1 holds"
+        "the default 1 is used"
     ]

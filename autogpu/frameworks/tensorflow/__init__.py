@@ -1,9 +1,24 @@
-"""TensorFlow, 1.15 and later: the seams through which it takes GPUs, and what is filled in there.
+"""TensorFlow, 1.15 and later: the entry points through which it takes GPUs, and what is filled in there.
 
 No tf.config setter is ever called: a setter makes the script's own, ordinary calls raise later. Every way to a GPU ends
-in a ConfigProto, and there the grant is filled in where the script said nothing.
+in a ConfigProto, and there the assignment is filled in where the script set nothing.
 """
 
-from autogpu.frameworks.tensorflow.seams import fallback, put_seams, seams
+from __future__ import annotations
 
-__all__ = ["fallback", "put_seams", "seams"]
+from autogpu.frameworks.tensorflow.hooks import fallback_environment, find_hooks, install_hooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.frameworks.base import Diagnosis
+
+__all__ = ["NAME", "fallback_environment", "find_hooks", "install_hooks", "load_diagnosis"]
+
+NAME = "TensorFlow"
+
+
+def load_diagnosis() -> Diagnosis:
+    """See :meth:`autogpu.frameworks.base.Framework.load_diagnosis`."""
+    from autogpu.frameworks.tensorflow import diagnosis
+
+    return diagnosis

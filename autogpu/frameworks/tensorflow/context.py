@@ -10,45 +10,46 @@ import functools
 import sys
 from contextlib import ExitStack, contextmanager
 
-from autogpu.frameworks.tensorflow.process import SCRIPT_CHOSE
+from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
 
-    from autogpu.frameworks.tensorflow.process import Process
-    from autogpu.frameworks.tensorflow.settings import Layout
+    from autogpu.frameworks.tensorflow.placement import PlacementResolver
+    from autogpu.frameworks.tensorflow.settings import DevicePlacement
 
 
-def config(original: Any, process: Process) -> Any:
-    """``Context.config`` with the grant filled in."""
-    granter = process.granter
+def config(original: Any, resolver: PlacementResolver) -> Any:
+    """``Context.config`` with the assignment filled in."""
+    allocator = resolver.allocator
 
     @functools.wraps(original)
     def config(context: Any) -> Any:
-        if granter.granted is None and (process.only_asks or _is_only_a_question(sys._getframe(1), original)):
+        is_question = resolver.in_remote_session or _is_only_a_question(sys._getframe(1), original)
+        if allocator.assignment is None and is_question:
             return original(context)
-        with process.lock, ExitStack() as settings:
-            with granter.guard():
-                granter.prepare()
+        with resolver.lock, ExitStack() as settings:
+            with allocator.guard():
+                allocator.prepare()
             # What the original does first; the driver is read meanwhile.
             context._initialize_physical_devices()
-            layout = None
-            with granter.guard():
-                gpus = process.gpus_of(context)
-                layout = process.settle(process.words_of(context, gpus), len(gpus))
-                if layout is not None:
-                    settings.enter_context(_completed(context, gpus, layout))
+            placement = None
+            with allocator.guard():
+                gpus = resolver.gpus_of(context)
+                placement = resolver.resolve_placement(resolver.settings_of(context, gpus), len(gpus))
+                if placement is not None:
+                    settings.enter_context(_completed(context, gpus, placement))
             proto = original(context)
-            if layout is not None:
-                with granter.guard():
-                    process.apply(layout, proto)
+            if placement is not None:
+                with allocator.guard():
+                    resolver.apply(placement, proto)
             return proto
 
     return config
 
 
-def tell_once(original: Any, process: Process, context_class: Any) -> Any:
+def ensure_initialized(original: Any, resolver: PlacementResolver, context_class: Any) -> Any:
     """``Context.ensure_initialized``, telling of the first context."""
 
     @functools.wraps(original)
@@ -57,12 +58,12 @@ def tell_once(original: Any, process: Process, context_class: Any) -> Any:
         # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
         if context_class.__dict__.get("ensure_initialized") is ensure_initialized:
             context_class.ensure_initialized = original
-        process.made_context()
+        resolver.on_context()
 
     return ensure_initialized
 
 
-def remember_choice(original: Any) -> Any:
+def set_visible_devices(original: Any) -> Any:
     """``Context.set_visible_devices``, remembering that the script chose."""
 
     @functools.wraps(original)
@@ -70,7 +71,7 @@ def remember_choice(original: Any) -> Any:
         original(context, devices, device_type)
         # TensorFlow calls it too, to import what enable_eager_execution(config) was given, whatever that says.
         if device_type in (None, "GPU") and sys._getframe(1).f_code.co_name != "_import_config":
-            # Choosing all GPUs leaves no trace in TensorFlow's own state, and is an explicit word all the same.
+            # Choosing all GPUs leaves no trace in TensorFlow's own state, and is an explicit choice all the same.
             setattr(context, SCRIPT_CHOSE, True)
 
     return set_visible_devices
@@ -84,16 +85,16 @@ def _is_only_a_question(caller: Any, original: Any) -> bool:
 
 
 @contextmanager
-def _completed(context: Any, gpus: list[Any], layout: Layout) -> Iterator[None]:
-    """The context's settings with the layout filled in where the script said nothing; afterwards as they were.
+def _completed(context: Any, gpus: list[Any], placement: DevicePlacement) -> Iterator[None]:
+    """The context's settings with the placement filled in where the script set nothing; afterwards as they were.
 
     Limits are none of them: growth and a limit at once can't be expressed in the settings, only in the ConfigProto.
     """
     visible, growths = context._visible_device_list, context._memory_growth_map
-    granted = [gpus[ordinal] for ordinal in layout.ordinals]
-    unset = [gpu for gpu in granted if growths[gpu] is None and layout.growth is not None]
-    growths.update(dict.fromkeys(unset, layout.growth))
-    context._visible_device_list = [device for device in visible if device not in gpus] + granted
+    placed = [gpus[ordinal] for ordinal in placement.ordinals]
+    unset = [gpu for gpu in placed if growths[gpu] is None and placement.growth is not None]
+    growths.update(dict.fromkeys(unset, placement.growth))
+    context._visible_device_list = [device for device in visible if device not in gpus] + placed
     try:
         yield
     finally:

@@ -1,0 +1,190 @@
+"""Decide and lease in one step that no other process of the host can come between; or wait until that is possible."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from autogpu import lease
+from autogpu.errors import NoEligibleDevice
+from autogpu.frozen import frozen, replace
+from autogpu.selection import explain
+from autogpu.selection.decide import decide
+from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.memory import memory_demand
+from autogpu.selection.model import Cause, Decision, Verdict
+from autogpu.selection.occupancy import compute_pids, without_processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Iterable, Mapping, Sequence
+
+    from autogpu.devices.model import Inventory
+    from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
+    from autogpu.selection.model import SelectionRequest
+
+    OnWait = Callable[[QueueState, Decision], None]
+
+# While a process waits: how often NVML is read again for processes that hold no leases.
+_READING_EVERY_S = 2.0
+
+
+@frozen
+class Acquisition:
+    """What a process got.
+
+    Attributes:
+        lease: Keeps its claim for the life of the process; ``None`` where nothing is claimed.
+        uncoordinated: Why the claims of other jobs could not be regarded; ``None`` if they were.
+    """
+
+    decision: Decision
+    lease: Lease | None = None
+    uncoordinated: LeaseUnavailable | None = None
+
+
+def acquire(
+    request: SelectionRequest,
+    environ: Mapping[str, str],
+    script: str,
+    read: Callable[[], Inventory | None],
+    on_wait: OnWait,
+) -> Acquisition:
+    """Decide which GPUs the process takes and claim them.
+
+    Args:
+        request: What is known.
+        environ: Names the lease folder, and the parent's lease if there is one.
+        script: The running script's name, for the others to see.
+        read: Takes a fresh reading of the driver.
+        on_wait: Is called after each look in vain, with the queue and the decision not to take a GPU yet.
+
+    Raises:
+        NoEligibleDevice: No GPU is free, and the policy asks for an error then.
+        WaitTimeout: No GPU came free in the time that the policy gives.
+    """
+    if request.policy.count == 0 and request.chosen is None:
+        return Acquisition(decide(request))
+    try:
+        folder = lease.find_folder(environ)
+        parent = lease.parent_lease(environ, folder)
+        # Ranks have their own GPUs, also where a process that has one started their launcher.
+        if parent is not None and request.chosen is None and request.local_rank is None:
+            shared = _decide_as_member(request, parent)
+            if shared is not None:
+                held = lease.acquire_lease(folder, lambda *_: shared.claims, script=script, group=parent.group)
+                return Acquisition(shared, held)
+        return _Acquirer(request, folder, script, read, on_wait).acquire()
+    except lease.LeaseUnavailable as error:
+        decision = decide(request)
+        _check(decision)
+        return Acquisition(decision, uncoordinated=error)
+
+
+class _Acquirer:
+    """One process that wants GPUs, before it has any."""
+
+    def __init__(
+        self,
+        request: SelectionRequest,
+        folder: lease.Folder,
+        script: str,
+        read: Callable[[], Inventory | None],
+        on_wait: OnWait,
+    ) -> None:
+        self._request = request
+        self._folder = folder
+        self._script = script
+        self._read = read
+        self._on_wait = on_wait
+        self._read_s = time.monotonic()
+        self._holder_pids: set[int] = set()
+        self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
+
+    def acquire(self) -> Acquisition:
+        held = lease.acquire_lease(self._folder, self._choose, script=self._script)
+        if self._decision.verdict is Verdict.WAIT:
+            held = self._wait()
+        _check(self._decision)
+        return Acquisition(self._decision, held)
+
+    def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
+        # Each is a look into /proc, and the mutex is held: once for every holder that the driver lists.
+        listed = compute_pids(self._request.inventory)
+        pids = {holder.name: holder.pid_here if holder.pid in listed else None for holder in holders}
+        request = replace(self._request, inventory=self._without_ended(pids.values()))
+        jobs = jobs_of(holders, pids, request.inventory, time.time())
+        others = [waiter for waiter in waiters if not waiter.is_mine]
+        self._decision = decide(request, claims_by_gpu(jobs), is_awaited_by(others))
+        return self._decision.claims or None
+
+    def _without_ended(self, holder_pids: Iterable[int | None]) -> Inventory | None:
+        """The readings without the processes of leases that ended since they were taken."""
+        inventory = self._request.inventory
+        alive = {pid for pid in holder_pids if pid is not None}
+        ended = self._holder_pids - alive
+        self._holder_pids |= alive
+        return without_processes(inventory, ended) if inventory and ended else inventory
+
+    def _wait(self) -> Lease:
+        return lease.wait_for_lease(
+            self._folder,
+            self._choose,
+            demand=_queue_demand(self._request, self._decision),
+            script=self._script,
+            timeout_s=self._request.policy.wait_s,
+            on_wait=lambda state: self._on_wait(state, self._decision),
+            before_look=self._read_again,
+        )
+
+    def _read_again(self) -> None:
+        # Not at each look: a lease that ends wakes the queue at once, and a reading takes longer than the hand-over.
+        if time.monotonic() - self._read_s >= _READING_EVERY_S:
+            inventory = self._read()
+            self._read_s = time.monotonic()
+            if inventory is not None:
+                self._holder_pids.clear()
+                self._request = replace(self._request, inventory=inventory)
+
+
+def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand:
+    """What the others in the queue are told, so that they leave it to this process."""
+    policy, ranking = request.policy, decision.ranking
+    usable = [candidate.device for candidate in ranking.candidates]
+    usable += [rejection.device for rejection in ranking.rejected if rejection.cause is Cause.IN_USE]
+    demand = memory_demand(policy)
+    return lease.Demand(
+        count=len(usable) if policy.count == "all" else min(policy.count, len(usable)),
+        bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
+        uuids=tuple(device.uuid for device in usable),
+    )
+
+
+def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | None:
+    """The GPUs of the process that started this one, if it can see them: a job's children belong to the job."""
+    alone = decide(request)
+    ordinals = tuple(position for position, uuid in enumerate(request.uuids or ()) if uuid in parent.claims)
+    if not alone.is_ours or not ordinals:
+        return None
+    return replace(
+        alone,
+        verdict=Verdict.TAKE,
+        why=explain.inherited(parent.script, parent.pid),
+        ordinals=ordinals,
+        claims=dict(parent.claims),
+        shares={},
+        attainable=0,
+    )
+
+
+def _check(decision: Decision) -> None:
+    if decision.verdict is Verdict.REFUSE:
+        remedy = 'to wait for one, set select.busy = "wait"; to share one, select.busy = "share"'
+        raise NoEligibleDevice(decision.why, remedy=remedy)
+
+
+def script_name(argv: Sequence[str]) -> str:
+    """What the others see of this process: the script's name, never its folder or arguments."""
+    name = Path(argv[0]).name if argv and argv[0] else ""
+    return name if name not in ("", "-c", "-m") else Path(sys.executable or "python").name

@@ -1,0 +1,273 @@
+"""One process on its way from the import of a framework to its GPUs: calls the packages in order."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+
+from autogpu.acquire import acquire, script_name
+from autogpu.devices import cuda as loaded_cuda
+from autogpu.devices import probe
+from autogpu.frameworks.base import Assignment
+from autogpu.reporting import messages, stderr
+from autogpu.reporting.waiting import WaitingReport
+from autogpu.selection.grants import local_rank
+from autogpu.selection.memory import CONTEXT_BYTES, caps, context_reserve_bytes, memory_demand
+from autogpu.selection.model import SelectionRequest, Verdict
+from autogpu.selection.occupancy import own_memory_bytes
+from autogpu.variables import LEASE
+from autogpu.visibility import VisibleDevices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
+
+    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
+    from autogpu.frameworks.base import Framework, Usage
+    from autogpu.lease import Lease
+    from autogpu.policy import Resolved
+    from autogpu.selection.model import Decision
+
+# Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
+IMPORT_DEADLINE_S = 5.0
+
+# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
+CONTEXT_DEADLINE_S = 10.0
+
+
+class State(enum.Enum):
+    """How far a process has come."""
+
+    IMPORTING = "the framework is being imported, and the first reading is under way"
+    NOT_APPLIED = "the framework is left alone"
+    IMPORTED = "hooks are in place, and nothing is claimed"
+    ASSIGNED = "GPUs are chosen, and leased"
+    IN_USE = "the framework has contexts"
+
+
+class Allocation:
+    """The GPUs of one process: a :class:`autogpu.frameworks.base.GpuAllocator`.
+
+    Attributes:
+        guard: Around every step of ours.
+        state: How far it has come.
+        assignment: What the framework was given; ``None`` until it asked.
+        decision: Why; ``None`` until then.
+        lease: What the process holds; ``None`` where nothing is claimed.
+    """
+
+    def __init__(
+        self,
+        framework: Framework,
+        resolved: Resolved,
+        environ: MutableMapping[str, str],
+        guard: Callable[[], ContextManager[None]],
+        *,
+        started_with: str | None,
+        first_reading: Reading,
+        reader: DeviceReader = probe,
+        cuda: CudaDriver = loaded_cuda,
+        say: Callable[[str], None] = stderr.say,
+    ) -> None:
+        """Nothing has happened yet.
+
+        Args:
+            environ: The environment that the driver, the framework and child processes read.
+            started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
+            first_reading: Is under way since before the import.
+            reader: Takes the later ones.
+            cuda: The CUDA driver that the framework loads.
+            say: Prints one line for the user.
+        """
+        self.guard = guard
+        self.state = State.IMPORTING
+        self.assignment: Assignment | None = None
+        self.decision: Decision | None = None
+        self.lease: Lease | None = None
+        self._framework = framework
+        self._resolved = resolved
+        self._policy = resolved.policy
+        self._environ = environ
+        self._cuda = cuda
+        self._print = say
+        self._readings = _Readings(reader, environ, first_reading)
+        self._rank = local_rank(environ)
+        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, keeps_order=self._rank is not None)
+        self._is_reported = False
+        self._context_reserves: Mapping[int, int] = {}
+        self._contexts: tuple[int, ...] = ()
+
+    def imported(self) -> None:
+        """The framework's modules are there and CUDA is untouched: the last quiet moment."""
+        hooks = self._framework.install_hooks(self)
+        if hooks.obstacle:
+            self.on_unsupported(hooks.obstacle)
+            self._readings.close()
+            return
+        visible = self._policy.visible
+        if not hooks.has_essential:
+            visible = "chosen"
+            self._environ.update(self._framework.fallback_environment(self._environ, self._policy.growth))
+        inventory = self._readings.wait(IMPORT_DEADLINE_S)
+        self._visible.write(inventory, visible)
+        self.state = State.IMPORTED
+        if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
+            self._say([messages.hooks_missing(hooks, self._resolved, self._framework.NAME)])
+
+    def prepare(self) -> None:
+        """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh."""
+        if self.assignment is not None:
+            return
+        is_fresh = self._readings.is_pending
+        self._visible.refresh(self._readings.wait(CONTEXT_DEADLINE_S))
+        if self._visible.may_have_gpus and not is_fresh:
+            self._readings.begin()
+
+    def assign(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Assignment:
+        """Choose and claim among the GPUs that this process has, on fresh readings."""
+        # A script that names GPUs after it was told to go without has the last word.
+        if self.assignment is None or (self.assignment.ordinals == () and chosen):
+            request = SelectionRequest(
+                policy=self._policy,
+                visible_spec=self._visible.spec,
+                inventory=self._readings.wait(CONTEXT_DEADLINE_S),
+                uuids=self._cuda.visible_uuids(),
+                gpu_count=gpu_count,
+                own_uid=os.getuid(),
+                own_pid=os.getpid(),
+                chosen=chosen,
+                local_rank=self._rank,
+                in_use=self._cuda.ordinals_in_use(),
+            )
+            self._acquire(request)
+            assert self.decision is not None
+            ordinals = self.decision.ordinals if self.decision.is_ours else chosen or ()
+            self.assignment = Assignment(
+                ordinals=ordinals if self.decision.is_ours else None,
+                growth=True if self._policy.growth else None,
+                caps=self._caps(self.decision, ordinals),
+                logical_gpus=self._policy.virtual_gpus,
+            )
+            self.state = State.ASSIGNED
+        return self.assignment
+
+    def _acquire(self, request: SelectionRequest) -> None:
+        environ, script = self._visible.environ_without_ours(), script_name(sys.argv)
+        acquired = acquire(request, environ, script, self._readings.take, WaitingReport(self._print))
+        self.decision, self.lease = acquired.decision, acquired.lease
+        if self.lease:
+            self._environ[LEASE] = self.lease.marker(self._environ)
+        if acquired.uncoordinated:
+            self._say([messages.uncoordinated(acquired.uncoordinated)])
+
+    def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, int]:
+        if self._policy.limit is not None and self._policy.limit_includes == "process" and ordinals:
+            with self._cuda.primary_contexts(ordinals):
+                measured = self._measure(self._cuda.visible_uuids() or ())
+            self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
+        return caps(self._policy, decision, self._context_reserves)
+
+    def _measure(self, uuids: Sequence[str]) -> Mapping[int, int]:
+        return own_memory_bytes(self._readings.take(), uuids, os.getpid())
+
+    def on_usage(self, usage: Usage) -> None:
+        """Say which GPUs the framework takes, and why; the first time only."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        inventory = self._readings.wait(CONTEXT_DEADLINE_S)
+        if self.lease and not usage.ordinals:
+            self.lease.release()
+        self._say(messages.outcome(self.decision, usage, self._resolved, inventory, self._framework.NAME))
+        ignored = self._visible.ignored_value
+        if ignored is not None and self._policy.level != "quiet":
+            self._say([messages.visible_devices_ignored(ignored, self._framework.NAME)])
+
+    def on_context(self) -> None:
+        """Let the lease name the GPUs that the driver says the process has, with what a context really costs."""
+        uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
+        if not uuids or in_use == self._contexts:
+            return
+        is_first, self._contexts = not self._contexts, in_use
+        self.state = State.IN_USE
+        if self.lease is not None:
+            claims = {uuids[ordinal]: self.lease.claims.get(uuids[ordinal], 0) for ordinal in in_use}
+            if set(claims) != set(self.lease.claims):
+                self.lease.update(claims)
+        if is_first and self.decision and self.assignment:
+            self._account_for_context(uuids, self.decision, self.assignment)
+
+    def _account_for_context(self, uuids: Sequence[str], decision: Decision, assignment: Assignment) -> None:
+        """Correct the claim by what the context takes, and say it where that was asked or breaks a promise.
+
+        Now or never: once the script allocates, its own memory and the context's can't be told apart.
+        """
+        is_estimated = self.lease is not None and memory_demand(self._policy).context_bytes > 0
+        is_asked = self._policy.level == "explain"
+        if not (is_estimated or is_asked or self._context_reserves):
+            return
+        measured = self._measure(uuids)
+        if self.lease is not None and is_estimated:
+            # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
+            spared = {uuids[ordinal]: max(0, CONTEXT_BYTES - size) for ordinal, size in measured.items()}
+            if any(spared.values()):
+                claims = self.lease.claims.items()
+                self.lease.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in claims})
+        if is_asked or self._context_reserves:
+            name, reserves = self._framework.NAME, self._context_reserves
+            self._say(messages.context_memory(decision, assignment, measured, reserves, name, is_asked=is_asked))
+
+    def on_replicas(self, strategy: str, replicas: int) -> None:
+        """Say how to get more replicas, where the policy is why there are so few."""
+        if self.decision and self.decision.verdict is Verdict.TAKE and self._policy.level != "quiet":
+            self._say(messages.few_replicas(strategy, replicas, self.decision))
+
+    def on_unsupported(self, why: str) -> None:
+        """Say what is not in force, and why; the framework goes on as without us."""
+        self.state = State.NOT_APPLIED
+        self._say([messages.not_applied(why, self._framework.NAME)])
+
+    def _say(self, lines: Iterable[str]) -> None:
+        if self._rank is None or self._rank.rank == 0:
+            for line in lines:
+                self._print(line)
+
+
+class _Readings:
+    """The newest reading of the GPUs, and the one that is under way.
+
+    Attributes:
+        newest: ``None`` until one came.
+    """
+
+    def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
+        self.newest: Inventory | None = None
+        self._reader = reader
+        self._environ = environ
+        self._pending: Reading | None = first
+
+    @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
+
+    def begin(self) -> None:
+        """Start one more."""
+        self._pending = self._reader.start_in_process(self._environ, self.newest)
+
+    def wait(self, deadline_s: float) -> Inventory | None:
+        """The newest reading, after the one under way has come or its deadline has passed."""
+        if self._pending:
+            inventory = self._pending.result(deadline_s)
+            if inventory is not None:
+                self.newest, self._pending = inventory, None
+        return self.newest
+
+    def take(self) -> Inventory | None:
+        """One more reading, at once."""
+        return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
+
+    def close(self) -> None:
+        """No reading is needed any more."""
+        if self._pending:
+            self._pending.close()

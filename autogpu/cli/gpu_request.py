@@ -1,0 +1,50 @@
+"""What ``pick`` and ``run --hold`` share: the GPUs of this machine, and a request for some of them."""
+
+from __future__ import annotations
+
+import os
+
+from autogpu.devices import probe
+from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.reporting.text import printable
+from autogpu.selection.preview import request_for_new_process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.devices.model import Inventory
+    from autogpu.policy import Resolved
+    from autogpu.selection.model import SelectionRequest
+
+
+def read_gpus() -> Inventory:
+    """The GPUs.
+
+    Raises:
+        DriverUnavailable: There are none, or they can't be read.
+    """
+    inventory = probe.finish(probe.start(os.environ))
+    if inventory.has_no_driver:
+        raise DriverUnavailable("no NVIDIA driver on this machine", remedy="start the program without autogpu")
+    if inventory.failure:
+        raise DriverUnavailable(printable(inventory.failure), remedy="`nvidia-smi` should report the same")
+    return inventory
+
+
+def request_gpus(
+    resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
+) -> SelectionRequest:
+    """What a process would ask that could see all GPUs of the pool, in the pool's order.
+
+    Raises:
+        AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
+    """
+    request = request_for_new_process(resolved.policy, environ, inventory, own_uid=os.getuid(), own_pid=own_pid)
+    value = printable(str(request.visible_spec.value))
+    if request.uuids is None:
+        what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"
+        raise AutoGpuError(what, remedy="name them by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    if not request.uuids:
+        raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
+    return request

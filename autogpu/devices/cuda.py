@@ -1,0 +1,100 @@
+"""Ask the CUDA driver that this process has already loaded. Never loads or initialises it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Sequence
+
+_CUDA_SUCCESS = 0
+
+_library: ctypes.CDLL | None = None
+
+
+def visible_uuids() -> tuple[str, ...] | None:
+    """The UUIDs of the GPUs this process has, by CUDA ordinal; ``None`` while CUDA is not initialised.
+
+    This is the driver's own reading of ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``, so it is right where ours
+    would be a guess. Source: ``cuDeviceGetCount``, ``cuDeviceGetUuid_v2`` (which also names MIG instances).
+    """
+    cuda = _loaded_library()
+    devices = _devices(cuda)
+    if cuda is None or devices is None:
+        return None
+    get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
+    uuids = []
+    for device in devices:
+        raw = (ctypes.c_ubyte * 16)()
+        if get_uuid(ctypes.byref(raw), device) != _CUDA_SUCCESS:
+            return None
+        uuids.append(_uuid_text(bytes(raw)))
+    return tuple(uuids)
+
+
+def ordinals_in_use() -> tuple[int, ...]:
+    """The CUDA ordinals on which this process has a context. Source: ``cuDevicePrimaryCtxGetState``."""
+    cuda: Any = _loaded_library()
+    in_use = []
+    for ordinal, device in enumerate(_devices(cuda) or ()):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        if active.value:
+            in_use.append(ordinal)
+    return tuple(in_use)
+
+
+@contextmanager
+def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
+    """Hold the primary contexts of some GPUs, so that a reading taken meanwhile shows what a context costs.
+
+    A framework makes the same contexts a moment later. A context that can't be made is left out.
+    """
+    cuda = _loaded_library()
+    if cuda is None:
+        yield
+        return
+    release = getattr(cuda, "cuDevicePrimaryCtxRelease_v2", None) or cuda.cuDevicePrimaryCtxRelease
+    retained = []
+    try:
+        for ordinal in ordinals:
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            if cuda.cuDeviceGet(ctypes.byref(device), ordinal) != _CUDA_SUCCESS:
+                continue
+            if cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == _CUDA_SUCCESS:
+                retained.append(device)
+        yield
+    finally:
+        for device in retained:
+            release(device)
+
+
+def _devices(cuda: ctypes.CDLL | None) -> list[ctypes.c_int] | None:
+    """A handle for each of the process's GPUs; ``None`` while CUDA is not initialised."""
+    count = ctypes.c_int()
+    # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
+    if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_SUCCESS:
+        return None
+    devices = [ctypes.c_int() for _ in range(count.value)]
+    if any(cuda.cuDeviceGet(ctypes.byref(device), ordinal) for ordinal, device in enumerate(devices)):
+        return None
+    return devices
+
+
+def _loaded_library() -> ctypes.CDLL | None:
+    global _library
+    if _library is None and sys.platform.startswith("linux"):
+        try:
+            _library = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        except (OSError, AttributeError):
+            return None
+    return _library
+
+
+def _uuid_text(raw: bytes) -> str:
+    text = raw.hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

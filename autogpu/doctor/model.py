@@ -1,0 +1,45 @@
+"""What a check finds."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class State(enum.Enum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check.
+
+    Attributes:
+        name: Stable, for programs: ``hook``.
+        what: What was seen, as a sentence.
+        remedy: What to type or change; empty where nothing needs to be done.
+    """
+
+    name: str
+    state: State
+    what: str
+    remedy: str = ""
+
+
+def passed(name: str, what: str) -> Finding:
+    """All is well."""
+    return Finding(name, State.PASSED, what)
+
+
+def failed(name: str, what: str, remedy: str) -> Finding:
+    """Something has to be done."""
+    return Finding(name, State.FAILED, what, remedy)
+
+
+def not_applicable(name: str, what: str) -> Finding:
+    """There is nothing to check."""
+    return Finding(name, State.NOT_APPLICABLE, what)

@@ -1,0 +1,144 @@
+"""What a framework's package provides to autogpu, and what it is given. Another framework is one more package here."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from autogpu.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ContextManager, Mapping, Protocol
+
+    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Finding
+
+
+@frozen
+class Assignment:
+    """The GPUs that a process may use.
+
+    Attributes:
+        ordinals: CUDA ordinals (positions in ``CUDA_VISIBLE_DEVICES``) of the GPUs to use; ``()`` means CPU only,
+            ``None`` leaves the choice to the framework.
+        growth: Whether memory is allocated as needed; ``None`` leaves it to the framework.
+        caps: By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
+        logical_gpus: Into how many each GPU that has a cap is split.
+    """
+
+    ordinals: tuple[int, ...] | None = None
+    growth: bool | None = None
+    caps: Mapping[int, int] = MappingProxyType({})
+    logical_gpus: int = 1
+
+
+@frozen
+class Usage:
+    """What a framework is about to take, the script's own settings and the assignment merged.
+
+    Attributes:
+        ordinals: CUDA ordinals of the GPUs on which it makes a context.
+        memory: How it allocates there, in words.
+    """
+
+    ordinals: tuple[int, ...]
+    memory: str
+
+
+@frozen
+class Hooks:
+    """What of a framework was found to hook into; ``doctor`` shows it.
+
+    Attributes:
+        version: The framework's.
+        found: Names, such as ``Context.config``.
+        missing: What this version lacks, with what is not in force without it.
+        has_essential: Whether enough was found for a choice when the framework makes its context. Where not, the
+            environment alone has to do.
+        obstacle: Why autogpu does not touch this build at all; ``""`` if it does.
+    """
+
+    version: str = "?"
+    found: tuple[str, ...] = ()
+    missing: Mapping[str, str] = MappingProxyType({})
+    has_essential: bool = False
+    obstacle: str = ""
+
+
+if TYPE_CHECKING:
+
+    class Framework(Protocol):
+        """A framework, as its package provides it."""
+
+        @property
+        def NAME(self) -> str:
+            """For messages."""
+
+        def find_hooks(self) -> Hooks:
+            """What of the imported framework could be hooked into; changes nothing."""
+
+        def install_hooks(self, allocator: GpuAllocator) -> Hooks:
+            """Replace the entry points of the imported framework, as far as it has them.
+
+            Twice is as good as once. Nothing is initialised and no GPU is touched.
+            """
+
+        def fallback_environment(self, environ: Mapping[str, str], growth: bool) -> dict[str, str]:
+            """What to write into the environment where the essential hooks are missing.
+
+            Args:
+                growth: Whether memory is to be allocated as needed.
+            """
+
+        def load_diagnosis(self) -> Diagnosis:
+            """What ``autogpu doctor`` needs. Imported only where it is used."""
+
+    class Diagnosis(Protocol):
+        """How ``autogpu doctor`` examines a framework."""
+
+        @property
+        def PROGRAM(self) -> str:
+            """Python source for a fresh interpreter of the environment; prints JSON as its last line."""
+
+        @property
+        def ENVIRONMENT(self) -> Mapping[str, str]:
+            """Variables for that interpreter."""
+
+        def examine(self, answer: Any, error: str, facts: Facts) -> tuple[Finding, ...]:
+            """Judge what the program printed, or why it printed nothing."""
+
+    class GpuAllocator(Protocol):
+        """What a framework's hooks call, in this order, when it is about to take GPUs."""
+
+        def guard(self) -> ContextManager[None]:
+            """Around every step of ours: an error is reported once, and the framework goes on as without us.
+
+            Lets through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
+            """
+
+        def prepare(self) -> None:
+            """The framework is about to initialise CUDA, or has done so: the last moment for the environment."""
+
+        def assign(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Assignment:
+            """Decide, once per process; later calls get the same answer.
+
+            Args:
+                gpu_count: How many GPUs the framework sees.
+                chosen: Ordinals that the script named itself; ``None`` if it named none.
+            """
+
+        def on_usage(self, usage: Usage) -> None:
+            """The framework has settled what it takes; the first call is reported."""
+
+        def on_context(self) -> None:
+            """The framework has a context, the first or one more; in the first nothing is allocated yet."""
+
+        def on_replicas(self, strategy: str, replicas: int) -> None:
+            """A ``strategy`` that was not told which GPUs to use has made that many replicas."""
+
+        def on_unsupported(self, why: str) -> None:
+            """The framework's GPUs are none that autogpu knows; the policy is not applied."""
+
+        @property
+        def assignment(self) -> Assignment | None:
+            """The decision, once it has been made."""

@@ -1,0 +1,207 @@
+"""A GPU taken, for as long as the process or a fork of it lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from autogpu.lease import mutex, record
+from autogpu.lease.folder import Folder
+from autogpu.lease.locked_file import LockedFile
+from autogpu.lease.model import Holder, Uncoordinated, Waiter
+from autogpu.lease.snapshot import holder_named, read_snapshot
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Mapping, Sequence
+
+    Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
+
+_MARKER_VERSION = "v1"
+
+
+class Lease:
+    """What this process holds. The kernel gives it back when the process and all its forks have ended.
+
+    A program started by exec does not inherit it. In a fork's child nothing here has an effect on the
+    parent's lease, but the child keeps it alive: it may be the one that uses the GPU.
+
+    Attributes:
+        name: The file's name in the folder.
+    """
+
+    def __init__(self, folder: Folder, name: str, fields: Mapping[str, Any]) -> None:
+        self.name = name
+        self._folder = folder
+        self._fields = dict(fields)
+        self._file = LockedFile(name)
+        self._pid = os.getpid()
+        self._is_released = False
+        self._lock = threading.Lock()
+
+    @property
+    def claims(self) -> Mapping[str, int]:
+        """Bytes by GPU UUID, as the lease says now."""
+        return dict(self._fields["gpus"])
+
+    @property
+    def group(self) -> str:
+        """Members of one job share it."""
+        return str(self._fields["group"])
+
+    @property
+    def path(self) -> str:
+        """The file, for people to look at."""
+        return str(self._folder.path / self.name)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether others still see it; ``False`` too after :meth:`release` and in a fork's child."""
+        if self._pid != os.getpid():
+            return False
+        try:
+            with self._folder.opened() as descriptor:
+                return self._file.is_alive(descriptor)
+        except Uncoordinated:
+            return False
+
+    def update(self, claims: Mapping[str, int]) -> None:
+        """Say other claims: the process turned out to have other GPUs, or more, or less.
+
+        Readers see the old claims or the new, never none. A child that was forked before keeps only the old
+        lease alive, which this one replaces. Has no effect in a fork's child, nor after :meth:`release`.
+
+        Raises:
+            Uncoordinated: The folder does not let us; the lease still says what it said.
+            ValueError: As for :func:`acquire_lease`.
+        """
+        if self._pid != os.getpid() or self._is_released:
+            return
+        with self._lock, self._folder.opened() as descriptor:
+            self._put(descriptor, {**self._fields, "gpus": record.checked_claims(claims)})
+
+    def release(self) -> None:
+        """Give it back now. Has no effect in a fork's child, nor the second time."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._is_released = True
+            try:
+                with self._folder.opened() as descriptor:
+                    self._file.withdraw(descriptor)
+            except Uncoordinated:  # the folder has gone, and the file with it
+                pass
+            finally:
+                self._file.withdraw(None)
+
+    def marker(self, environ: Mapping[str, str]) -> str:
+        """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
+
+        ``v1:<file>:<pid>:<start time>:=<CUDA_VISIBLE_DEVICES>``, without the ``=`` where that is not set.
+
+        Args:
+            environ: The environment that the children get; membership ends where they find another
+                ``CUDA_VISIBLE_DEVICES``.
+        """
+        pid, start = self._fields["pid"], self._fields["start"]
+        return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_visible(environ)}"
+
+    def _put(self, descriptor: int, fields: Mapping[str, Any]) -> None:
+        try:
+            self._file.put(descriptor, record.encode(fields))
+        except OSError as error:
+            raise self._folder.uncoordinated("does not take a lease", error) from error
+        self._fields = dict(fields)
+
+
+def acquire_lease(
+    folder: Folder,
+    choose: Choose,
+    *,
+    script: str,
+    group: str | None = None,
+    deadline_s: float = mutex.DEADLINE_S,
+) -> Lease | None:
+    """Choose and claim in one step that no other process can come between; ``None`` if nothing fits.
+
+    Args:
+        folder: The host's.
+        choose: Is given the live holders and those who wait, and returns bytes by GPU UUID, or ``None``. All
+            others wait meanwhile, so it only decides: readings of the driver are taken before. What it raises
+            comes through.
+        script: The running script; only its name is kept, never its folder or arguments.
+        group: Shared by the members of one job; ``None`` for a job of one process.
+        deadline_s: How long to wait for the mutex.
+
+    Raises:
+        Uncoordinated: Another process has the mutex for too long, or the folder does not let us. Choose
+            without.
+        ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
+    """
+    lease = None
+    identity = record.identity(script)  # looks into /proc; others don't have to wait for that
+    try:
+        with mutex.held(folder, deadline_s) as descriptor:
+            snapshot = read_snapshot(folder, descriptor, remove_stale=True)
+            claims = choose(snapshot.holders, snapshot.queue)
+            if claims is not None:
+                lease = write_lease(folder, descriptor, claims, identity, group)
+        return lease
+    except BaseException:
+        # Ctrl-C: a lease that the caller never gets must not be held for as long as the process lives.
+        if lease:
+            lease.release()
+        raise
+
+
+def write_lease(
+    folder: Folder, descriptor: int, claims: Mapping[str, int], identity: Mapping[str, Any], group: str | None
+) -> Lease:
+    """Write a lease; for the holder of the mutex.
+
+    Args:
+        identity: What :func:`autogpu.lease.record.identity` says of this process.
+
+    Raises:
+        Uncoordinated: The folder does not let us.
+    """
+    name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
+    gpus = record.checked_claims(claims)
+    fields = {**identity, "t": round(time.time(), 6), "group": group or name, "gpus": gpus}
+    lease = Lease(folder, name, fields)
+    try:
+        lease._put(descriptor, fields)
+        return lease
+    except BaseException:
+        lease._file.withdraw(descriptor)
+        raise
+
+
+def parent_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
+    """The lease of which this process is a member, because a parent left the marker; else ``None``.
+
+    A member uses the same GPU and claims nothing. The lock must be alive, the lease another process's (a
+    program that starts itself anew by ``os.execv`` has lost its own), and ``CUDA_VISIBLE_DEVICES``
+    unchanged: a value that was set since is an explicit choice.
+
+    Raises:
+        Uncoordinated: The folder can't be read.
+    """
+    version, _, rest = environ.get(LEASE, "").partition(":")
+    name, _, rest = rest.partition(":")
+    pid, _, rest = rest.partition(":")
+    start, _, visible = rest.partition(":")
+    if version != _MARKER_VERSION or visible != _visible(environ) or pid == str(os.getpid()):
+        return None
+    with folder.opened() as descriptor:
+        holder = holder_named(descriptor, name)
+    if holder is None or str(holder.pid) != pid or str(holder.start_time or 0) != start:
+        return None
+    return holder
+
+
+def _visible(environ: Mapping[str, str]) -> str:
+    value = environ.get(CUDA_VISIBLE_DEVICES)
+    return "" if value is None else "=" + value

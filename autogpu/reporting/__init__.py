@@ -1,0 +1,1 @@
+"""What autogpu tells people: the sentences, and how they reach a terminal."""

@@ -1,0 +1,183 @@
+"""What a process is told: which GPUs it takes and why, what is not in force, and what it is waiting for."""
+
+from __future__ import annotations
+
+from autogpu.reporting.text import MIB, counted, listed, printable, span
+from autogpu.selection import explain
+from autogpu.selection.model import Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.frameworks.base import Assignment, Hooks, Usage
+    from autogpu.lease import LeaseUnavailable, QueueState
+    from autogpu.policy import Resolved, Setting
+    from autogpu.selection.model import Decision
+
+# What can't be in force where a framework lacks its essential hook: one that is set must be named.
+_NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
+
+
+def outcome(
+    decision: Decision | None, usage: Usage, resolved: Resolved, inventory: Inventory | None, framework: str
+) -> list[str]:
+    """What a process is told when its framework has settled which GPUs it takes; often one line, sometimes none.
+
+    Args:
+        decision: ``None`` if the framework sees no GPU, so that none was chosen.
+        usage: What the framework takes.
+        resolved: The policy with its history.
+        inventory: The readings behind the decision.
+        framework: Its name.
+    """
+    if decision is None:
+        return _no_gpu_seen(inventory, framework)
+    if not usage.ordinals and not decision.is_ours:
+        return []  # the script itself hid every GPU
+    visible = decision.visible
+    devices = [device for device in (visible[o] for o in usage.ordinals if o < len(visible)) if device]
+    level = resolved.policy.level
+    lines = [] if level == "quiet" else [_taken(decision, usage, devices, resolved, framework)]
+    if level == "explain":
+        lines += explain.each_gpu(decision.ranking, devices, inventory.unreadable if inventory else ())
+    return lines
+
+
+def _taken(decision: Decision, usage: Usage, devices: list[Device], resolved: Resolved, framework: str) -> str:
+    policy = f"policy: {origins(resolved)}"
+    if not usage.ordinals:
+        return f"no GPU for this process, {framework} starts on CPU: {decision.why}; {policy}"
+    if not devices:
+        gpus = counted(len(usage.ordinals), "GPU")
+        return f"{gpus} taken as without autogpu: {decision.why}; memory {usage.memory}"
+    names = listed([f"GPU {d.index} ({printable(d.name, 64)}, {explain.free_memory(d)})" for d in devices])
+    line = f"{names}: {decision.why}; memory {usage.memory}; {policy}"
+    if len(devices) < decision.attainable:
+        line += f"; for more GPUs: AUTOGPU_COUNT={len(devices) + 1}"
+    return line
+
+
+def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
+    if inventory is None:
+        return [f"{framework} sees no GPU, and NVML timed out; does `nvidia-smi` answer?"]
+    if inventory.failure and not inventory.has_no_driver:
+        return [f"{framework} sees no GPU; {printable(inventory.failure)}; `nvidia-smi` should report the same"]
+    return []
+
+
+def visible_devices_ignored(value: str, framework: str) -> str:
+    """That the script's ``CUDA_VISIBLE_DEVICES`` came too late; ``value`` is what it says."""
+    return (
+        f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect, as without "
+        f"autogpu; set it before {framework} lists GPUs"
+    )
+
+
+def not_applied(why: str, framework: str) -> str:
+    """That nothing is done for this process."""
+    return f"policy not applied: {why}; {framework} continues with its defaults"
+
+
+def internal_error(error: Exception, place: str) -> str:
+    """That autogpu itself failed."""
+    return (
+        f"internal error ({type(error).__name__} at {place}: {printable(str(error))}); "
+        "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"
+    )
+
+
+def uncoordinated(error: LeaseUnavailable) -> str:
+    """That the claims of other jobs could not be regarded."""
+    return f"choosing without regard to other jobs: {printable(error.what)}; {printable(error.remedy)}"
+
+
+def waiting(state: QueueState, decision: Decision) -> str:
+    """What a process waits for, and for how long."""
+    return (
+        f"waiting for a GPU, place {state.position} in the queue, {span(state.waited_s)} of "
+        f"{span(state.timeout_s)}: {decision.why}; Ctrl-C stops"
+    )
+
+
+def origins(resolved: Resolved) -> str:
+    """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
+    found = []
+    for setting in resolved.settings.values():
+        origin = setting.origin
+        if origin.layer != "default":
+            name = origin.place
+            if name not in found:
+                found.append(name)
+    return printable(", ".join(found)) if found else "defaults"
+
+
+def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
+    """What is not in force because this version of a framework differs from those that autogpu knows."""
+    not_in_force = []
+    for name in () if hooks.has_essential else _NEEDS_HOOKS:
+        setting = resolved.settings[name]
+        if setting.overrides is not None and setting.value != _default(setting).value:
+            not_in_force.append(f"{name} ({setting.origin})")
+    lacks = ", ".join(f"{name} ({effect})" for name, effect in hooks.missing.items())
+    line = f"this {framework} ({printable(hooks.version)}) lacks what autogpu hooks into: {lacks}"
+    return line + ("; not in force: " + ", ".join(not_in_force) if not_in_force else "")
+
+
+def _default(setting: Setting) -> Setting:
+    while setting.overrides is not None:
+        setting = setting.overrides
+    return setting
+
+
+def few_replicas(strategy: str, replicas: int, decision: Decision) -> list[str]:
+    """That a strategy which wants all GPUs has a part of the pool, and how to get more; else nothing."""
+    taken, pool = len(decision.ordinals), explain.visible_share(decision.ranking)
+    if not taken or taken >= pool:
+        return []
+    free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)
+    more = f"for more: AUTOGPU_COUNT={max(min(free, decision.attainable), taken + 1)}"
+    line = f"{strategy} has {counted(replicas, 'replica')}, on {taken} of {counted(pool, 'GPU')}; "
+    return [line + (more if decision.attainable > taken else "no more can be had now")]
+
+
+def context_memory(
+    decision: Decision,
+    assignment: Assignment,
+    measured: Mapping[int, int],
+    reserves: Mapping[int, int],
+    framework: str,
+    *,
+    is_asked: bool,
+) -> list[str]:
+    """What a process takes on its GPUs beside what its framework allocates, as the driver shows it.
+
+    Args:
+        decision: Names the GPUs.
+        assignment: Their caps.
+        measured: By CUDA ordinal, what the process takes with its context and nothing else; GPUs of which the driver
+            does not tell are not in it.
+        reserves: By CUDA ordinal, what was kept free for that, under a limit on the whole process.
+        is_asked: Whether the user wants to know; else only what breaks a promise is said.
+    """
+    lines = []
+    for ordinal, size in measured.items():
+        device = decision.visible[ordinal] if ordinal < len(decision.visible) else None
+        reserve = reserves.get(ordinal)
+        if device is None or (not is_asked and (reserve is None or size <= reserve)):
+            continue
+        line = f"  GPU {device.index}: NVML shows {_mib(size)} of this process before {framework} allocates anything"
+        if reserve is not None:
+            line += f"; {_mib(reserve)} of its limit are reserved for that and for libraries"
+            line += ": it may exceed the limit" if size > reserve else ""
+        elif ordinal in assignment.caps:
+            line += f", in addition to the {_mib(assignment.caps[ordinal] * assignment.logical_gpus)} of its limit"
+        lines.append(line)
+    if is_asked and not measured:
+        lines.append(f"  NVML does not show what this process takes in addition to {framework}'s own memory")
+    return lines
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:.0f} MiB"

@@ -1,0 +1,75 @@
+"""Values as people read them. Everything that other programs or users wrote goes through :func:`printable`."""
+
+from __future__ import annotations
+
+import os
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+_SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def printable(text: str, longest: int = 300) -> str:
+    """``text`` as one line that a terminal may show: names come from drivers, files and other users.
+
+    Characters that are not printable, among them escape sequences and direction marks, are written as Python writes
+    them in a string. A text of more than ``longest`` characters is cut in the middle: names differ at their ends.
+    """
+    text = _cut(text, longest)
+    if not text.isprintable():
+        text = _cut("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), longest)
+    return text
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    return text[: longest - end - 3] + "..." + text[len(text) - end :]
+
+
+def size(size_bytes: int) -> str:
+    """``23.7 GiB``, ``64 MiB``."""
+    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB // 10 else f"{size_bytes / MIB:.0f} MiB"
+
+
+def span(seconds: float) -> str:
+    """``90 s``, ``45 min``, ``26 h``, ``3 d``."""
+    for unit_s, unit in _SPANS:
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(names: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def short_path(path: str | os.PathLike[str], homes: tuple[str, ...] = ()) -> str:
+    """``path`` as people write it, with ``~`` for the home folder.
+
+    Args:
+        homes: The names that the home folder has.
+    """
+    text = os.fspath(path)
+    for home in homes:
+        if home.strip(os.sep) and text.startswith(home.rstrip(os.sep) + os.sep):
+            text = "~" + text[len(home.rstrip(os.sep)) :]
+    return printable(text, 200)
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; ``uid 4711`` for one that this host does not know."""
+    try:
+        import pwd  # not on Windows
+
+        return printable(pwd.getpwuid(uid).pw_name, 32)
+    except (ImportError, KeyError):
+        return f"uid {uid}"

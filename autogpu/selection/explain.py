@@ -1,0 +1,176 @@
+"""The sentences of a decision: why these GPUs, why not the others, and what would change it. Pure."""
+
+from __future__ import annotations
+
+from autogpu.reporting.text import counted, listed, printable, size
+from autogpu.selection.model import Cause, Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Sequence
+
+    from autogpu.devices.model import Device, Process, UnreadableDevice
+    from autogpu.selection.grants import LocalRank
+    from autogpu.selection.model import Candidate, Claim, Ranking
+    from autogpu.selection.visible_devices import VisibleSpec
+
+NO_READING = "NVML timed out"
+NO_UUIDS = "the CUDA driver and the framework count different GPUs"
+HAS_MIG = "a GPU is split into MIG instances, which autogpu does not choose among"
+COUNT_IS_ZERO = "select.count is 0"
+AWAITED = "a job in the queue waits for it"
+CHOSEN_BY_SCRIPT = "chosen by the script"
+BEST_EFFORT = "capped at half of what is free, because select.need does not say what the job needs"
+
+# In one line of a message; ``autogpu status`` shows each.
+_MOST_REASONS = 5
+_MOST_NAMES = 3
+
+_POOLS = {"unset": "", "inherited": " in CUDA_VISIBLE_DEVICES", "script": " in the script's CUDA_VISIBLE_DEVICES"}
+
+
+def gpu_names(indices: Iterable[int]) -> str:
+    """``GPU 2``, ``GPU 2 and GPU 3``, ``GPU 2, GPU 3 and GPU 0``."""
+    return listed([f"GPU {index}" for index in indices])
+
+
+def free_memory(device: Device) -> str:
+    """``23.7 of 24.0 GiB free``."""
+    free, total = device.memory_free_bytes, device.memory_total_bytes
+    if free is None or total is None:
+        return "memory unknown"
+    return f"{free / (1 << 30):.1f} of {size(total)} free"
+
+
+def occupancy(device: Device, others: Sequence[Process], claims: Sequence[Claim] = ()) -> str:
+    """The readings that decide, in words: ``pid 4242 computes on it, 93 % busy, 8.5 of 11.0 GiB free``.
+
+    Args:
+        others: The processes that compute on it, apart from the one that asks.
+    """
+    parts = []
+    if claims:
+        parts.append("claimed by " + _and_more([_holder(claim) for claim in claims]))
+    holder_pids = {pid for claim in claims for pid in claim.pids}
+    unmanaged = [str(process.pid) for process in others if process.pid not in holder_pids]
+    if unmanaged:
+        parts.append(f"{'pid' if len(unmanaged) == 1 else 'pids'} {_and_more(unmanaged)} on it without a claim")
+    busy = device.utilization_percent
+    parts.append("utilization unknown" if busy is None else f"{busy} % busy")
+    parts.append(free_memory(device))
+    return ", ".join(parts)
+
+
+def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
+    """Why a job does not fit on a GPU."""
+    if wanted_bytes > total_bytes:
+        return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
+    return f"{size(wanted_bytes)} do not fit, {size(max(room_bytes, 0))} are neither used nor claimed"
+
+
+def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, has_context: bool) -> str:
+    """Why these candidates were taken.
+
+    Args:
+        has_context: Another library of the process computes on some of them already.
+    """
+    total, count = len(ranking.candidates) + len(ranking.rejected), len(chosen)
+    pool = _POOLS[spec.source]
+    if total == 1:
+        why = f"the only one{pool}"
+    elif count == total:
+        why = f"all {total}{pool}"
+    elif has_context:
+        why = f"{count} of {total}{pool}, where another library of this process has a CUDA context"
+    else:
+        best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
+        why = f"the {best} of {total}{pool}" if count == 1 else f"the {count} {best} of {total}{pool}"
+    shared = [candidate for candidate in chosen if candidate.tier is not Tier.FREE]
+    if shared:
+        reasons = (c.why if count == 1 else f"GPU {c.device.index}: {c.why}" for c in shared)
+        why += f" (shared: {'; '.join(reasons)})"
+    return why
+
+
+def shortfall(wanted: int, per_user: int | None) -> str:
+    """Why the process has fewer GPUs than ``select.count`` asks for.
+
+    Args:
+        per_user: ``limits.per_user``, where that is the reason.
+    """
+    reason = f"limits.per_user allows {per_user}" if per_user else "there are no more"
+    return f"select.count asks for {wanted}, {reason}"
+
+
+def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
+    """Why no GPU was taken."""
+    reasons = [f"GPU {c.device.index}: {c.why}" for c in candidates]
+    reasons += [f"GPU {r.device.index}: {r.why}" for r in ranking.rejected]
+    if len(reasons) > _MOST_REASONS:
+        reasons[_MOST_REASONS - 1 :] = [f"and {len(reasons) - _MOST_REASONS + 1} more"]
+    is_busy = candidates or ranking.may_come_free() or not ranking.rejected
+    return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({'; '.join(reasons)})"
+
+
+def user_at_limit(per_user: int) -> str:
+    """Why a user gets no further GPU."""
+    return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
+
+
+def idle_alternative(idle: Sequence[Device]) -> str:
+    """What to tell a user who named a busy GPU while another one is idle; ``""`` where none is."""
+    if not idle:
+        return ""
+    names = gpu_names(device.index for device in idle[:_MOST_NAMES])
+    return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle"
+
+
+def slice_taken(rank: LocalRank, sharers: int) -> str:
+    """Why a local rank takes its GPUs."""
+    why = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
+    return why if sharers == 1 else f"{why}, {sharers} ranks share each GPU"
+
+
+def inherited(script: str, pid: int | None) -> str:
+    """Why a child process takes the GPUs of its parent."""
+    return f"shared with its parent process, {script} (pid {pid})"
+
+
+def each_gpu(
+    ranking: Ranking, chosen: Sequence[Device], unreadable: Sequence[UnreadableDevice], first: str = "taken"
+) -> list[str]:
+    """Every GPU of the pool with the reason why it was taken or not, one line each, best first.
+
+    Args:
+        first: What is said of those in ``chosen``.
+    """
+    uuids = {device.uuid for device in chosen}
+    lines = []
+    for place, candidate in enumerate(ranking.candidates, start=1):
+        verdict = first if candidate.device.uuid in uuids else f"place {place}"
+        lines.append(f"  GPU {candidate.device.index}: {verdict}: {state(candidate.tier)}, {candidate.why}")
+    for rejection in ranking.rejected:
+        verdict = first if rejection.device.uuid in uuids else "not eligible"
+        lines.append(f"  GPU {rejection.device.index}: {verdict}: {rejection.why}")
+    lines += [f"  GPU {lost.index}: not readable: {lost.reason}" for lost in unreadable]
+    return [printable(line) for line in lines]
+
+
+def state(tier: Tier) -> str:
+    """``free``, ``idle lease`` or ``busy``."""
+    return tier.name.lower().replace("_", " ")
+
+
+def visible_share(ranking: Ranking) -> int:
+    """How many GPUs the pool has, apart from those that the policy excludes."""
+    rejected = sum(rejection.cause is not Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
+    return len(ranking.candidates) + rejected
+
+
+def _holder(claim: Claim) -> str:
+    return (printable(claim.script, 80) or "a job") + (f" (pid {claim.pids[0]})" if claim.pids else "")
+
+
+def _and_more(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,100 @@
+"""What the leases and the queue mean to a process that chooses. Pure.
+
+Holders are gathered to jobs: the processes of one user that share a lease's group share what they claim.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from autogpu.frozen import frozen
+from autogpu.selection.model import Claim
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping, Sequence
+
+    from autogpu.devices.model import Inventory
+    from autogpu.lease import Holder, Waiter
+    from autogpu.selection.model import IsAwaited
+
+
+@frozen
+class Job:
+    """A job that holds GPUs by leases, of one process or several.
+
+    Attributes:
+        pid: Of the process that claimed first, as its own pid namespace counts it.
+        pids_here: Those of its processes that can be told in this pid namespace.
+        age_s: Since the first claim; ``None`` where no lease tells it.
+        processes: How many of its processes have a lease.
+        claims: Bytes by UUID, none above what the GPU has; 0 on a GPU that can't be read.
+    """
+
+    uid: int
+    pid: int | None
+    pids_here: tuple[int, ...]
+    script: str
+    age_s: float | None
+    processes: int
+    claims: Mapping[str, int]
+
+
+def jobs_of(
+    holders: Iterable[Holder], pids_here: Mapping[str, int | None], inventory: Inventory | None, now_s: float
+) -> tuple[Job, ...]:
+    """The jobs of other processes than this one, in the order in which they claimed.
+
+    Args:
+        pids_here: By the name of a holder's lease, its pid in this pid namespace.
+        inventory: Tells what each GPU has.
+        now_s: In Unix time.
+    """
+    totals = {d.uuid: d.memory_total_bytes or sys.maxsize for d in inventory.devices} if inventory else {}
+    # A group is its user's word: it can't join the job of another user.
+    members_of: dict[tuple[int, str], list[Holder]] = {}
+    for holder in holders:
+        if not holder.is_mine:
+            members_of.setdefault((holder.uid, holder.group or holder.name), []).append(holder)
+    return tuple(_job(members, pids_here, totals, now_s) for members in members_of.values())
+
+
+def _job(
+    members: Sequence[Holder], pids_here: Mapping[str, int | None], totals: Mapping[str, int], now_s: float
+) -> Job:
+    first = min(members, key=lambda member: now_s if member.since_s is None else member.since_s)
+    claims: dict[str, int] = {}
+    for member in members:
+        for uuid, size in member.claims.items():
+            claims[uuid] = max(min(size, totals.get(uuid, 0)), claims.get(uuid, 0))
+    pids = (pids_here[member.name] for member in members)
+    return Job(
+        uid=first.uid,
+        pid=first.pid,
+        pids_here=tuple(pid for pid in pids if pid is not None),
+        script=first.script,
+        age_s=None if first.since_s is None else max(0.0, now_s - first.since_s),
+        processes=len(members),
+        claims=claims,
+    )
+
+
+def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
+    """By UUID, what each job was promised there."""
+    found: dict[str, list[Claim]] = {}
+    for job in jobs:
+        for uuid, size in job.claims.items():
+            found.setdefault(uuid, []).append(Claim(size, job.pids_here, job.uid, job.script, job.age_s or 0.0))
+    return {uuid: tuple(claims) for uuid, claims in found.items()}
+
+
+def is_awaited_by(waiters: Sequence[Waiter]) -> IsAwaited:
+    """For :func:`autogpu.selection.decide.decide`: whether one of ``waiters`` could use a GPU now."""
+
+    def is_awaited(uuid: str, is_free: bool, room_bytes: int | None) -> bool:
+        return any(
+            waiter.demand.could_use(uuid, room_bytes) and (is_free or waiter.demand.bytes_per_gpu is not None)
+            for waiter in waiters
+        )
+
+    return is_awaited

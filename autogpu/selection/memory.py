@@ -1,0 +1,103 @@
+"""Every number of bytes that a process is promised or held to: claim, cap, context reserve. Pure.
+
+A *claim* is what others leave to the process. A *cap* is what its framework may allocate in one logical GPU. The
+*context reserve* is the part of a limit on the whole process that is kept free for what the framework does not
+allocate itself.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from autogpu.selection.model import MemoryDemand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.devices.model import Device
+    from autogpu.policy import Policy
+    from autogpu.selection.model import Decision
+
+# What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
+# compute capability 6 to 9. A lease is corrected by what NVML shows of its process, where NVML shows it.
+CONTEXT_BYTES = 512 << 20
+
+# Of that, what comes after the context itself: handles and kernels of cuBLAS, cuDNN and the framework, loaded when
+# first used. How much a script will load can't be known beforehand.
+LIBRARIES_BYTES = 256 << 20
+
+# Of what is free, the part that TensorFlow 1.15 to 2.21 takes when it takes a GPU whole: 93 to 98 %.
+_TAKEN_WHOLE = 0.94
+
+
+def memory_demand(policy: Policy) -> MemoryDemand:
+    """How much of each GPU a process claims: what it needs, else the limit of all its virtual GPUs, else all."""
+    if policy.need_bytes is not None:
+        return MemoryDemand(bytes=policy.need_bytes)
+    if policy.limit is None:
+        return MemoryDemand()
+    size, percent, parts = policy.limit.bytes, policy.limit.percent, policy.virtual_gpus
+    return MemoryDemand(
+        bytes=None if size is None else size * parts,
+        percent=None if percent is None else percent * parts,
+        context_bytes=0 if policy.limit_includes == "process" else CONTEXT_BYTES,
+        is_limit=True,
+    )
+
+
+def context_reserve_bytes(measured_bytes: int | None) -> int:
+    """What of a limit on the whole process is kept free for what the framework does not allocate itself.
+
+    Args:
+        measured_bytes: What the process takes with nothing but a context; ``None`` if that could not be measured.
+    """
+    return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
+
+
+def within_context(claim_bytes: int) -> int:
+    """What the framework may allocate within a claim that has to hold the CUDA context as well."""
+    return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
+
+
+def best_effort_share(device: Device) -> int | None:
+    """What a job of unknown size may take beside others: it must not take what they were about to grow into."""
+    return None if device.memory_free_bytes is None else device.memory_free_bytes // 2
+
+
+def caps(
+    policy: Policy, decision: Decision, context_reserves: Mapping[int, int] = MappingProxyType({})
+) -> Mapping[int, int]:
+    """By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
+
+    Also of GPUs that were not taken: a script may name them later.
+
+    Args:
+        context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
+    """
+    found = {}
+    for ordinal, device in enumerate(decision.visible):
+        if device is not None:
+            reserve = context_reserves.get(ordinal, CONTEXT_BYTES)
+            usable = _usable_bytes(policy, device, decision.shares.get(ordinal), reserve)
+            if usable is not None:
+                found[ordinal] = usable // policy.virtual_gpus
+    return found
+
+
+def _usable_bytes(policy: Policy, device: Device, share: int | None, reserve: int) -> int | None:
+    """What the framework may allocate on a GPU, in all its virtual GPUs together."""
+    limit = _limit_bytes(policy, device)
+    if limit is not None:
+        return max(0, limit - reserve) if policy.limit_includes == "process" else limit
+    if share is not None or policy.virtual_gpus == 1 or device.memory_free_bytes is None:
+        return share
+    # In equal parts what the framework would take whole.
+    return int(within_context(device.memory_free_bytes) * _TAKEN_WHOLE)
+
+
+def _limit_bytes(policy: Policy, device: Device) -> int | None:
+    if policy.limit is None or (policy.limit.percent is not None and device.memory_total_bytes is None):
+        return None
+    total_bytes = device.memory_total_bytes or 1 << 62
+    return min(policy.limit.of(total_bytes) * policy.virtual_gpus, total_bytes)

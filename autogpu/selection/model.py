@@ -1,0 +1,221 @@
+"""The values of a selection: what is asked, what is known of each GPU, and what comes out."""
+
+from __future__ import annotations
+
+import enum
+from types import MappingProxyType
+
+from autogpu.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Mapping, Sequence
+
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.policy import Policy
+    from autogpu.selection.grants import LocalRank
+    from autogpu.selection.visible_devices import VisibleSpec
+
+    # Whether a waiter is ahead of this process for a GPU and could use it now, given the GPU's UUID, whether it is
+    # free, and the bytes that are neither used nor promised.
+    IsAwaited = Callable[[str, bool, "int | None"], bool]
+
+
+class Tier(enum.IntEnum):
+    """How good a GPU's situation is, best first. No amount of memory lifts a GPU into a better tier."""
+
+    FREE = 0
+    IDLE_LEASE = 1
+    BUSY = 2
+
+
+class Cause(enum.Enum):
+    """The kind of reason against a GPU."""
+
+    EXCLUDED_BY_POLICY = "the policy excludes it"
+    UNSUITABLE = "it can't serve this job, with or without other jobs on it"
+    IN_USE = "other jobs are on it now"
+
+
+class Verdict(enum.Enum):
+    """What becomes of the process."""
+
+    TAKE = "take the GPUs named"
+    CPU = "go on without a GPU"
+    WAIT = "wait for one"
+    REFUSE = "stop"
+    NOT_OUR_CHOICE = "the script has chosen"
+    CANNOT_CHOOSE = "too little is known to choose"
+
+
+@frozen
+class Claim:
+    """What one job, of one process or several, was promised on one GPU by its live leases.
+
+    Attributes:
+        bytes: 0 for a best-effort job, to which nothing is promised.
+        pids: Those of its processes that can be told here; none of another container's.
+        age_s: Since the claim was made.
+    """
+
+    bytes: int
+    pids: tuple[int, ...]
+    uid: int
+    script: str
+    age_s: float
+
+
+@frozen
+class MemoryDemand:
+    """How much of a GPU a job claims; with neither number, all of it.
+
+    Attributes:
+        bytes: As such.
+        percent: Of the GPU's memory.
+        context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
+        is_limit: The job goes on with less, so that a smaller GPU is suitable as well.
+    """
+
+    bytes: int | None = None
+    percent: float | None = None
+    context_bytes: int = 0
+    is_limit: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is known about the job, so no other job may count on the rest."""
+        return self.bytes is None and self.percent is None
+
+    def on(self, device: Device) -> int:
+        """In bytes, of a limit never more than the GPU has; 1 where its memory is unknown and all of it is meant."""
+        total = device.memory_total_bytes
+        if self.bytes is not None:
+            wanted = self.bytes + self.context_bytes
+        elif self.percent is not None and total is not None:
+            wanted = int(total * self.percent / 100) + self.context_bytes
+        else:
+            wanted = total or 1
+        return min(wanted, total) if self.is_limit and total is not None else wanted
+
+
+@frozen
+class SelectionRules:
+    """What a policy says about choosing.
+
+    Attributes:
+        devices: Choose only among these: index, range ``0-3``, UUID prefix or name pattern; empty means all.
+        exclude: Never these.
+        demand: How much of each GPU the job claims.
+        own_pid: This process; what it holds already does not make a GPU busy for it. ``None`` if it is unknown.
+    """
+
+    devices: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    demand: MemoryDemand = MemoryDemand()
+    own_pid: int | None = None
+
+
+@frozen
+class SelectionRequest:
+    """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
+
+    Attributes:
+        policy: What holds for this process.
+        visible_spec: ``CUDA_VISIBLE_DEVICES`` and who set it.
+        inventory: Fresh readings; ``None`` if they did not come in time.
+        uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
+        gpu_count: How many GPUs the framework sees.
+        chosen: Ordinals that the script itself made visible; ``None`` if it named none.
+        own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
+        own_uid: Its user.
+        local_rank: Its place among the processes of a launcher; ``None`` if it is alone.
+        in_use: Ordinals on which another library of this process has a context already.
+    """
+
+    policy: Policy
+    visible_spec: VisibleSpec
+    inventory: Inventory | None
+    uuids: Sequence[str] | None
+    gpu_count: int
+    own_uid: int
+    own_pid: int | None = None
+    chosen: Sequence[int] | None = None
+    local_rank: LocalRank | None = None
+    in_use: Sequence[int] = ()
+
+
+@frozen
+class Candidate:
+    """A GPU that may be taken, and the readings that put it where it stands.
+
+    Attributes:
+        claims: The live leases on it.
+        claim_bytes: What the job would be promised on it; 0 as a best-effort job.
+        room_bytes: What would be left after the claim, or is free now for a job that claims all or nothing.
+        is_best_effort: The job would be placed beside others and is promised nothing.
+    """
+
+    device: Device
+    tier: Tier
+    why: str
+    claims: tuple[Claim, ...] = ()
+    claim_bytes: int = 0
+    room_bytes: int | None = None
+    is_best_effort: bool = False
+
+
+@frozen
+class Rejection:
+    """A GPU that may not be taken, with the reason in words."""
+
+    device: Device
+    why: str
+    cause: Cause
+
+
+@frozen
+class Ranking:
+    """Every GPU once: among ``candidates``, in the order to try them, or in ``rejected``."""
+
+    candidates: tuple[Candidate, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
+
+    def may_come_free(self) -> bool:
+        """Whether waiting could make a rejected GPU suitable."""
+        return any(rejection.cause is Cause.IN_USE for rejection in self.rejected)
+
+
+@frozen
+class Decision:
+    """Which GPUs a process takes.
+
+    Attributes:
+        ordinals: CUDA ordinals, for ``Verdict.TAKE``.
+        why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
+        claims: Bytes promised to the process, by UUID; a best-effort job is promised 0.
+        shares: By CUDA ordinal, the most that the process may take of a GPU that it shares, where no limit says so.
+        ranking: Of the process's GPUs; empty where there was nothing to rank.
+        visible: The process's GPUs by ordinal, as far as they could be read.
+        attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
+    """
+
+    verdict: Verdict
+    why: str
+    ordinals: tuple[int, ...] = ()
+    claims: Mapping[str, int] = MappingProxyType({})
+    shares: Mapping[int, int] = MappingProxyType({})
+    ranking: Ranking = Ranking()
+    visible: tuple[Device | None, ...] = ()
+    attainable: int = 0
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether autogpu has chosen, be it to take no GPU."""
+        return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The GPUs named by ``ordinals``, idlest first."""
+        place = {candidate.device.uuid: place for place, candidate in enumerate(self.ranking.candidates)}
+        named = (self.visible[ordinal] for ordinal in self.ordinals)
+        return tuple(sorted((d for d in named if d), key=lambda device: place.get(device.uuid, len(place))))

@@ -1,0 +1,114 @@
+"""Whether a GPU is free, held by an idle lease, or busy; and the room that is left on it. Pure."""
+
+from __future__ import annotations
+
+from autogpu.frozen import replace
+from autogpu.reporting.text import GIB
+from autogpu.selection.model import Claim, Tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Collection, Mapping, Sequence
+
+    from autogpu.devices.model import Device, Inventory, Process
+
+# A desktop, a browser and the driver itself hold some memory on a GPU on which nothing computes.
+_DESKTOP_BYTES = GIB
+_DESKTOP_SHARE = 0.05
+
+# Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
+_BUSY_UTILIZATION_PERCENT = 50
+
+# A notebook in which no cell has run for this long may share its GPU.
+IDLE_LEASE_S = 30 * 60.0
+
+
+def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
+    """Free: no process computes on it and no lease claims it. A desktop's share of the memory does not count."""
+    if claims:
+        return Tier.IDLE_LEASE if _is_idle(device, own_pid, claims) else Tier.BUSY
+    if other_processes(device, own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
+        return Tier.BUSY
+    if device.memory_total_bytes is not None and device.memory_used_bytes is not None:
+        desktop_bytes = max(_DESKTOP_BYTES, device.memory_total_bytes * _DESKTOP_SHARE)
+        if device.memory_used_bytes - _bytes_of(device, {own_pid}) > desktop_bytes:
+            return Tier.BUSY
+    return Tier.FREE
+
+
+def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
+    holders = {pid for claim in claims for pid in claim.pids}
+    return (
+        device.utilization_percent == 0
+        and all(claim.age_s >= IDLE_LEASE_S for claim in claims)
+        and all(process.pid in holders for process in other_processes(device, own_pid))
+    )
+
+
+def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
+    """What is neither used nor promised; ``None`` where the driver does not tell the memory.
+
+    A holder counts with its claim or with what it uses, whichever is more; all other use is by unmanaged processes.
+    Where a holder's own use can't be told apart it counts twice: that errs on the side of an empty GPU.
+    """
+    total, used = device.memory_total_bytes, device.memory_used_bytes
+    if total is None or used is None:
+        return None
+    used -= _bytes_of(device, {own_pid})
+    if claims and _is_idle(device, own_pid, claims):
+        return total - used
+    promised = 0
+    for claim in claims:
+        uses = _bytes_of(device, claim.pids)
+        used -= uses
+        promised += max(claim.bytes, uses)
+    return total - max(used, 0) - promised
+
+
+def unclaimed_bytes(device: Device, wanted_bytes: int, claims: Sequence[Claim]) -> int:
+    """Of what a job would claim, what is promised to no other job."""
+    promised = sum(claim.bytes for claim in claims)
+    return max(0, min(wanted_bytes, (device.memory_total_bytes or 1) - promised))
+
+
+def other_processes(device: Device, own_pid: int | None) -> tuple[Process, ...]:
+    """Those that compute on the GPU, apart from this one."""
+    return tuple(process for process in device.compute_processes or () if process.pid != own_pid)
+
+
+def unmanaged_processes(device: Device, claims: Sequence[Claim]) -> tuple[Process, ...]:
+    """Those that compute on the GPU and hold no lease."""
+    holders = {pid for claim in claims for pid in claim.pids}
+    return tuple(process for process in device.compute_processes or () if process.pid not in holders)
+
+
+def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int) -> Mapping[int, int]:
+    """By CUDA ordinal, the bytes that process ``pid`` takes.
+
+    A GPU is missing where NVML does not tell: inside a container that has process ids of its own, on WSL2.
+    """
+    ordinals = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
+    by_uuid = {device.uuid: _bytes_of(device, {pid}) for device in (inventory.devices if inventory else ())}
+    return {ordinals[uuid]: size for uuid, size in by_uuid.items() if uuid in ordinals and size}
+
+
+def compute_pids(inventory: Inventory | None) -> set[int]:
+    """The processes that the driver lists on any GPU."""
+    devices = inventory.devices if inventory else ()
+    return {process.pid for device in devices for process in device.compute_processes or ()}
+
+
+def without_processes(inventory: Inventory, pids: Collection[int]) -> Inventory:
+    """The readings as if these processes, which have ended since, had been gone already."""
+    devices = []
+    for device in inventory.devices:
+        used = device.memory_used_bytes
+        remaining = tuple(process for process in device.compute_processes or () if process.pid not in pids)
+        freed = _bytes_of(device, pids)
+        used = None if used is None else used - freed
+        devices.append(replace(device, compute_processes=remaining, memory_used_bytes=used))
+    return replace(inventory, devices=tuple(devices))
+
+
+def _bytes_of(device: Device, pids: Collection[int | None]) -> int:
+    return sum(p.memory_used_bytes or 0 for p in device.compute_processes or () if p.pid in pids)

@@ -1,0 +1,62 @@
+"""What a process that is started now would get. Nothing is claimed. Pure."""
+
+from __future__ import annotations
+
+from autogpu.selection.decide import decide
+from autogpu.selection.grants import local_rank
+from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.visible_devices import initial_visibility, named_uuids, visible_spec
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.devices.model import Inventory
+    from autogpu.lease import LeaseSnapshot
+    from autogpu.policy import Policy
+
+
+def request_for_new_process(
+    policy: Policy,
+    environ: Mapping[str, str],
+    inventory: Inventory,
+    *,
+    own_uid: int,
+    own_pid: int | None = None,
+) -> SelectionRequest:
+    """What a process would ask that is started with ``environ``, and that could see all GPUs of the pool.
+
+    Its ordinals count the pool in the order of ``CUDA_VISIBLE_DEVICES``; ``uuids`` is ``None`` if only the CUDA driver
+    can tell which GPUs that names.
+    """
+    initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
+    spec = visible_spec(environ, initial, policy.script)
+    uuids = named_uuids(spec.value, inventory, environ.get(CUDA_DEVICE_ORDER))
+    return SelectionRequest(
+        policy=policy,
+        visible_spec=spec,
+        inventory=inventory,
+        uuids=uuids,
+        gpu_count=len(uuids or ()),
+        own_uid=own_uid,
+        own_pid=own_pid,
+        local_rank=local_rank(environ),
+    )
+
+
+def preview(
+    request: SelectionRequest, leases: LeaseSnapshot, pids_here: Mapping[str, int | None], now_s: float
+) -> Decision:
+    """The decision on ``request`` beside the jobs and the queue of this moment.
+
+    Args:
+        pids_here: By the name of a holder's lease, its pid in this pid namespace.
+        now_s: In Unix time.
+    """
+    if request.uuids == () and request.policy.count != 0:
+        has_gpus = request.inventory is not None and request.inventory.devices
+        return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")
+    jobs = jobs_of(leases.holders, pids_here, request.inventory, now_s)
+    return decide(request, claims_by_gpu(jobs), is_awaited_by(leases.queue))

@@ -1,0 +1,128 @@
+"""Which GPU is best for a job, and why not the others. Pure."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from autogpu.reporting.text import GIB
+from autogpu.selection import explain
+from autogpu.selection.memory import memory_demand
+from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, SelectionRules, Tier
+from autogpu.selection.occupancy import other_processes, room_bytes, tier
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping, Sequence
+
+    from autogpu.devices.model import Device
+    from autogpu.policy import Policy
+    from autogpu.selection.model import Claim
+    from autogpu.selection.visible_devices import VisibleSpec
+
+
+def rules_for(policy: Policy, spec: VisibleSpec, own_pid: int | None) -> SelectionRules:
+    """What the policy says inside a pool: the user's list wins over ours unless ours is locked."""
+
+    def applies(key: str) -> bool:
+        return spec.value is None or key in policy.locked
+
+    return SelectionRules(
+        devices=policy.devices if applies("select.devices") else (),
+        exclude=policy.exclude if applies("select.exclude") else (),
+        demand=memory_demand(policy),
+        own_pid=own_pid,
+    )
+
+
+def rank(
+    devices: Iterable[Device], rules: SelectionRules, claims_on: Mapping[str, Sequence[Claim]] | None = None
+) -> Ranking:
+    """Order the GPUs that the rules allow, best first; every other one comes with the reason why not.
+
+    Args:
+        devices: The pool, freshly read.
+        rules: What the policy says.
+        claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
+    """
+    candidates = []
+    rejected = []
+    for device in devices:
+        claims = tuple((claims_on or {}).get(device.uuid, ()))
+        rejection = why_not(device, rules, claims)
+        if rejection:
+            rejected.append(rejection)
+        else:
+            candidates.append(_candidate(device, rules, claims))
+    candidates.sort(key=_standing)
+    return Ranking(tuple(candidates), tuple(rejected))
+
+
+def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Candidate:
+    device_tier = tier(device, rules.own_pid, claims)
+    is_best_effort = rules.demand.is_whole and device_tier is not Tier.FREE
+    wanted, room = rules.demand.on(device), room_bytes(device, rules.own_pid, claims)
+    return Candidate(
+        device,
+        device_tier,
+        explain.occupancy(device, other_processes(device, rules.own_pid), claims),
+        claims=tuple(claims),
+        claim_bytes=0 if is_best_effort else wanted,
+        room_bytes=device.memory_free_bytes if rules.demand.is_whole or room is None else room - wanted,
+        is_best_effort=is_best_effort,
+    )
+
+
+def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int]:
+    device = candidate.device
+    room, utilization = candidate.room_bytes, device.utilization_percent
+    return (
+        candidate.tier,
+        # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
+        room is None or utilization is None,
+        # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
+        -((room or 0) // GIB),
+        100 if utilization is None else utilization,
+        # People and desktops sit on GPU 0.
+        -device.index,
+    )
+
+
+def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ()) -> Rejection | None:
+    """The first reason against ``device``, or ``None``."""
+    if rules.devices and not matches(device, rules.devices):
+        return Rejection(device, "not among select.devices", Cause.EXCLUDED_BY_POLICY)
+    if matches(device, rules.exclude):
+        return Rejection(device, "excluded by select.exclude", Cause.EXCLUDED_BY_POLICY)
+    if device.mig_enabled:
+        return Rejection(device, "split into MIG instances", Cause.UNSUITABLE)
+    if device.compute_mode == "prohibited":
+        return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
+    is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread")
+    if is_exclusive and (claims or other_processes(device, rules.own_pid)):
+        return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
+    return None if rules.demand.is_whole else _too_full(device, rules, claims)
+
+
+def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Rejection | None:
+    wanted, total = rules.demand.on(device), device.memory_total_bytes
+    room = room_bytes(device, rules.own_pid, claims)
+    if room is None or total is None or wanted <= room:
+        return None
+    if rules.demand.is_limit and tier(device, rules.own_pid, claims) is Tier.FREE:
+        return None  # what a desktop or the driver keeps does not send a job to the CPU that goes on with less
+    cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
+    return Rejection(device, explain.too_full(wanted, total, room), cause)
+
+
+def matches(device: Device, entries: Iterable[str]) -> bool:
+    """Whether one of ``entries`` (index, range, UUID prefix or name pattern) means this GPU."""
+    return any(_matches(device, entry.strip().lower()) for entry in entries)
+
+
+def _matches(device: Device, entry: str) -> bool:
+    first, dash, last = entry.partition("-")
+    if first.isdigit() and (not dash or last.isdigit()):
+        return int(first) <= device.index <= int(last or first)
+    if entry.startswith(("gpu-", "mig-")):
+        return device.uuid.lower().startswith(entry)
+    return fnmatchcase(device.name.lower(), entry)

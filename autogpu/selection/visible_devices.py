@@ -1,0 +1,181 @@
+"""What ``CUDA_VISIBLE_DEVICES`` means, who set it, and what to write there. Pure.
+
+The GPUs that it names are the pool: choosing happens inside it, and it is never widened.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autogpu.frozen import frozen
+from autogpu.selection.grants import is_engine_worker
+from autogpu.selection.model import Cause
+from autogpu.variables import (
+    CUDA_DEVICE_ORDER,
+    CUDA_VISIBLE_DEVICES,
+    ORIGINAL_VISIBLE_DEVICES,
+    WRITTEN_VISIBLE_DEVICES,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, Mapping, MutableMapping, Sequence
+
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.selection.model import Ranking
+
+
+@frozen
+class InitialVisibility:
+    """``CUDA_VISIBLE_DEVICES`` as the interpreter found it.
+
+    Attributes:
+        value: The text itself; ``None`` if it was not set.
+        inherited: What it was before an autogpu in an ancestor rewrote it, whose value counts as unset.
+    """
+
+    value: str | None
+    inherited: str | None
+
+
+@frozen
+class VisibleSpec:
+    """What ``CUDA_VISIBLE_DEVICES`` says, and who says so.
+
+    Attributes:
+        value: Of the variable; ``None`` if it is not set.
+        source: ``"inherited"`` from a shell, scheduler or engine, or hard-coded in the ``"script"``.
+        overridden: The script's own value that ``select.script = "override"`` disregards, else ``None``.
+    """
+
+    value: str | None
+    source: Literal["unset", "inherited", "script"]
+    overridden: str | None = None
+
+
+def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> InitialVisibility:
+    """See :class:`InitialVisibility`; ``environ`` as it was before this process changed it."""
+    if started_with is not None and started_with == environ.get(WRITTEN_VISIBLE_DEVICES):
+        return InitialVisibility(started_with, environ.get(ORIGINAL_VISIBLE_DEVICES))
+    return InitialVisibility(started_with, started_with)
+
+
+def visible_spec(environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect") -> VisibleSpec:
+    """Tell what a script hard-codes from what it inherited.
+
+    Args:
+        environ: The environment now.
+        initial: The variable at the interpreter's start.
+        script: ``select.script``: whether a hard-coded value is respected or overridden.
+    """
+    now = environ.get(CUDA_VISIBLE_DEVICES)
+    # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
+    if now == initial.value or is_engine_worker(environ):
+        value = initial.inherited if now == initial.value else now
+        return VisibleSpec(value, "unset" if value is None else "inherited")
+    if script == "override":
+        source: Literal["unset", "inherited"] = "unset" if initial.inherited is None else "inherited"
+        return VisibleSpec(initial.inherited, source, overridden="(unset)" if now is None else now)
+    return VisibleSpec(now, "unset" if now is None else "script")
+
+
+def restore(environ: MutableMapping[str, str], value: str | None) -> None:
+    """Put ``CUDA_VISIBLE_DEVICES`` back to ``value``."""
+    if value is None:
+        environ.pop(CUDA_VISIBLE_DEVICES, None)
+    else:
+        environ[CUDA_VISIBLE_DEVICES] = value
+
+
+def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> tuple[str, ...] | None:
+    """The UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order; ``None`` if only the driver can tell.
+
+    The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
+    entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed.
+
+    Args:
+        value: ``None`` means every GPU.
+        inventory: What there is, in PCI bus order.
+        order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
+            is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
+    """
+    devices = inventory.devices
+    if value is None:
+        return tuple(device.uuid for device in devices)
+    entries = [entry.strip() for entry in value.split(",")]
+    if entries[0].upper().startswith("MIG-"):
+        return None
+    if entries[0].upper().startswith("GPU-"):
+        return _named_by_uuid(entries, devices)
+    return _named_by_index(entries, inventory, order)
+
+
+def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> tuple[str, ...]:
+    found: list[str] = []
+    for entry in entries:
+        hits = [d.uuid for d in devices if entry[:4].upper() == "GPU-" and d.uuid.lower().startswith(entry.lower())]
+        if len(hits) != 1:
+            break
+        if hits[0] in found:
+            return ()
+        found += hits
+    return tuple(found)
+
+
+def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> tuple[str, ...] | None:
+    devices = inventory.devices
+    found: list[int] = []
+    for entry in entries:
+        number = re.match(r"[+-]?\d+", entry)
+        index = int(number.group()) if number else -1
+        if not 0 <= index < len(devices) + len(inventory.unreadable):
+            break
+        if index in found:
+            return ()
+        found.append(index)
+    if not found:
+        return ()
+    is_one_model = len({device.name for device in devices}) == 1
+    if inventory.unreadable or not (order == "PCI_BUS_ID" or is_one_model):
+        return None
+    return tuple(devices[index].uuid for index in found)
+
+
+def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Sequence[str] = ()) -> tuple[Device, ...]:
+    """The GPUs of the pool as ``CUDA_VISIBLE_DEVICES`` is to list them: idlest first, none that the policy excludes.
+
+    Args:
+        ranking: Of the pool's GPUs.
+        count: List only the best so many; ``None`` for all.
+        kept_order: UUIDs in the order to keep instead, for ranks that count the pool's GPUs among themselves.
+    """
+    eligible = tuple(candidate.device for candidate in ranking.candidates)
+    if count is not None and not kept_order:
+        return eligible[:count]
+    # A GPU that can't be taken now stays addressable: without us the script would see it, too.
+    others = tuple(r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY)
+    if kept_order:
+        return tuple(sorted(eligible + others, key=lambda device: kept_order.index(device.uuid)))
+    return eligible + others
+
+
+def environment_for(
+    devices: Sequence[Device], spec: VisibleSpec, *, identifier: str, index_is_certain: bool
+) -> dict[str, str]:
+    """What to write into the environment so that it lists ``devices``; without any it hides every GPU.
+
+    The two variables beside ``CUDA_VISIBLE_DEVICES`` tell an autogpu in a child what was there before.
+
+    Args:
+        spec: What the variable said before.
+        identifier: ``select.identifier``: ``"uuid"`` or ``"index"``.
+        index_is_certain: Whether NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost.
+    """
+    written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
+    if devices and identifier == "index" and index_is_certain:
+        numbers = ",".join(str(device.index) for device in devices)
+        written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: "PCI_BUS_ID"}
+    written[WRITTEN_VISIBLE_DEVICES] = written[CUDA_VISIBLE_DEVICES]
+    if spec.value is not None:
+        written[ORIGINAL_VISIBLE_DEVICES] = spec.value
+    return written

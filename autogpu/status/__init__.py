@@ -1,0 +1,1 @@
+"""Who has which GPU at one moment, who waits, and what a job started here would get."""

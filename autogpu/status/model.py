@@ -1,0 +1,184 @@
+"""A host at one moment, as ``autogpu status`` shows it and ``status --json`` prints it; no name is left to look up.
+
+Sizes are bytes, spans are seconds, and what is not known is ``None``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job that holds a GPU by a lease, of one process or several.
+
+    Attributes:
+        pid: Of the process that claimed first, as its own pid namespace counts it.
+        age_s: Since the claim.
+        processes: How many of its processes have a lease.
+        claim_bytes: What it was promised on this GPU; 0 for a best-effort job.
+        used_bytes: What its processes use there, by the driver; ``None`` where they can't be told from others.
+        is_idle: Held for half an hour or more, and nothing computes.
+    """
+
+    user: str
+    uid: int
+    pid: int | None
+    script: str
+    age_s: float | None
+    processes: int
+    claim_bytes: int
+    used_bytes: int | None
+    is_idle: bool
+
+
+@dataclass(frozen=True)
+class UnmanagedProcess:
+    """A process on a GPU that holds no lease.
+
+    Attributes:
+        user: Whose it is; ``None`` where ``/proc`` does not show it.
+        program: Its name; likewise.
+    """
+
+    pid: int
+    user: str | None
+    program: str | None
+    used_bytes: int | None
+    is_graphics: bool
+
+
+@dataclass(frozen=True)
+class GpuStatus:
+    """One GPU with all that is on it; its readings are those of :class:`autogpu.devices.model.Device`.
+
+    Attributes:
+        state: ``"free"``, ``"idle_lease"`` or ``"busy"``.
+        unlisted_bytes: Used by processes that the driver does not list, such as those of other containers; 0 where
+            nothing can be said.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    pci_bus_id: str | None
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    utilization_percent: int | None
+    idle_s: float | None
+    compute_mode: str | None
+    mig_enabled: bool
+    state: str
+    jobs: tuple[JobStatus, ...]
+    unmanaged_processes: tuple[UnmanagedProcess, ...]
+    unlisted_bytes: int
+
+
+@dataclass(frozen=True)
+class UnreadableGpu:
+    """A GPU that the driver counts and can't describe."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class WaiterStatus:
+    """A process in the queue.
+
+    Attributes:
+        count: GPUs that it waits for.
+        bytes_per_gpu: Memory needed on each; ``None`` for whole GPUs.
+        is_unresponsive: It is stopped, and passed over.
+    """
+
+    user: str
+    uid: int
+    pid: int | None
+    script: str
+    waited_s: float | None
+    count: int
+    bytes_per_gpu: int | None
+    is_unresponsive: bool
+
+
+@dataclass(frozen=True)
+class RankedGpu:
+    """A GPU that a job started here could take, best first."""
+
+    uuid: str
+    state: str
+    why: str
+
+
+@dataclass(frozen=True)
+class RejectedGpu:
+    """A GPU that it could not take.
+
+    Attributes:
+        cause: ``"excluded_by_policy"``, ``"unsuitable"`` or ``"in_use"``.
+    """
+
+    uuid: str
+    why: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a job that is started here and now would get.
+
+    Attributes:
+        verdict: ``"take"``, ``"cpu"``, ``"wait"``, ``"refuse"`` or ``"cannot_choose"``.
+        uuids: Of the GPUs it would take, idlest first.
+        policy: Every file and variable that sets something, or ``"defaults"``.
+        reasons: Each GPU with the reason, a line each.
+    """
+
+    verdict: str
+    why: str
+    uuids: tuple[str, ...]
+    policy: str
+    candidates: tuple[RankedGpu, ...]
+    rejected: tuple[RejectedGpu, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeaseFolder:
+    """Where this user's jobs coordinate.
+
+    Attributes:
+        origin: ``"environment"``, ``"host"`` or ``"fallback"``.
+        owner: Its user, who may remove every lease in it.
+    """
+
+    path: str
+    origin: str
+    owner: str
+    owner_uid: int
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """The host at one moment.
+
+    Attributes:
+        has_driver: ``False`` on an ordinary machine without an NVIDIA GPU.
+        failure: Why the GPUs can't be read at all.
+        gpus: In PCI bus order.
+        queue: In the order in which they are served.
+        policy_problems: What could not be followed in the policy that holds here.
+        lease_folder: ``None`` if this user's jobs can't coordinate, for ``lease_folder_problem``.
+    """
+
+    driver_version: str | None
+    has_driver: bool
+    failure: str | None
+    gpus: tuple[GpuStatus, ...]
+    unreadable: tuple[UnreadableGpu, ...]
+    queue: tuple[WaiterStatus, ...]
+    preview: Preview
+    policy_problems: tuple[str, ...]
+    lease_folder: LeaseFolder | None
+    lease_folder_problem: str | None

@@ -1,0 +1,218 @@
+"""Read the host at one moment: the driver, the lease folder once, the names of users and programs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from autogpu import lease
+from autogpu.devices import probe
+from autogpu.reporting import messages
+from autogpu.reporting.text import GIB, printable, user_name
+from autogpu.selection import explain
+from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.model import Decision, Tier, Verdict
+from autogpu.selection.occupancy import IDLE_LEASE_S, tier
+from autogpu.selection.preview import preview, request_for_new_process
+from autogpu.status.model import (
+    GpuStatus,
+    HostStatus,
+    JobStatus,
+    LeaseFolder,
+    Preview,
+    RankedGpu,
+    RejectedGpu,
+    UnmanagedProcess,
+    UnreadableGpu,
+    WaiterStatus,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping, Sequence
+
+    from autogpu.devices.model import Device, Inventory, Process
+    from autogpu.lease import Folder, LeaseSnapshot, Waiter
+    from autogpu.policy import Resolved
+    from autogpu.selection.jobs import Job
+    from autogpu.selection.model import Claim
+
+# The driver keeps some for itself, a few hundred MiB on large GPUs.
+_DRIVERS_OWN_BYTES = GIB
+
+
+class Names:
+    """Looks up what users and programs are called on this host."""
+
+    def user(self, uid: int) -> str:
+        """The name, or the number of one that is not known here."""
+        return user_name(uid)
+
+    def process(self, pid: int) -> tuple[str | None, str | None]:
+        """Whose process that is and what it is called, where ``/proc`` shows it."""
+        try:
+            path = Path(f"/proc/{pid}")
+            return self.user(path.stat().st_uid), printable((path / "comm").read_text().strip(), 32)
+        except (OSError, UnicodeDecodeError):
+            return None, None
+
+
+def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
+    """The host as it is now, for a script that would be started with ``environ`` under that policy."""
+    reading = probe.start(environ)
+    folder, leases, problem = read_leases(environ)
+    inventory = probe.finish(reading)
+    return host_status(
+        inventory,
+        leases,
+        leases.pids_here,
+        resolved,
+        environ,
+        own_uid=os.getuid(),
+        now_s=time.time(),
+        folder=folder,
+        folder_problem=problem,
+    )
+
+
+def read_leases(environ: Mapping[str, str]) -> tuple[Folder | None, LeaseSnapshot, str | None]:
+    """Where this user's jobs coordinate, with its leases and its queue; or why they can't, and the remedy."""
+    try:
+        folder = lease.find_folder(environ)
+        return folder, lease.snapshot(folder), None
+    except lease.LeaseUnavailable as error:
+        return None, lease.LeaseSnapshot(), f"{printable(error.what)}; {printable(error.remedy)}"
+
+
+def host_status(
+    inventory: Inventory,
+    leases: LeaseSnapshot,
+    pids_here: Mapping[str, int | None],
+    resolved: Resolved,
+    environ: Mapping[str, str],
+    *,
+    own_uid: int,
+    now_s: float,
+    folder: Folder | None = None,
+    folder_problem: str | None = None,
+    names: Names | None = None,
+) -> HostStatus:
+    """Put together what was read.
+
+    Args:
+        pids_here: By the name of a holder's lease, its pid in this pid namespace.
+        resolved: The policy of a script that would be started now.
+        environ: Gives ``CUDA_VISIBLE_DEVICES``, which such a script inherits.
+        own_uid: Whose script that would be.
+        now_s: In Unix time.
+    """
+    names = names or Names()
+    jobs = jobs_of(leases.holders, pids_here, inventory, now_s)
+    claims = claims_by_gpu(jobs)
+    request = request_for_new_process(resolved.policy, environ, inventory, own_uid=own_uid)
+    return HostStatus(
+        driver_version=inventory.driver_version,
+        has_driver=not inventory.has_no_driver,
+        failure=inventory.failure,
+        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), names) for device in inventory.devices),
+        unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
+        queue=tuple(_waiter(waiter, now_s, names) for waiter in leases.waiters),
+        preview=_preview(preview(request, leases, pids_here, now_s), inventory, messages.origins(resolved)),
+        policy_problems=tuple(map(str, resolved.problems)),
+        lease_folder=_lease_folder(folder, names) if folder else None,
+        lease_folder_problem=folder_problem,
+    )
+
+
+def _gpu(device: Device, jobs: Sequence[Job], claims: Sequence[Claim], names: Names) -> GpuStatus:
+    device_tier = tier(device, None, claims)
+    here = [job for job in jobs if device.uuid in job.claims]
+    holders = {pid for job in here for pid in job.pids_here}
+    return GpuStatus(
+        uuid=device.uuid,
+        index=device.index,
+        name=printable(device.name, 64),
+        pci_bus_id=device.pci_bus_id,
+        memory_total_bytes=device.memory_total_bytes,
+        memory_used_bytes=device.memory_used_bytes,
+        utilization_percent=device.utilization_percent,
+        idle_s=device.idle_s,
+        compute_mode=device.compute_mode,
+        mig_enabled=device.mig_enabled,
+        state=device_tier.name.lower(),
+        jobs=tuple(_job(job, device, device_tier, names) for job in here),
+        unmanaged_processes=(
+            *_unmanaged(device.compute_processes, holders, names, is_graphics=False),
+            *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
+        ),
+        unlisted_bytes=_unlisted_bytes(device),
+    )
+
+
+def _job(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
+    used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
+    known = [size for size in used if size is not None]
+    return JobStatus(
+        user=names.user(job.uid),
+        uid=job.uid,
+        pid=job.pid,
+        script=job.script,
+        age_s=job.age_s,
+        processes=job.processes,
+        claim_bytes=job.claims[device.uuid],
+        used_bytes=sum(known) if known or (not used and job.pids_here) else None,
+        is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
+    )
+
+
+def _unmanaged(
+    processes: Sequence[Process] | None, holders: set[int], names: Names, *, is_graphics: bool
+) -> list[UnmanagedProcess]:
+    return [
+        UnmanagedProcess(process.pid, *names.process(process.pid), process.memory_used_bytes, is_graphics)
+        for process in processes or ()
+        if process.pid not in holders
+    ]
+
+
+def _unlisted_bytes(device: Device) -> int:
+    listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
+    sizes = [process.memory_used_bytes for process in listed]
+    known = [size for size in sizes if size is not None]
+    if device.memory_used_bytes is None or len(known) < len(sizes):
+        return 0
+    unlisted = device.memory_used_bytes - sum(known)
+    return unlisted if unlisted > _DRIVERS_OWN_BYTES else 0
+
+
+def _lease_folder(folder: Folder, names: Names) -> LeaseFolder:
+    owner = names.user(folder.owner_uid)
+    return LeaseFolder(printable(str(folder.path)), folder.origin, owner, folder.owner_uid)
+
+
+def _waiter(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
+    return WaiterStatus(
+        user=names.user(waiter.uid),
+        uid=waiter.uid,
+        pid=waiter.pid,
+        script=waiter.script,
+        waited_s=None if waiter.since_s is None else max(0.0, now_s - waiter.since_s),
+        count=waiter.demand.count,
+        bytes_per_gpu=waiter.demand.bytes_per_gpu,
+        is_unresponsive=waiter.is_unresponsive,
+    )
+
+
+def _preview(decision: Decision, inventory: Inventory, policy: str) -> Preview:
+    taken = decision.devices if decision.verdict is Verdict.TAKE else ()
+    ranking = decision.ranking
+    return Preview(
+        verdict=decision.verdict.name.lower(),
+        why=printable(decision.why, 2000),
+        uuids=tuple(device.uuid for device in taken),
+        policy=policy,
+        candidates=tuple(RankedGpu(c.device.uuid, c.tier.name.lower(), c.why) for c in ranking.candidates),
+        rejected=tuple(RejectedGpu(r.device.uuid, r.why, r.cause.name.lower()) for r in ranking.rejected),
+        reasons=tuple(explain.each_gpu(ranking, taken, inventory.unreadable, "first choice")),
+    )

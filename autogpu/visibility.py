@@ -1,0 +1,122 @@
+"""``CUDA_VISIBLE_DEVICES`` of this process: what it was, what we wrote there, and what the script wrote since."""
+
+from __future__ import annotations
+
+import os
+
+from autogpu.devices.model import by_uuid
+from autogpu.selection.model import Cause
+from autogpu.selection.ranking import rank, rules_for
+from autogpu.selection.visible_devices import (
+    VisibleSpec,
+    environment_for,
+    initial_visibility,
+    named_uuids,
+    pool_in_order,
+    restore,
+    visible_spec,
+)
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import MutableMapping
+
+    from autogpu.devices.model import CudaDriver, Inventory
+    from autogpu.policy import Policy
+
+# Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
+_NOT_YET = "\0"
+
+
+class VisibleDevices:
+    """The pool in the environment, idlest first, until CUDA has read it.
+
+    Attributes:
+        spec: Who says which GPUs may be used, by the last value that CUDA could read.
+        may_have_gpus: False once the environment is known to hide all of them.
+        ignored_value: What the script wrote after CUDA had read the variable: without effect, as without us.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        environ: MutableMapping[str, str],
+        started_with: str | None,
+        cuda: CudaDriver,
+        *,
+        keeps_order: bool,
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            started_with: The variable when the interpreter started, ``None`` if it was not set.
+            cuda: Tells whether CUDA has read the variable.
+            keeps_order: For ranks, which count the pool's GPUs among themselves.
+        """
+        self.spec = VisibleSpec(None, "unset")
+        self.may_have_gpus = True
+        self.ignored_value: str | None = None
+        self._policy = policy
+        self._environ = environ
+        self._cuda = cuda
+        self._keeps_order = keeps_order
+        self._initial = initial_visibility(environ, started_with)
+        self._written: str | None = _NOT_YET
+        self._seen: str | None = _NOT_YET
+
+    def write(self, inventory: Inventory | None, visible: str) -> None:
+        """Write the pool, where CUDA has not read the variable.
+
+        Args:
+            inventory: ``None`` if there are no readings yet.
+            visible: ``select.visible``: the whole ``"pool"`` or only the ``"chosen"``.
+        """
+        self.spec = visible_spec(self._environ, self._initial, self._policy.script)
+        # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
+        if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
+            self._write_pool(inventory, visible)
+            self._written = self._environ.get(CUDA_VISIBLE_DEVICES)
+        self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+
+    def refresh(self, inventory: Inventory | None) -> None:
+        """Follow what the script has written since; see ``ignored_value``."""
+        now = self._environ.get(CUDA_VISIBLE_DEVICES)
+        if now == self._written:
+            return
+        if self._cuda.visible_uuids() is None:
+            self.write(inventory, self._policy.visible)
+        elif now != self._seen:
+            self.ignored_value = "" if now is None else now
+
+    def environ_without_ours(self) -> dict[str, str]:
+        """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in
+        what it was started with, and in what the script has set since.
+        """
+        environ = dict(self._environ)
+        if environ.get(CUDA_VISIBLE_DEVICES) == self._written:
+            restore(environ, self._initial.value)
+        return environ
+
+    def _write_pool(self, inventory: Inventory, visible: str) -> None:
+        if self.spec.overridden is not None:
+            restore(self._environ, self.spec.value)
+        pool = named_uuids(self.spec.value, inventory, self._environ.get(CUDA_DEVICE_ORDER))
+        self.may_have_gpus = pool != ()
+        if not pool or any(device.mig_enabled for device in inventory.devices):
+            return
+        known = by_uuid(inventory.devices)
+        ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
+        count = len(pool) if self._policy.count == "all" else self._policy.count
+        devices = pool_in_order(
+            ranking, count=count if visible == "chosen" else None, kept_order=pool if self._keeps_order else ()
+        )
+        if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
+            self._environ.update(
+                environment_for(
+                    devices,
+                    self.spec,
+                    identifier=self._policy.identifier,
+                    index_is_certain=not inventory.unreadable,
+                )
+            )

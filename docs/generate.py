@@ -1,0 +1,132 @@
+"""Write the documents that are made from the policy's model, or compare them with ``--check``.
+
+    python docs/generate.py [--check]
+
+They are ``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from autogpu.policy.model import KEYS, SECTIONS, SYSTEM_FILE, Key
+from autogpu.policy.schema import schema
+from autogpu.policy.templates import example
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_PAGE_HEAD = """\
+# Policy reference
+
+A policy says which GPU a process gets and how much of its memory. The defaults need no configuration: the process gets
+the idlest GPU, and memory grows as it is needed. `autogpu config` shows the value of each key here and where it was
+set; `autogpu init` writes a file to start from.
+
+## Where settings come from
+
+Later rows of this table override earlier ones. Each key is decided by itself: a file that sets `count` leaves the other
+keys to the rows before it.
+
+| Layer | Place | Applies to |
+|---|---|---|
+| default | built in | everything |
+| system | `{system}` | this host |
+| user | `$XDG_CONFIG_HOME/autogpu/autogpu.toml` (`~/.config/autogpu/autogpu.toml`) | all that you run |
+| project | `autogpu.toml`, or `[tool.autogpu]` in `pyproject.toml` | the scripts in and below that folder |
+| environment | `AUTOGPU_COUNT`, `AUTOGPU_LIMIT`, ... | one shell or one process |
+| command line | `autogpu run --count 2 -- python train.py` | one command |
+
+**Which project file.** The nearest one, going up from the script's folder; if there is none, going up from
+the working directory. The search ends at your home folder or at the root; both are looked at. In one folder
+`autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` names the project file outright, and
+`AUTOGPU_POLICY=/dev/null` means none.
+
+**Which files are trusted.** A project file that was found counts only if it and its folder belong to you or to
+root, and no other user can write them; the same goes for every link on the way to it. A group that has its
+owner's name and no other member does not count as another user. Any other file is ignored with one line: a file
+that was left in a shared folder must not control your jobs. The owner of a file that `AUTOGPU_POLICY` names does
+not matter.
+
+**Locks.** The system file may list keys in `locked`. No other layer can change those; a line names each attempt.
+
+**The environment.** Every key has one variable. An empty one counts as unset. Lists are separated by commas;
+`none` empties a list and resets a `need` or a `limit`. Booleans are `1`, `true`, `yes`, `on` and `0`, `false`, `no`,
+`off`. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
+
+**Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
+mistakes are reported at once, each with file and line, what is allowed, the nearest known name, and the value that is
+used instead. Names in the system file that this version does not know are shown by `autogpu doctor` only,
+since one host may have several versions. A policy can't name code to run.
+
+The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put `#:schema
+./docs/autogpu.schema.json` (or its address) on the first line of a file.
+
+## How values are written
+
+| | Written | Meaning |
+|---|---|---|
+| memory | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
+| | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
+| | `8589934592` | bytes, from 1048576 on; a smaller number without a unit is refused |
+| share | `"50%"` | of the GPU's memory; above 0, up to 100 |
+| time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | the unit is needed, except for 0 |
+
+## Keys
+
+| Key | Default | Variable | |
+|---|---|---|---|
+"""  # noqa: E501
+
+
+def page() -> str:
+    """The text of ``docs/policy.md``."""
+    parts = [_PAGE_HEAD.format(system=SYSTEM_FILE)]
+    for key in KEYS:
+        parts.append(f"| [`{key.dotted}`](#{_anchor(key)}) | `{key.written(key.default)}` | `{key.variable}` | ")
+        parts.append(re.sub('"([^"]+)"', r"`\1`", key.summary).replace('""', '`""`') + " |\n")
+    for section, title in SECTIONS.items():
+        parts.append(f"\n### {title}\n" if not section else f"\n### {title}: `[{section}]`\n")
+        parts += [_entry(key) for key in KEYS if key.section == section]
+    return "".join(parts)
+
+
+def documents() -> dict[str, str]:
+    """Every generated file: its path in the checkout, and its text."""
+    return {"autogpu.toml.example": example(), "docs/policy.md": page(), "docs/autogpu.schema.json": schema()}
+
+
+def main(arguments: list[str], root: Path = ROOT) -> int:
+    """Write the documents, or compare them with ``--check``."""
+    stale = []
+    for name, text in documents().items():
+        file = root / name
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                file.write_text(text, encoding="utf-8")
+    if stale:
+        verb = "differs from the model" if "--check" in arguments else "written"
+        sys.stdout.write("".join(f"{name}: {verb}\n" for name in stale))
+    return 1 if stale and "--check" in arguments else 0
+
+
+def _entry(key: Key) -> str:
+    table = f"[{key.section}]\n" if key.section else ""
+    return (
+        f"\n#### {key.dotted}\n\n{key.sentence} {key.more}\n\n"
+        f"- Allowed: {key.kind.allowed}\n"
+        f"- Default: `{key.written(key.default)}`\n"
+        f"- Variable: `{key.variable}`\n"
+        f"\n```toml\n{table}{key.example}\n```\n"
+    )
+
+
+def _anchor(key: Key) -> str:
+    # As GitHub makes anchors of headings: lower case, dots dropped.
+    return key.dotted.lower().replace(".", "")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""What every reader of GPUs does: NVML on the simulated server, NVML on real hardware, and the fake of other tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autogpu.devices import probe
+from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
+from tests.gpusim import Gpu, Server
+from tests.support.fakes import FakeDriver
+from tests.support.values import gpu
+
+GIB = 1 << 30
+
+# Reads, waits for a line on stdin, and reads again in the process.
+TWICE = """
+import os, sys
+from autogpu.devices import probe
+first = probe.start(os.environ)
+inventory = first.result(60.0)
+first.close()
+print(repr(inventory), flush=True)
+sys.stdin.readline()
+print(repr(probe.start_in_process(os.environ, inventory).result(60.0)), flush=True)
+"""
+
+
+class Simulated:
+    """Two GPUs, one of which a process uses, read through NVML."""
+
+    def __init__(self, folder):
+        self._server = Server([Gpu(processes={4242: "3GiB"}, utilization=60), Gpu()], folder=folder)
+
+    def read_twice(self):
+        with self._server as server:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            reading = server.popen([sys.executable, "-c", TWICE], **pipes)
+            first = eval(reading.stdout.readline())
+            server.change(1, utilization=80)
+            second, _ = reading.communicate("\n", timeout=60)
+        assert reading.returncode == 0
+        return first, eval(second)
+
+
+class Fake:
+    """The same on plain values."""
+
+    def __init__(self, folder):
+        self._driver = FakeDriver(gpu(0, pids=[4242], used_gib=3, busy=60), gpu(1))
+
+    def read_twice(self):
+        reading = self._driver.start({})
+        first = reading.result(60.0)
+        reading.close()
+        self._driver.change(1, utilization_percent=80)
+        return first, self._driver.start_in_process({}, first).result(60.0)
+
+
+@pytest.fixture(params=[Fake, Simulated])
+def readings(request, tmp_path):
+    return request.param(tmp_path).read_twice()
+
+
+def test_gpus_come_in_their_order_with_names_of_their_own(readings):
+    for inventory in readings:
+        check_identity(inventory)
+        assert [device.index for device in inventory.devices] == [0, 1]
+
+
+def test_memory_and_processes_belong_together(readings):
+    first, second = readings[0].devices
+    assert [(p.pid, p.memory_used_bytes) for p in first.compute_processes] == [(4242, 3 * GIB)]
+    assert first.memory_used_bytes == 3 * GIB
+    assert first.memory_free_bytes == first.memory_total_bytes - 3 * GIB
+    assert (second.compute_processes, second.graphics_processes, second.memory_used_bytes) == ((), (), 0)
+
+
+def test_the_second_reading_is_fresh(readings):
+    before, after = (inventory.devices[1].utilization_percent for inventory in readings)
+    assert before == 0
+    assert after > before
+
+
+def test_the_second_reading_knows_the_same_gpus(readings):
+    first, second = ([device.uuid for device in inventory.devices] for inventory in readings)
+    assert first == second
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine")
+def test_a_real_driver_is_read_in_the_same_way():
+    first = probe.finish(probe.start(os.environ))
+    check_identity(first)
+    second = probe.start_in_process(os.environ, first).result(60.0)
+    assert second is not None
+    assert [device.uuid for device in second.devices] == [device.uuid for device in first.devices]
+
+
+def check_identity(inventory):
+    assert (inventory.failure, inventory.failure_cause) == (None, None)
+    assert len({device.uuid for device in inventory.devices}) == len(inventory.devices)
+    for device in inventory.devices:
+        assert device.uuid.startswith("GPU-")
+        assert device.name
+        assert device.memory_total_bytes is None or 0 <= device.memory_used_bytes <= device.memory_total_bytes

@@ -1,0 +1,179 @@
+"""Every way to a GPU, on every version of TensorFlow: the policy, the lease, one map of GPUs.
+
+Judged by what was asked of the driver, and the limits that TensorFlow's devices report.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.support.tensorflow_runner import GIB, MIB, script
+
+IDLEST = 3
+
+# The names that all versions have.
+HEAD = """
+import json, os, pathlib
+import tensorflow as tf
+from tensorflow.python.client import device_lib
+v1 = tf.compat.v1
+Options = v1.GPUOptions
+gpus = tf.config.experimental.list_physical_devices("GPU")
+
+def leased():
+    for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
+        fields = json.loads(file.read_text())
+        if fields["pid"] == os.getpid():
+            return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
+
+def show(devices):
+    limits = [getattr(d, "memory_limit_bytes", None) or getattr(d, "memory_limit", None) for d in devices]
+    print([limit >> 20 for d, limit in zip(devices, limits) if d.device_type == "GPU"])
+
+def session(target="", *, device_count=None, **options):
+    with tf.Graph().as_default():
+        config = v1.ConfigProto(gpu_options=Options(**options), device_count=device_count)
+        before = config.SerializeToString()
+        made = v1.Session(target, config=config)
+        assert config.SerializeToString() == before, "the script's own proto is left alone"
+        show(made.list_devices())
+        if made.list_devices()[-1].device_type == "GPU":
+            with tf.device("/GPU:0"):
+                result = tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)
+            made.run(result.op)
+
+def eager():
+    show(device_lib.list_local_devices()) if tf.__version__ < "2" else print(
+        len(tf.config.experimental.list_logical_devices("GPU"))
+    )
+"""
+
+ENTRY_POINTS = {
+    "session": "session()",
+    "session-without-a-proto": "with tf.Graph().as_default(): show(v1.Session().list_devices())",
+    "interactive": "v1.disable_eager_execution()\nshow(v1.InteractiveSession(config=v1.ConfigProto()).list_devices())",
+    "list-local-devices": "show(device_lib.list_local_devices())",
+    "gpu-device-name": "assert tf.test.gpu_device_name() == '/device:GPU:0'; print([2048])",
+    "server": "server = v1.train.Server.create_local_server(); session(server.target)",
+    "server-with-a-proto": "session(v1.train.Server.create_local_server(config=v1.ConfigProto()).target)",
+}
+
+
+@pytest.fixture
+def run(with_autogpu, tmp_path):
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases").chmod(0o1777)
+    return lambda text, **environ: with_autogpu(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
+
+
+def assert_leased_with_limit(ran, server):
+    *_, limits, leased = ran.stdout.splitlines()
+    assert limits == "[2048]"
+    assert ran.contexts == [IDLEST]
+    assert ast.literal_eval(leased) == {server.gpus[IDLEST].uuid: 2.25}
+    assert len(ran.said) == 1
+    assert "memory limited to 2048 MiB, allocated as needed" in ran.said[0]
+
+
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_an_entry_point_takes_the_lease_and_fills_what_the_script_left_unset(run, server, entry_point):
+    assert_leased_with_limit(run(ENTRY_POINTS[entry_point] + "\nprint(leased())", AUTOGPU_LIMIT="2GiB"), server)
+
+
+def test_keras_takes_the_lease(run, server, version):
+    if version.number >= (2, 16):
+        pytest.skip("Keras 3 has no sessions")
+    keras = """
+v1.disable_eager_execution()
+v1.keras.backend.set_session(v1.Session(config=v1.ConfigProto(gpu_options=Options(allow_growth=True))))
+show(v1.keras.backend.get_session().list_devices())
+print(leased())
+"""
+    assert_leased_with_limit(run(keras, AUTOGPU_LIMIT="2GiB"), server)
+
+
+def test_an_estimator_takes_the_lease(run, server, version):
+    if version.number >= (2, 16):
+        pytest.skip("estimators have gone")
+    estimator = """
+class Show(v1.train.SessionRunHook):
+    def after_create_session(self, session, coord):
+        show(session.list_devices())
+        print(leased(), flush=True)
+        os._exit(0)  # before the first step: what is computed is not the point
+
+def model(features, mode):
+    step = v1.assign_add(v1.train.get_global_step(), 1)
+    return v1.estimator.EstimatorSpec(mode, loss=tf.constant(0.0), train_op=step)
+
+data = lambda: v1.data.Dataset.from_tensors(tf.constant([1.0]))
+# On the CPU: not every simulated GPU has kernels.
+config = tf.estimator.RunConfig(device_fn=lambda op: "/CPU:0")
+estimator = v1.estimator.Estimator(model, model_dir=os.getcwd() + "/model", config=config)
+estimator.train(data, hooks=[Show()], steps=1)
+"""
+    assert_leased_with_limit(run(estimator, AUTOGPU_LIMIT="2GiB"), server)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "gpus", "least", "most"),
+    [
+        pytest.param("", {}, [3], 1, 64 * MIB, id="growth-by-policy"),
+        pytest.param("", {"AUTOGPU_GROWTH": "0"}, [3], 20 * GIB, 24 * GIB, id="everything-by-policy"),
+        pytest.param("allow_growth=True", {"AUTOGPU_GROWTH": "0"}, [3], 1, 64 * MIB, id="growth"),
+        pytest.param(
+            "per_process_gpu_memory_fraction=0.25",
+            {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "1GiB"},
+            [3],
+            6 * GIB,
+            6 * GIB,
+            id="fraction",
+        ),
+        pytest.param("visible_device_list='2'", {"AUTOGPU_LIMIT": "1GiB"}, [2], 1, GIB, id="visible-device-list"),
+        pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "2"}, [3], 1, 64 * MIB, id="one-of-two"),
+        pytest.param("device_count={'GPU': 0}", {}, None, 0, 0, id="no-gpu"),
+        pytest.param("", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only"),
+    ],
+)
+def test_what_a_proto_says_holds_and_the_rest_is_the_policys(run, version, options, environ, gpus, least, most):
+    ran = run(f"session({options})", **environ)
+    # 1.15 makes an XLA_GPU device, with a context, on each GPU that it sees: also plain, and told to use none.
+    assert ran.contexts == (gpus or ([0, 1, 2, 3] if version.number < (2, 0) else []))
+    assert least <= sum(ran.allocated.values()) <= most
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "eager(); session(); session(visible_device_list='0')",
+        "session(per_process_gpu_memory_fraction=0.3); eager(); session()",
+        "session(device_count={'GPU': 1}); eager(); session()",
+        "tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()",
+    ],
+    ids=["eager-first", "fraction-first", "one-first", "all-named"],
+)
+def test_eager_and_sessions_of_one_process_see_the_same_gpus(run, version, steps):
+    policy = {"AUTOGPU_COUNT": "2", "AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "2GiB"}
+    contexts = set(run(steps, **policy).contexts)
+    # With its XLA_GPU devices, 1.15 can't have more GPUs later than at first.
+    assert contexts >= ({IDLEST} if "'GPU': 1" in steps and version.number < (2, 0) else {1, IDLEST})
+
+
+def test_virtual_gpus_are_replicas(run, version):
+    strategy = "print(tf.distribute.MirroredStrategy().num_replicas_in_sync); print(leased())"
+    ran = run(strategy, AUTOGPU_VIRTUAL_GPUS="2", AUTOGPU_LIMIT="2GiB")
+    assert ran.stdout.splitlines()[0] == "2"
+    assert list(ast.literal_eval(ran.stdout.splitlines()[1]).values()) == [4.25]
+    assert any("MirroredStrategy has 2 replicas, on 1 of 4 GPUs" in line for line in ran.said)
+
+
+def test_every_hook_is_found(with_autogpu):
+    ran = with_autogpu(
+        script(
+            "from autogpu.frameworks import tensorflow",
+            "print(dict(tensorflow.find_hooks().missing), len(tensorflow.find_hooks().found))",
+        )
+    )
+    assert (ran.stdout, ran.said) == ("{} 7\n", [])

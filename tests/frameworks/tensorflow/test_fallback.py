@@ -1,0 +1,85 @@
+"""A TensorFlow that autogpu does not know still gets the idlest GPU and growth, by the environment alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import each_python
+from tests.gpusim import Gpu, Server
+from tests.support import environments
+
+SHOW = """
+import json, os
+import tensorflow
+names = ("CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH")
+print(json.dumps([os.environ.get(name) for name in names]))
+try:
+    os.wait()
+except ChildProcessError:
+    print("no child left behind")
+"""
+
+
+@pytest.fixture(scope="module", params=each_python())
+def python(request) -> Path:
+    return environments.environment(environments.interpreter(request.param), with_hook=True)
+
+
+LACKS = (
+    "autogpu: this TensorFlow (9.0) lacks what autogpu hooks into: Context.config (autogpu chooses at the import, and "
+    "claims nothing)"
+)
+
+
+def show(python, tmp_path, script=SHOW, said=LACKS, **environ):
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '9.0'\n")
+    (tmp_path / "train.py").write_text(script)
+    with Server([Gpu(), Gpu(), Gpu(processes={7: "9GiB"})], folder=tmp_path) as server:
+        done = server.run([str(python), str(tmp_path / "train.py")], environ=environ)
+        assert (done.returncode, done.stderr.strip()) == (0, said)
+        return done.stdout.splitlines(), server.gpus
+
+
+def test_an_unknown_tensorflow_is_masked_to_the_chosen_gpu(python, tmp_path):
+    (values, children), gpus = show(python, tmp_path)
+    assert values == f'["{gpus[1].uuid}", "true"]'
+    assert children == "no child left behind"
+
+
+def test_the_users_own_growth_variable_stays(python, tmp_path):
+    (values, _), gpus = show(python, tmp_path, TF_FORCE_GPU_ALLOW_GROWTH="false")
+    assert values == f'["{gpus[1].uuid}", "false"]'
+
+
+def test_a_policy_that_switches_off_leaves_everything_alone(python, tmp_path):
+    (tmp_path / "autogpu.toml").write_text("enabled = false\n")
+    (values, children), _ = show(python, tmp_path, said="")
+    assert (values, children) == ("[null, null]", "no child left behind")
+
+
+def test_what_needs_a_hook_and_is_asked_for_is_named(python, tmp_path):
+    said = LACKS + "; not in force: select.busy (AUTOGPU_BUSY), memory.limit (AUTOGPU_LIMIT)"
+    show(python, tmp_path, said=said, AUTOGPU_LIMIT="2GiB", AUTOGPU_BUSY="wait")
+
+
+# What a framework with hooks does when it makes its context, without the framework.
+CLAIM = """
+import ctypes
+import tensorflow
+from autogpu import activation
+allocation = activation.allocation
+allocation.prepare()
+cuda = ctypes.CDLL("libcuda.so.1")
+count = ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+print(allocation.assign(count.value, None).ordinals, len(allocation.lease.claims))
+"""
+
+
+def test_choosing_and_claiming_works_on_every_python(python, tmp_path):
+    (line,), _ = show(python, tmp_path, CLAIM)
+    assert line == "(0,) 1"

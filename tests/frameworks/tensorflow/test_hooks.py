@@ -1,0 +1,191 @@
+"""A TensorFlow that is not as expected works as without autogpu, and one line says what is not in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpusim import Server
+from tests.support import environments
+from tests.support.tensorflow_runner import CONTEXT, GIB, LAB, MIB, Runner
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
+
+# Runs ``change`` right after the body of one of TensorFlow's modules, as another version would have it.
+CHANGED = """
+import importlib.abc, importlib.machinery, sys
+
+def change(module):
+    {change}
+
+class Changing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "tensorflow.python.{module}":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (execute(module), change(module))
+        return spec
+
+sys.meta_path.insert(0, Changing())
+import tensorflow as tf
+v1 = tf.compat.v1
+"""
+
+EAGER = "x = tf.random.uniform((256, 256)); print(x.device[-5:])\n"
+SESSION = (
+    "with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto()) as session:\n"
+    "    session.run(tf.random.uniform((256, 256)).op)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return environments.tensorflow_with_autogpu()
+
+
+@pytest.fixture
+def run(python, tmp_path):
+    (tmp_path / "server").mkdir()
+    with Server(LAB, folder=tmp_path / "server", context=CONTEXT) as server:
+        runner = Runner(python, server, tmp_path / "project")
+        yield lambda text, **environ: runner(text, TF_CPP_MIN_LOG_LEVEL="3", **environ)
+
+
+def changed(module, change, *parts):
+    return CHANGED.format(module=module, change=change) + "".join(parts)
+
+
+def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
+    # A property in all but name: TensorFlow does not notice.
+    change = "module.Context.config = type('Other', (), {'__get__': lambda s, c, t: p.fget(c)})()"
+    script = changed("eager.context", f"p = module.Context.config; {change}", EAGER)
+    ran = run(script, AUTOGPU_LIMIT="2GiB", AUTOGPU_VIRTUAL_GPUS="1")
+    assert (ran.contexts, list(ran.allocated)) == ([3], [3])
+    assert ran.allocated[3] <= 64 * MIB
+    assert len(ran.said) == 1
+    assert "lacks what autogpu hooks into: Context.config (autogpu chooses at the import" in ran.said[0]
+    assert ran.said[0].endswith("; not in force: memory.limit (AUTOGPU_LIMIT)")
+
+
+@pytest.mark.parametrize(
+    ("module", "change", "work", "lacks", "contexts"),
+    [
+        pytest.param(
+            "client.device_lib",
+            "module.list_devices_now = module.__dict__.pop('list_local_devices')",
+            EAGER,
+            "device_lib.list_local_devices (callers take what they would without autogpu)",
+            [3],
+            id="a-function",
+        ),
+        pytest.param(
+            "training.server_lib",
+            "class Server(module.Server): pass\n    module.Server = Server",
+            EAGER,
+            "Server.__init__ (servers take what they would without autogpu)",
+            [3],
+            id="a-method-that-moved",
+        ),
+        pytest.param(
+            "client.session",
+            "class Base(module.BaseSession): pass\n    module.BaseSession = Base",
+            SESSION,
+            "BaseSession.__init__ (sessions with a ConfigProto take what they would without autogpu)",
+            [0, 1, 2, 3],
+            id="sessions",
+        ),
+        pytest.param(
+            "eager.context",
+            "del module.Context.set_visible_devices",
+            EAGER,
+            "Context.set_visible_devices (a script that makes every GPU visible gets the policy's choice)",
+            [3],
+            id="a-setter",
+        ),
+    ],
+)
+def test_without_another_hook_the_rest_is_in_force(run, module, change, work, lacks, contexts):
+    ran = run(changed(module, change, work))
+    assert ran.contexts == contexts
+    assert any(line.endswith(f"lacks what autogpu hooks into: {lacks}") for line in ran.said)
+    assert len(ran.said) == (2 if contexts == [3] else 1)
+
+
+def test_the_gpus_of_a_plug_in_are_left_to_it(run):
+    # What TensorFlow's own function says where a plug-in has registered the GPUs.
+    change = "module.pywrap_tfe = type('T', (), {'__getattr__': lambda s, n: getattr(w, n), **names})()"
+    names = "{'TF_ListPluggablePhysicalDevices': lambda s: [b'/physical_device:GPU:%d' % n for n in range(4)]}"
+    script = changed("eager.context", f"w = module.pywrap_tfe; names = {names}; {change}", EAGER)
+    ran = run(script, AUTOGPU_COUNT="1")
+    assert ran.said == [
+        "autogpu: policy not applied: the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver; "
+        "TensorFlow continues with its defaults"
+    ]
+    assert ran.contexts == [0, 1, 2, 3]
+
+
+def test_a_build_for_rocm_is_left_alone(run):
+    ran = run(
+        changed("platform.build_info", "module.build_info['is_rocm_build'] = True", EAGER)
+        + "import os; assert 'CUDA_VISIBLE_DEVICES' not in os.environ\n"
+    )
+    assert ran.said == [
+        "autogpu: policy not applied: this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only; "
+        "TensorFlow continues with its defaults"
+    ]
+    assert max(ran.allocated.values()) > GIB
+
+
+def test_an_error_of_ours_at_an_entry_point_is_one_line_and_the_session_is_tensorflows(run):
+    # TensorFlow's own listing fails where autogpu asks, not where TensorFlow does.
+    change = "module.Context._initialize_physical_devices = lambda self: 1 / 0"
+    ran = run(changed("eager.context", change, SESSION))
+    assert ran.contexts == [0, 1, 2, 3]
+    assert len(ran.said) == 1
+    assert "internal error (ZeroDivisionError" in ran.said[0]
+
+
+ANOTHER_LIBRARY = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDeviceGet(ctypes.byref(device), {ordinal}) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+import json, os, pathlib
+import tensorflow as tf
+assert "CUDA_VISIBLE_DEVICES" not in os.environ
+tf.random.uniform((256, 256))
+for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
+    print(*json.loads(file.read_text())["gpus"])
+"""
+
+
+@pytest.mark.parametrize(("ordinal", "gpu"), [(0, 1), (2, 0)], ids=["idle", "busy"])
+def test_a_gpu_on_which_another_library_has_a_context_is_kept_and_leased(python, tmp_path, ordinal, gpu):
+    (tmp_path / "leases").mkdir()
+    with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
+        ran = Runner(python, server, tmp_path / "project")(ANOTHER_LIBRARY.format(ordinal=ordinal))
+        assert (ran.contexts, ran.stdout.split()) == ([gpu], [server.gpus[gpu].uuid])
+    assert "another library of this process has a CUDA context" in ran.said[0]
+
+
+FORK = """
+import os
+import tensorflow as tf
+child = os.fork()
+x = tf.random.uniform((256, 256))
+print(x.device[-5:], flush=True)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    os._exit(0)
+"""
+
+
+def test_a_fork_after_the_import_leaves_each_with_a_choice_of_its_own(run):
+    ran = run(FORK)
+    assert ran.stdout.split() == ["GPU:0", "GPU:0"]
+    assert ran.contexts == [1, 3]

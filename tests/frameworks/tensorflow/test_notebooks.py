@@ -1,0 +1,79 @@
+"""A notebook's kernel: its cells run twice, its user reads the line in the cell, its end gives the GPU back."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.gpusim import Server
+from tests.support import environments
+from tests.support.tensorflow_runner import CONTEXT, LAB
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
+
+# Stands for Jupyter, VS Code and PyCharm, which speak the same protocol to the same kernel.
+CLIENT = """
+import json, os, sys
+import nbclient, nbformat
+from autogpu import lease
+
+def leased():
+    return sum(len(holder.claims) for holder in lease.snapshot(lease.find_folder(os.environ)).holders)
+
+notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)])
+client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+said = []
+with client.setup_kernel():
+    for again in range(2):
+        for index, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, index)
+            said.append("".join(out.get("text", "") for out in cell.outputs))
+    held = leased()
+print(json.dumps({"said": said, "held": held, "held_afterwards": leased()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    base = environments.tensorflow()
+    wanted = ("ipykernel>=6", "nbclient>=0.8", "nbformat>=5")
+    return environments.environment(base.resolve(), wanted, on_top_of=base, with_hook=True)
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["", "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)"],
+    ids=["nothing-said", "boilerplate"],
+)
+def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, tmp_path, first):
+    cells = [
+        "import tensorflow as tf",
+        "gpus = tf.config.list_physical_devices('GPU')\n" + first,
+        "print(tf.random.uniform((2, 2)).device[-5:])",
+    ]
+    # Beside the notebook: its kernel's own script lies in the environment.
+    (tmp_path / "autogpu.toml").write_text('[memory]\nlimit = "2GiB"\n')
+    leases = tmp_path / "notebooks-leases"
+    leases.mkdir()
+    leases.chmod(0o1777)
+    with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
+        done = server.run(
+            [str(python), "-c", textwrap.dedent(CLIENT)],
+            input=json.dumps(cells),
+            environ={"AUTOGPU_LEASE_DIR": str(leases), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            timeout=600,
+            cwd=str(tmp_path),
+        )
+        assert done.returncode == 0, done.stderr
+        contexts = {call.gpu for call in server.calls(call="context")}
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert contexts == {3}
+    assert [text for text in told["said"] if "autogpu:" in text] == [told["said"][2]]
+    assert "autogpu: GPU 3 (NVIDIA TITAN RTX, " in told["said"][2]
+    assert "memory limited to 2048 MiB" in told["said"][2]
+    assert told["said"][2].endswith("GPU:0\n")
+    assert told["said"][5] == "GPU:0\n"
+    assert (told["held"], told["held_afterwards"]) == (1, 0)

@@ -1,0 +1,259 @@
+"""Each memory policy on real TensorFlow, judged by the driver's log and the lease folder."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gpusim import Gpu, Server
+from tests.support import environments
+from tests.support.tensorflow_runner import GIB, LAB, MIB, Runner
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
+
+HEAD = """
+import json, os, pathlib
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+Limit = tf.config.LogicalDeviceConfiguration
+
+def leased():
+    for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
+        fields = json.loads(file.read_text())
+        if fields["pid"] == os.getpid():
+            return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
+
+def fill(*gib):
+    # On each logical GPU a tensor larger than half of what it may have: its allocator then goes to its limit.
+    logical = tf.config.list_logical_devices("GPU")
+    for index, gpu in enumerate(logical):
+        with tf.device(gpu.name):
+            tf.raw_ops.Empty(shape=[int(gib[index % len(gib)] * 1024), 1 << 18], dtype=tf.float32)
+
+def fill_until_refused():
+    # A quarter of a GiB each. It takes TensorFlow ten seconds to believe a refusal.
+    kept = []
+    try:
+        with tf.device("/GPU:0"):
+            for _ in range(100):
+                kept.append(tf.random.uniform((1024, 1024, 64)))
+    except tf.errors.ResourceExhaustedError:
+        print("refused")
+
+def touch():
+    for logical in tf.config.list_logical_devices("GPU"):
+        with tf.device(logical.name):
+            tf.random.uniform((256, 256))
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return environments.tensorflow_with_autogpu()
+
+
+@pytest.fixture
+def start(python, tmp_path, forks):
+    """Runs what comes after ``HEAD`` on a server of these GPUs."""
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases").chmod(0o1777)
+    (tmp_path / "server").mkdir()
+
+    def run(text, *gpus, context="256MiB", **environ):
+        with Server(gpus or LAB, folder=tmp_path / "server", context=context) as server:
+            runner = Runner(python, server, tmp_path / "project", forks)
+            ran = runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
+            ran.uuids = [gpu.uuid for gpu in server.gpus]
+            return ran
+
+    return run
+
+
+def claims(ran):
+    """By GPU, the GiB in the last line that the script printed."""
+    return {ran.uuids.index(uuid): size for uuid, size in ast.literal_eval(ran.stdout.splitlines()[-1]).items()}
+
+
+@pytest.mark.parametrize(
+    ("policy", "filled", "least", "most", "claimed"),
+    [
+        pytest.param({}, 17, 20 * GIB, 24 * GIB, 24.0, id="growth"),
+        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, 1.7 * GIB, 2 * GIB, 2.25, id="growth-up-to-a-limit"),
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, 5.7 * GIB, 6 * GIB, 6.25, id="growth-up-to-a-share"),
+    ],
+)
+def test_growth_goes_up_to_the_limit(start, policy, filled, least, most, claimed):
+    little = start("touch(); print(leased())", **policy)
+    assert 0 < little.allocated[3] <= 64 * MIB
+    assert claims(little) == {3: claimed}
+    assert least < start(f"fill({filled})", **policy).allocated[3] <= most
+
+
+def test_what_goes_beyond_the_limit_is_refused(start):
+    ran = start("fill_until_refused(); print(leased())", AUTOGPU_LIMIT="2GiB")
+    assert ran.stdout.splitlines()[0] == "refused"
+    assert 1.7 * GIB < ran.allocated[3] <= 2 * GIB
+    assert claims(ran) == {3: 2.25}
+
+
+@pytest.mark.parametrize(
+    ("limit", "least", "most"),
+    [("2GiB", 2 * GIB, 2 * GIB), ("25%", 6 * GIB, 6 * GIB), ("", 20 * GIB, 24 * GIB)],
+    ids=["limit", "share", "everything"],
+)
+def test_without_growth_it_is_taken_at_once(start, limit, least, most):
+    ran = start("touch()", AUTOGPU_GROWTH="0", AUTOGPU_LIMIT=limit)
+    assert least <= ran.allocated[3] <= most
+
+
+@pytest.mark.parametrize("context", [256, 700], ids=["less-than-estimated", "more-than-estimated"])
+def test_a_limit_on_the_process_covers_its_context(start, context):
+    policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process", "AUTOGPU_LEVEL": "explain"}
+    ran = start("fill(1.6); print(leased())", context=f"{context}MiB", **policy)
+    assert 1.5 * GIB < ran.allocated[3] + context * MIB <= 3 * GIB
+    assert claims(ran) == {3: 3.0}
+    assert ran.said[-1] == (
+        f"autogpu:   GPU 3: NVML shows {context} MiB of this process before TensorFlow allocates anything; "
+        f"{max(512, context + 256)} MiB of its limit are reserved for that and for libraries"
+    )
+
+
+def test_a_context_that_nvml_does_not_show_is_estimated(start):
+    policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process", "AUTOGPU_LEVEL": "explain"}
+    ran = start("fill(1.6)", Gpu(hide_processes=True), **policy)
+    assert 2 * GIB < ran.allocated[0] <= 2.5 * GIB
+    assert "NVML does not show what this process takes" in ran.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "filled", "limits", "claimed"),
+    [
+        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, [2 * GIB] * 2, {3: 4.25}, id="limit"),
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, [6 * GIB] * 2, {3: 12.25}, id="share"),
+        # In equal parts what TensorFlow would take of a free GPU.
+        pytest.param({}, 8.5, [11.1 * GIB] * 2, {3: 24.0}, id="no-limit"),
+        pytest.param(
+            {"AUTOGPU_LIMIT": "2GiB", "AUTOGPU_COUNT": "2"}, 1.5, [2 * GIB] * 4, {1: 4.25, 3: 4.25}, id="two-gpus"
+        ),
+    ],
+)
+def test_virtual_gpus_are_replicas(start, policy, filled, limits, claimed):
+    replicas = "print(tf.distribute.MirroredStrategy().num_replicas_in_sync)\n"
+    ran = start(f"{replicas}fill({filled}); print(leased())", AUTOGPU_VIRTUAL_GPUS="2", **policy)
+    assert ran.stdout.splitlines()[0] == str(len(limits))
+    assert claims(ran) == claimed
+    for gpu in claimed:
+        most = sum(limits) // len(claimed)
+        assert 0.9 * most < ran.allocated[gpu] <= most
+
+
+def test_without_growth_each_virtual_gpu_takes_its_part_at_once(start):
+    ran = start("touch()", AUTOGPU_VIRTUAL_GPUS="3", AUTOGPU_LIMIT="1GiB", AUTOGPU_GROWTH="0")
+    assert ran.allocated == {3: 3 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("boilerplate", "gpu"),
+    [
+        ("assert len(gpus) > 0; tf.config.experimental.set_memory_growth(gpus[0], True)", None),
+        ("tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])", None),
+        # Whoever names a GPU in the script knows more than who said count = 0 for all scripts.
+        ("tf.config.set_visible_devices(gpus[2], 'GPU')", 0),
+    ],
+    ids=["growth", "limit", "named"],
+)
+def test_cpu_only_lets_the_usual_boilerplate_run(start, boilerplate, gpu):
+    ran = start(f"{boilerplate}\nassert 'CUDA_VISIBLE_DEVICES' not in os.environ\ntouch()", AUTOGPU_COUNT="0")
+    assert ran.contexts == ([] if gpu is None else [gpu])
+
+
+def test_busy_is_cpu_lets_the_usual_boilerplate_run(start):
+    ran = start(
+        "tf.config.experimental.set_memory_growth(gpus[0], True); touch()",
+        Gpu(processes={7: "9GiB"}),
+        AUTOGPU_BUSY="cpu",
+    )
+    assert (ran.contexts, len(ran.said)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "policy", "taken"),
+    [
+        pytest.param("tf.config.experimental.set_memory_growth(gpus[0], False)", {}, 20 * GIB, id="no-growth"),
+        pytest.param(
+            "tf.config.experimental.set_memory_growth(gpus[2], True)", {"AUTOGPU_GROWTH": "0"}, MIB, id="growth"
+        ),
+        pytest.param("tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])", {}, GIB, id="limit"),
+        pytest.param(
+            "tf.config.set_logical_device_configuration(gpus[2], [Limit(1024)])", {}, GIB, id="limit-on-another"
+        ),
+    ],
+)
+def test_what_is_said_for_one_gpu_holds_for_each_granted_one(start, setting, policy, taken):
+    ran = start(setting + "\ntouch()", AUTOGPU_COUNT="2", **policy)
+    assert sorted(ran.allocated) == [1, 3]
+    for size in ran.allocated.values():
+        assert taken <= size <= max(taken, 64 * MIB) or 20 * GIB <= taken <= size
+
+
+def test_beside_a_limit_of_the_script_the_policys_holds_on_the_others(start):
+    script = "tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])\nfill(0.75, 1.5)"
+    ran = start(script, AUTOGPU_COUNT="2", AUTOGPU_LIMIT="2GiB")
+    assert 0.7 * GIB < ran.allocated[3] <= GIB
+    assert 1.7 * GIB < ran.allocated[1] <= 2 * GIB
+
+
+STRATEGIES = """
+strategies = [tf.distribute.MirroredStrategy({}) for _ in range(2)]
+print([strategy.num_replicas_in_sync for strategy in strategies])
+"""
+
+
+@pytest.mark.parametrize(
+    ("devices", "policy", "line"),
+    [
+        ("", {}, "MirroredStrategy has 1 replica, on 1 of 4 GPUs; for more: AUTOGPU_COUNT=2"),
+        (
+            "",
+            {"AUTOGPU_COUNT": "2", "AUTOGPU_VIRTUAL_GPUS": "2"},
+            "MirroredStrategy has 4 replicas, on 2 of 4 GPUs; for more: AUTOGPU_COUNT=3",
+        ),
+        (
+            "",
+            {"AUTOGPU_COUNT": "all", "AUTOGPU_NEED": "12GiB"},
+            "MirroredStrategy has 2 replicas, on 2 of 4 GPUs; no more can be had now",
+        ),
+        ("['/gpu:0']", {}, None),
+        ("", {"AUTOGPU_COUNT": "all"}, None),
+        ("", {"AUTOGPU_COUNT": "0"}, None),
+        ("", {"AUTOGPU_LEVEL": "quiet"}, None),
+    ],
+    ids=["one", "split", "no-more", "named", "all", "cpu-only", "quiet"],
+)
+def test_fewer_replicas_than_gpus_is_one_line(start, devices, policy, line):
+    ran = start(STRATEGIES.format(devices), **policy)
+    said = [each for each in ran.said if "replica" in each]
+    assert said == ([f"autogpu: {line}"] if line else [])
+
+
+def test_a_child_of_a_job_keeps_the_policys_limit(start):
+    child = "import tensorflow as tf, sys; sys.path.insert(0, '.'); tf.random.uniform((256, 256))"
+    script = f"import subprocess, sys\ntouch()\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    ran = start(script, AUTOGPU_LIMIT="2GiB", AUTOGPU_GROWTH="0")
+    per_process = {}
+    for call in ran.calls:
+        if call.call == "allocate":
+            per_process[call.pid] = per_process.get(call.pid, 0) + call.bytes
+    assert list(per_process.values()) == [2 * GIB, 2 * GIB]
+    assert re.search("shared with its parent process", "\n".join(ran.said))
+
+
+def test_the_line_says_that_an_allocator_keeps_to_no_limit(start):
+    ran = start("fill(3)", AUTOGPU_LIMIT="1GiB", TF_GPU_ALLOCATOR="cuda_malloc_async")
+    assert ran.allocated[3] > 2 * GIB
+    assert (
+        "limited to 1024 MiB, allocated as needed (not enforced with TF_GPU_ALLOCATOR=cuda_malloc_async)" in ran.said[0]
+    )

@@ -1,0 +1,180 @@
+"""What a script sets for its GPUs and what it is assigned, merged."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.frameworks.base import Assignment
+from autogpu.frameworks.tensorflow.proto import usage_of
+from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings, merge_settings, user_growth
+
+GIB = 1 << 30
+
+
+def limited(*gib, logical_gpus=1):
+    """A assignment of the first GPUs, each with that limit."""
+    caps = {ordinal: int(size * GIB) for ordinal, size in enumerate(gib)}
+    return Assignment(tuple(caps), True, caps, logical_gpus)
+
+
+def test_what_is_not_set_is_filled():
+    assert merge_settings(UserSettings(), Assignment((2,), True), (2,)) == DevicePlacement((2,), growth=True)
+    assert merge_settings(UserSettings(), limited(2), (0,)) == DevicePlacement((0,), {0: (2048.0,)}, growth=True)
+
+
+def test_a_cap_is_whole_megabytes_and_never_rounded_up():
+    assert merge_settings(UserSettings(), limited(1.00099), (0,)).limits == {0: (1025.0,)}
+
+
+def test_virtual_gpus_split_each_assigned_one():
+    placement = merge_settings(UserSettings(), limited(1, 1, logical_gpus=2), (1, 0))
+    assert placement.limits == {1: (1024.0, 1024.0), 0: (1024.0, 1024.0)}
+    assert placement.logical == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param(UserSettings(visible=(3, 1)), (3, 1), id="named-gpus"),
+        pytest.param(UserSettings(visible=()), (), id="none-of-them"),
+        pytest.param(UserSettings(max_count=1), (2,), id="as-many"),
+        pytest.param(UserSettings(max_count=9), (2, 0), id="more-than-assigned"),
+    ],
+)
+def test_the_scripts_choice_holds(settings, expected):
+    assert merge_settings(settings, Assignment((2, 0), True), (2, 0)).ordinals == expected
+
+
+def test_a_fraction_excludes_limits_and_grows():
+    placement = merge_settings(UserSettings(fraction=0.5), limited(2), (0,))
+    assert placement == DevicePlacement((0,), growth=True, fraction=0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "assignment", "expected"),
+    [
+        pytest.param(UserSettings(limits={0: (1024.0,)}), limited(2), {0: (1024.0,)}, id="the-scripts-limit"),
+        pytest.param(UserSettings(limits={0: (1024.0,)}), Assignment((2,)), {2: (1024.0,)}, id="follows-the-pick"),
+        pytest.param(
+            UserSettings(limits={0: (1024.0,)}),
+            Assignment((0, 1)),
+            {0: (1024.0,), 1: (1024.0,)},
+            id="leaves-none-uncapped",
+        ),
+        pytest.param(
+            UserSettings(limits={0: (512.0, 512.0)}),
+            Assignment((2, 3)),
+            {2: (512.0, 512.0), 3: (1024.0,)},
+            id="a-split-on-one-is-a-sum-on-the-others",
+        ),
+        pytest.param(
+            UserSettings(limits={0: (1024.0,)}),
+            limited(2, 2),
+            {0: (1024.0,), 1: (2048.0,)},
+            id="the-policys-on-the-others",
+        ),
+        pytest.param(
+            UserSettings(limits={0: (1024.0,)}, visible=(0, 1)),
+            Assignment(None),
+            {0: (1024.0,)},
+            id="named-gpus-keep-their-own",
+        ),
+        pytest.param(UserSettings(limits={0: (1.0,), 1: (2.0,)}), Assignment((2,)), {}, id="two-limits-name-two-gpus"),
+    ],
+)
+def test_a_limit_of_the_script(settings, assignment, expected):
+    allowed = assignment.ordinals if settings.visible is None else settings.visible
+    assert merge_settings(settings, assignment, allowed).limits == expected
+
+
+def test_a_limit_by_tf_config_is_taken_at_once_unless_the_policy_limits_others():
+    settings = UserSettings(limits={0: (1024.0,)}, limits_exclude_growth=True)
+    assert merge_settings(settings, Assignment((0,), True), (0,)).growth is None
+    assert merge_settings(settings, limited(2, 2), (0, 1)).growth is True
+    assert merge_settings(UserSettings(limits={0: (1024.0,)}), Assignment((0,), True), (0,)).growth is True
+
+
+def test_named_gpus_without_a_limit_grow_beside_one_that_has_one():
+    settings = UserSettings(visible=(0, 1), limits={0: (1024.0,)}, limits_exclude_growth=True)
+    assert merge_settings(settings, Assignment(None, True), (0, 1)).growth is True
+
+
+@pytest.mark.parametrize(
+    ("growths", "ordinals", "expected"),
+    [
+        ({}, (0,), None),
+        ({0: True}, (2,), True),
+        ({0: False}, (0, 1), False),
+        ({0: True, 1: False}, (1,), False),
+        ({0: True, 1: False}, (2,), None),
+        ({0: True, 1: False}, (0, 1), None),
+    ],
+    ids=["nothing", "meant-for-the-pick", "meant-for-all", "of-the-pick", "contradictory", "different"],
+)
+def test_growth_set_for_one_gpu(growths, ordinals, expected):
+    assert user_growth(growths, ordinals) is expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "made", "expected"),
+    [
+        pytest.param(UserSettings(), (1,), (1, 0), id="the-first-is-gpu-0-for-good"),
+        pytest.param(UserSettings(visible=(0,)), (1,), (1,), id="gpu-0-is-the-first"),
+        pytest.param(UserSettings(visible=(0, 1)), (1,), (1, 0), id="all-in-the-first-ones-order"),
+        pytest.param(UserSettings(visible=(3,)), (1,), (3,), id="another-raises-without-us-as-well"),
+        pytest.param(UserSettings(max_count=1), (1, 0), (1,), id="a-part-of-it"),
+    ],
+)
+def test_a_process_has_one_map_of_gpus(settings, made, expected):
+    assert merge_settings(settings, Assignment((0, 1)), (0, 1), DevicePlacement(made)).ordinals == expected
+
+
+def test_where_a_process_cannot_add_gpus_the_first_ones_are_all():
+    assignment = Assignment((0, 1))
+    assert merge_settings(UserSettings(), assignment, (0, 1), DevicePlacement((0,)), topology_fixed=True).ordinals == (
+        0,
+    )
+    assert merge_settings(
+        UserSettings(visible=(0, 1)), assignment, (0, 1), DevicePlacement((1,)), topology_fixed=True
+    ).ordinals == (1,)
+    assert merge_settings(UserSettings(), assignment, (0, 1), topology_fixed=True).ordinals == (0, 1)
+
+
+def test_the_first_split_of_a_gpu_stands():
+    made = DevicePlacement((0, 1), {0: (1024.0, 1024.0), 1: (1024.0, 1024.0)})
+    later = merge_settings(UserSettings(fraction=0.3), limited(1, 1, logical_gpus=2), (0, 1), made)
+    assert later.logical == made.logical
+    first = DevicePlacement((0, 1), fraction=0.3)
+    assert merge_settings(UserSettings(), limited(1, 1, logical_gpus=2), (0, 1), first).logical == (0, 1)
+
+
+def test_settings_in_a_proto_override_those_in_tf_config():
+    proto = UserSettings(fraction=0.5)
+    config = UserSettings(visible=(1,), growths={0: True}, limits={0: (1.0,)}, limits_exclude_growth=True)
+    assert proto.over(config) == UserSettings(visible=(1,), growths={0: True}, fraction=0.5)
+    assert UserSettings(max_count=1).over(config) == UserSettings(
+        visible=(1,), max_count=1, growths={0: True}, limits={0: (1.0,)}, limits_exclude_growth=True
+    )
+
+
+def test_a_limit_on_a_gpu_that_was_not_chosen_in_the_end_says_nothing_about_growth():
+    settings = UserSettings(visible=(1,), limits={0: (1024.0,)}, limits_exclude_growth=True)
+    assert merge_settings(settings, limited(2, 2), ()) == DevicePlacement((1,), {1: (2048.0,)}, growth=True)
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        (DevicePlacement((0,)), "allocated as needed"),
+        (DevicePlacement((0,), {0: (2048.0,)}), "limited to 2048 MiB, allocated as needed"),
+        (DevicePlacement((0,), {0: (1024.0, 512.0)}), "limited to 1024 + 512 MiB, allocated as needed"),
+        (DevicePlacement((1, 0), {0: (2048.0,), 1: (2048.0,)}), "limited to 2048 MiB on each, allocated as needed"),
+        (
+            DevicePlacement((2, 0, 1), {0: (4608.0,), 1: (512.0, 512.0)}),
+            "limited, in this order, to none, 4608 MiB, 512 + 512 MiB, allocated as needed",
+        ),
+        (DevicePlacement((0,), fraction=0.3), "limited to 30% of each GPU, allocated as needed"),
+    ],
+)
+def test_what_is_taken_in_words(placement, words):
+    assert usage_of(placement, allow_growth=True).memory == words

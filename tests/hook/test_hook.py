@@ -1,0 +1,218 @@
+"""The start-up hook in real interpreters: a polite guest whatever the program around it does."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from tests.conftest import each_python
+from tests.hook import throwaway
+from tests.hook.hook_cases import CASES, ZIP, Case
+from tests.hook.throwaway import TEMPLATES, Throwaway
+from tests.support.environments import interpreter
+
+HOOK = TEMPLATES / "_autogpu_hook.py"
+
+
+@pytest.fixture(scope="session", params=each_python())
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Throwaway:
+    """One environment per Python, which no test may write to."""
+    major, minor = (int(part) for part in request.param.split("."))
+    return throwaway.make(interpreter(request.param), (major, minor), tmp_path_factory.mktemp(f"py{major}{minor}"))
+
+
+@pytest.fixture
+def own_place(place: Throwaway) -> Iterator[Throwaway]:
+    """The same one for a test that changes the stand-ins; they are put back."""
+    yield place
+    shutil.rmtree(str(place.site_packages / "autogpu"), ignore_errors=True)
+    throwaway.write(place.site_packages, throwaway.PACKAGES)
+    for cache in place.site_packages.rglob("__pycache__"):
+        shutil.rmtree(str(cache))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_steps(place: Throwaway, case: Case, tmp_path: Path) -> None:
+    if place.version < case.since:
+        pytest.skip(f"needs Python {case.since[0]}.{case.since[1]}")
+    ran = place.run(case.code, tmp_path, options=case.options, environ=case.environ)
+    assert ran.stderr == case.stderr
+    assert (ran.returncode, ran.steps) == (0, case.steps)
+
+
+def test_zip_before_3_10_is_imported_without_steps(place: Throwaway, tmp_path: Path) -> None:
+    if place.version >= (3, 10):
+        pytest.skip("a zipimporter has exec_module there")
+    ran = place.run(ZIP + "import tensorflow", tmp_path)
+    assert (ran.returncode, ran.steps, ran.stderr) == (0, "body", "")
+
+
+@pytest.mark.parametrize(
+    ("inherited", "remembered"), [({}, "None"), ({"CUDA_VISIBLE_DEVICES": "3,1"}, "3,1")], ids=["unset", "set"]
+)
+def test_what_was_inherited_is_told_from_what_the_script_sets(
+    place: Throwaway, tmp_path: Path, inherited: dict, remembered: str
+) -> None:
+    code = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '7'; import tensorflow"
+    assert place.run(code, tmp_path, environ=inherited).events[0] == f"before {remembered}"
+
+
+@pytest.mark.parametrize("failure", ["ImportError", "ZeroDivisionError"])
+def test_traceback_is_the_same_as_without_the_hook(place: Throwaway, tmp_path: Path, failure: str) -> None:
+    environ = {"FAIL_BODY": failure}
+    with_hook = place.run("import keras", tmp_path, environ=environ, as_file=True)
+    without = place.run_without_hook("import keras", tmp_path, environ=environ)
+    assert (with_hook.returncode, with_hook.stderr.count("Traceback")) == (1, 1)
+    assert (with_hook.steps, without.steps) == ("before body", "before body body")  # one file of events
+    if place.version >= (3, 11):
+        assert with_hook.stderr == without.stderr
+    else:
+        # Earlier versions keep the traceback apart from the exception; the lines of the program are all there.
+        assert set(without.stderr.splitlines()) <= set(with_hook.stderr.splitlines())
+
+
+CHILD_PROCESSES = """
+import multiprocessing, os, sys
+from events import log
+
+def work():
+    import tensorflow
+    assert tensorflow.configured
+    log("child")
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        import tensorflow
+    context = multiprocessing.get_context("{method}")
+    child = context.Process(target=work)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_child_process_takes_its_own_steps(place: Throwaway, tmp_path: Path, method: str) -> None:
+    ran = place.run(CHILD_PROCESSES.format(method=method), tmp_path, as_file=True)
+    assert (ran.returncode, ran.steps, ran.stderr) == (0, "before body after child", "")
+
+
+def test_child_forked_after_the_import_inherits_it(place: Throwaway, tmp_path: Path) -> None:
+    code = CHILD_PROCESSES.format(method="fork").replace("len(sys.argv) > 1", "True")
+    ran = place.run(code, tmp_path, as_file=True)
+    assert (ran.returncode, ran.steps, ran.stderr) == (0, "before body after child", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("activation.py", "def before_import(", "SyntaxError"),
+        ("activation.py", "", "AttributeError"),
+        ("activation.py", "import gone_dependency", "ModuleNotFoundError"),
+        ("__init__.py", "import gone_dependency", "ModuleNotFoundError"),
+        ("__init__.py", "from autogpu import gone_part", "ImportError"),
+        ("__init__.py", "1 / 0", "ZeroDivisionError"),
+    ],
+    ids=["syntax", "half-written", "missing-dependency", "package-dependency", "missing-part", "crash"],
+)
+def test_broken_autogpu_is_one_line_and_tensorflow_is_imported(
+    own_place: Throwaway, tmp_path: Path, name: str, text: str, complaint: str
+) -> None:
+    throwaway.write(own_place.site_packages / "autogpu", {name: text})
+    ran = own_place.run("import tensorflow, keras; print(tensorflow.keras_api)", tmp_path)
+    assert (ran.returncode, ran.stdout, ran.steps) == (0, "1\n", "body")
+    assert re.fullmatch(rf"autogpu: not applied to tensorflow: {complaint}\(.*\); AUTOGPU=0 .*\n", ran.stderr)
+    silenced = own_place.run("import tensorflow", tmp_path, environ={"AUTOGPU": "0"})
+    assert (silenced.returncode, silenced.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("leftover", [False, True], ids=["gone", "empty-folder-left"])
+def test_removed_autogpu_is_silent(own_place: Throwaway, tmp_path: Path, leftover: bool) -> None:
+    shutil.rmtree(str(own_place.site_packages / "autogpu"))
+    if leftover:
+        (own_place.site_packages / "autogpu").mkdir()
+    for code, steps in (("pass", ""), ("import tensorflow", "body")):
+        ran = own_place.run(code, tmp_path)
+        assert (ran.returncode, ran.steps, ran.stdout, ran.stderr) == (0, steps, "", "")
+
+
+def test_bare_start_loads_the_hook_and_nothing_else(place: Throwaway, tmp_path: Path) -> None:
+    code = "import sys; print(*sorted(sys.modules))"
+    with_hook = set(place.run(code, tmp_path).stdout.split())
+    pth = place.site_packages / "autogpu.pth"
+    aside = pth.with_suffix(".aside")
+    pth.rename(aside)
+    try:
+        # 3.13 imports a codec as soon as there is any .pth with something in it.
+        (place.site_packages / "idle.pth").write_text("# idle\n")
+        without = set(place.run(code, tmp_path).stdout.split())
+    finally:
+        (place.site_packages / "idle.pth").unlink()
+        aside.rename(pth)
+    assert with_hook - without == {"_autogpu_hook"}
+
+
+def test_hook_imports_only_sys_at_start() -> None:
+    tree = ast.parse(HOOK.read_text(), feature_version=(3, 7))
+    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert [ast.dump(node) for node in imports] == [ast.dump(ast.parse("import sys").body[0])]
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_finder_keeps_no_part_of_another_module_alive() -> None:
+    # A reference to os.environ made the end of each interpreter 1.3 % of a bare start dearer.
+    spec = importlib.util.spec_from_file_location("_autogpu_hook", HOOK)
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.meta_path)
+    sys.modules["_autogpu_hook"] = module
+    try:
+        spec.loader.exec_module(module)
+        assert sys.meta_path[0] is module
+    finally:
+        sys.meta_path[:] = before
+        del sys.modules["_autogpu_hook"]
+    held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+    functions = {name for name, value in held.items() if callable(value)}
+    assert functions == {"install", "find_spec", "exec_module", "take_step"}
+    assert set(held) - functions == {"sys", "frameworks", "started_with", "done"}
+
+
+def test_start_up_files_are_ascii_and_carry_the_marker() -> None:
+    for name in ("_autogpu_hook.py", "autogpu.pth", "autogpu.start", "sitecustomize.py"):
+        content = (TEMPLATES / name).read_bytes()
+        content.decode("ascii")
+        assert content.startswith(b"# autogpu start-up file, version 1.")
+
+
+def test_pth_holds_comments_and_one_plain_import() -> None:
+    lines = (TEMPLATES / "autogpu.pth").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["import _autogpu_hook"]
+    # Named by what 3.15 resolves: module and function.
+    assert (TEMPLATES / "autogpu.start").read_text().splitlines()[-1] == "_autogpu_hook:install"
+
+
+def test_sitecustomize_parses_on_python_2(tmp_path: Path) -> None:
+    python = interpreter("2.7")
+    if python is None:
+        pytest.skip("no Python 2.7 on this machine")
+    hidden = tmp_path / "hidden"
+    throwaway.write(hidden, {"sitecustomize.py": "print('hidden')"})
+    ours = tmp_path / "ours"
+    throwaway.write(ours, {name: (TEMPLATES / name).read_text() for name in ("sitecustomize.py", "_autogpu_hook.py")})
+    done = subprocess.run(
+        [str(python), "-c", "import sys; print('_autogpu_hook' in sys.modules)"],
+        env={"PYTHONPATH": f"{ours}:{hidden}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hidden\nFalse\n", "")

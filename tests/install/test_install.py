@@ -1,0 +1,302 @@
+"""Start-up files in a folder: planned, written in order, recognised, taken back."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import autogpu
+from autogpu import install as installing
+from autogpu.errors import InstallError
+from autogpu.install import files
+from tests.support.environments import ROOT
+
+TEMPLATES = ROOT / "sitecustomize_template"
+
+
+def tree(folder: Path) -> dict:
+    """Every name below ``folder`` with its bytes and mode."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.read_bytes() if path.is_file() else None,
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "on-pythonpath"
+    made.mkdir()
+    return made
+
+
+def test_plan_ends_with_what_switches_on() -> None:
+    def names(method: str) -> list:
+        plan = installing.plan_install(Path("/env"), method, "1.2", TEMPLATES)
+        return [str(file.path.relative_to("/env")) for file in plan]
+
+    tag = sys.implementation.cache_tag
+    info = [f"autogpu_autoload-1.2.dist-info/{name}" for name in ("METADATA", "WHEEL", "INSTALLER", "RECORD")]
+    hook = ["_autogpu_hook.py", f"__pycache__/_autogpu_hook.{tag}.pyc"]
+    assert names("pth") == [*hook, *info, "autogpu.pth"]
+    assert names("start") == [*hook, *info, "autogpu.start", "autogpu.pth"]
+    assert names("sitecustomize") == [
+        *hook,
+        f"__pycache__/sitecustomize.{tag}.pyc",
+        *info,
+        "sitecustomize.py",
+    ]
+
+
+def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
+    installing.install(folder)
+    (info,) = files.distributions(folder)
+    rows = {row[0]: row[1:] for row in csv.reader((info / "RECORD").read_text().splitlines())}
+    assert set(rows) == {name for name in tree(folder) if (folder / name).is_file()}
+    for name, (digest, size) in rows.items():
+        if not name.endswith("RECORD"):
+            content = (folder / name).read_bytes()
+            expected = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+            assert (digest, size) == (f"sha256={expected}", str(len(content)))
+
+
+def test_compiled_hook_is_what_python_would_compile_and_does_not_depend_on_times(folder: Path) -> None:
+    installing.install(folder)
+    compiled = files.cache_path(folder / files.HOOK).read_bytes()
+    assert int.from_bytes(compiled[4:8], "little") == 0b01  # hash-based, unchecked
+    assert marshal.loads(compiled[16:]) == compile((folder / files.HOOK).read_bytes(), "", "exec", dont_inherit=True)
+    os.utime(str(folder / files.HOOK), (1, 1))
+    before = tree(folder)
+    assert installing.install(folder).written == ()
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, None], ids=["empty", "zeros", "cut"])
+def test_damaged_compiled_file_is_repaired(folder: Path, damage: bytes) -> None:
+    installing.install(folder)
+    before = tree(folder)
+    compiled = files.cache_path(folder / files.HOOK)
+    compiled.write_bytes(compiled.read_bytes()[:200] if damage is None else damage)
+    done = installing.install(folder)
+    assert compiled in done.written
+    assert tree(folder).keys() == before.keys()
+
+
+def test_compiled_file_goes_where_python_looks_in_daily_life(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"), raising=False)
+    done = installing.install(folder)
+    assert folder / "__pycache__" / f"_autogpu_hook.{sys.implementation.cache_tag}.pyc" in done.written
+
+
+def test_second_install_touches_no_file(folder: Path) -> None:
+    first = installing.install(folder)
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    second = installing.install(folder)
+    assert (second.written, second.removed, second.unchanged) == ((), (), first.written)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
+
+
+def test_uninstall_leaves_the_folder_as_it_was(folder: Path) -> None:
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "other.cpython-311.pyc").write_bytes(b"other")
+    before = tree(folder)
+    installing.install(folder)
+    # What other Pythons compile, what -O does, and an install that was killed.
+    for name in (
+        "__pycache__/_autogpu_hook.cpython-38.opt-1.pyc",
+        "sitecustomize.pyc",
+        ".autogpu.pth.12.tmp",
+    ):
+        (folder / name).write_bytes(b"")
+    assert installing.uninstall(folder).removed
+    assert tree(folder) == before
+    assert installing.uninstall(folder).removed == ()
+
+
+def test_files_are_readable_for_others(folder: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        done = installing.install(folder)
+    finally:
+        os.umask(previous)
+    assert {path.stat().st_mode & 0o777 for path in done.written} == {0o644}
+
+
+def test_upgrade_replaces_what_an_earlier_version_wrote(folder: Path) -> None:
+    installing.install(folder)
+    expected = tree(folder)
+    (info,) = files.distributions(folder)
+    info.rename(folder / "autogpu_autoload-0.0.1.dist-info")
+    (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
+    stale = folder / "__pycache__" / "_autogpu_hook.cpython-30.pyc"
+    stale.write_bytes(b"compiled from version 0")
+    linked = folder.parent / "cache-of-a-package-manager"
+    os.link(str(folder / files.HOOK), str(linked))
+    done = installing.install(folder)
+    assert tree(folder) == expected
+    assert stale in done.removed
+    assert linked.read_bytes() == b"# autogpu start-up file, version 0.\n"
+
+
+@pytest.mark.parametrize("name", ["sitecustomize.py", "_autogpu_hook.py"])
+def test_file_of_somebody_else_is_named_and_stays(folder: Path, name: str) -> None:
+    (folder / name).write_text("print('mine')\n")
+    before = tree(folder)
+    with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
+        installing.install(folder)
+    assert installing.uninstall(folder).removed == ()
+    assert tree(folder) == before
+
+
+def test_files_that_pip_installed_are_left_to_pip(folder: Path) -> None:
+    installing.install(folder)
+    (info,) = files.distributions(folder)
+    (info / "INSTALLER").write_text("pip\n")
+    before = tree(folder)
+    for action in (installing.install, installing.uninstall):
+        with pytest.raises(InstallError, match="belong to pip") as refused:
+            action(folder)
+        assert "pip uninstall autogpu-autoload" in refused.value.remedy
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["fresh", "over-an-earlier-one"])
+def test_what_does_not_prove_itself_is_taken_back(folder: Path, earlier: bool) -> None:
+    if earlier:
+        installing.install(folder)
+        (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
+    before = tree(folder)
+    broken = replace(installing.this_interpreter(), executable=shutil.which("false"))
+    with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1"):
+        installing.install(folder, interpreter=broken)
+    assert tree(folder) == before
+
+
+def test_pth_where_python_reads_none_is_taken_back(folder: Path) -> None:
+    with pytest.raises(InstallError, match=r"reads no autogpu.pth in ") as refused:
+        installing.install(folder, "pth")
+    assert "leave out --method" in refused.value.remedy
+    assert tree(folder) == {}
+
+
+def test_hidden_sitecustomize_is_run_in_our_place(folder: Path, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.path.insert(0, '/added')\nprint('hidden')\n")
+    environ = {**os.environ, "PYTHONPATH": str(hidden)}
+    done = installing.install(folder, environ=environ)
+    assert (done.method, done.on_pythonpath) == ("sitecustomize", True)
+    code = (
+        "import sys, sitecustomize; print(sitecustomize.__file__); print('_autogpu_hook' in sys.modules)\n"
+        "print([p for p in sys.path if p][:3])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environ, "PYTHONPATH": f"{folder}{os.pathsep}{hidden}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    lines = ["hidden", str(hidden / "sitecustomize.py"), "True", str([str(folder), "/added", str(hidden)])]
+    assert (ran.stdout.splitlines(), ran.stderr) == (lines, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import gone", "ModuleNotFoundError: No module named 'gone'"),
+    ],
+    ids=["crash", "missing-import"],
+)
+def test_error_of_the_hidden_one_is_reported_as_python_does(folder: Path, tmp_path: Path, text: str, said: str) -> None:
+    installing.install(folder)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sys; print('_autogpu_hook' in sys.modules, sys.path[1])"],
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{hidden}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, f"True {folder}\n")
+    assert ran.stderr == f"Error in sitecustomize; set PYTHONVERBOSE for traceback:\n{said}\n"
+
+
+def test_sitecustomize_without_its_hook_is_silent(folder: Path) -> None:
+    installing.install(folder)
+    (folder / files.HOOK).unlink()
+    files.cache_path(folder / files.HOOK).unlink()
+    ran = subprocess.run(
+        [sys.executable, "-c", "pass"],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_externally_managed_python_is_refused_with_the_remedy(folder: Path) -> None:
+    managed = replace(installing.this_interpreter(), site_dir=folder, site_dirs=(folder,), externally_managed=True)
+    with pytest.raises(InstallError, match="belongs to the operating system's package manager") as refused:
+        installing.install(interpreter=managed)
+    assert "python3 -m venv .venv" in refused.value.remedy
+    assert tree(folder) == {}
+
+
+def test_folder_of_ones_own_is_fine_for_a_managed_python(folder: Path) -> None:
+    managed = replace(installing.this_interpreter(), externally_managed=True)
+    assert installing.install(folder, interpreter=managed).written
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InstallError, match="gone is not a folder"):
+        installing.install(tmp_path / "gone")
+
+
+def test_read_only_folder_is_an_error_with_a_remedy() -> None:
+    # Not under tmp_path, which only its owner can enter. Permissions don't bind root, so a child becomes nobody.
+    folder = Path(tempfile.mkdtemp(prefix="autogpu-read-only-"))
+    try:
+        folder.chmod(0o555)
+        child = os.fork()
+        if child == 0:
+            status = 3
+            try:
+                if os.geteuid() == 0:
+                    os.setuid(65534)
+                installing.install(folder)
+            except InstallError as error:
+                status = 0 if f"can't write {folder}" in str(error) and "venv" in error.remedy else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert tree(folder) == {}
+    finally:
+        folder.rmdir()
+
+
+def test_version_of_the_owner_is_that_of_the_package(folder: Path) -> None:
+    installing.install(folder)
+    assert [info.name for info in files.distributions(folder)] == [f"autogpu_autoload-{autogpu.__version__}.dist-info"]

@@ -1,0 +1,106 @@
+"""The example file and the schema are what the model says."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import jsonschema
+import pytest
+
+from autogpu.policy import KEYS, Policy
+from autogpu.policy.schema import schema
+from autogpu.policy.templates import example, template
+from tests.policy.test_layers import OTHERS
+
+toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+
+@pytest.fixture(scope="module")
+def validator():
+    described = json.loads(schema())
+    # The class is older than draft 2020-12 on Python 3.7 with old releases; what is used here is in both.
+    kind = getattr(jsonschema, "Draft202012Validator", jsonschema.Draft7Validator)
+    kind.check_schema(described)
+    return kind(described)
+
+
+@pytest.mark.parametrize("layer", ["project", "user", "system"])
+def test_the_example_says_exactly_the_defaults(workplace, layer):
+    {"project": workplace.autogpu_toml, "user": workplace.user, "system": workplace.system}[layer](example())
+    resolved = workplace.resolve()
+    assert (resolved.policy, resolved.problems, resolved.system_notes) == (Policy(), (), ())
+    said = {setting.key for setting in resolved.settings.values() if setting.origin.layer == layer}
+    assert said == {key.dotted for key in KEYS if layer == "system" or not key.system_only}
+
+
+def test_every_key_stands_in_the_example_with_a_comment():
+    lines = example().splitlines()
+    for key in KEYS:
+        said = f"{key.name} = {key.written(key.default)} "
+        assert [line for line in lines if line.startswith(said) and "# " in line], key.dotted
+    assert max(map(len, lines)) <= 110
+
+
+def test_the_example_fits_the_schema(validator):
+    validator.validate(toml.loads(example()))
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.dotted)
+def test_the_example_of_each_key_is_good(validator, workplace, key):
+    text = (f"[{key.section}]\n" if key.section else "") + key.example + "\n"
+    validator.validate(toml.loads(text))
+    workplace.system(text)
+    resolved = workplace.resolve()
+    assert resolved.problems == ()
+    assert resolved.settings[key.dotted].origin.layer == "system"
+    assert getattr(resolved.policy, key.attribute) != key.default
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.dotted in OTHERS], ids=lambda key: key.dotted)
+def test_the_schema_takes_what_is_read(validator, key):
+    text = (f"[{key.section}]\n" if key.section else "") + f"{key.name} = {OTHERS[key.dotted][0]}\n"
+    validator.validate(toml.loads(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enabled = 'yes'",
+        "count = 2",
+        "locked = 'select.count'",
+        "[select]\ncuont = 2",
+        "[select]\ncount = -1",
+        "[select]\ncount = '2'",
+        "[select]\nneed = 6",
+        "[select]\nneed = '6'",
+        "[select]\nneed = '6 apples'",
+        "[select]\ndevices = '0'",
+        "[select]\ndevices = ['0,1']",
+        "[select]\ndevices = [-1]",
+        "[select]\nbusy = 'shared'",
+        "[select]\nwait = 30",
+        "[select]\nwait = '30'",
+        "[memory]\ngrowth = 1",
+        "[memory]\nlimit = 0.5",
+        "[memory]\nvirtual_gpus = 0",
+        "[limits]\nper_user = 'two'",
+        "[report]\nlevel = 'loud'",
+        "[gpu]\n",
+        "select = 3",
+    ],
+)
+def test_the_schema_and_the_reader_refuse_the_same(validator, workplace, text):
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate(toml.loads(text))
+    workplace.autogpu_toml(text)
+    assert len(workplace.problems()) == 1
+
+
+def test_a_projects_template_sets_nothing_and_has_every_key_of_a_project(workplace):
+    workplace.autogpu_toml(template())
+    resolved = workplace.resolve()
+    assert (resolved.policy, resolved.problems) == (Policy(), ())
+    commented = [line for line in template().splitlines() if line.startswith("# ")]
+    for key in KEYS:
+        assert any(line.startswith(f"# {key.name} = ") for line in commented) is not key.system_only, key.dotted

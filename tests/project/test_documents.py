@@ -1,0 +1,195 @@
+"""The documents: links lead somewhere, policies can be read, commands exist, and printed output is what is printed."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+import click
+import pytest
+
+from autogpu.cli.main import cli
+from autogpu.policy import problems_of
+from demo import pictures
+from tests.gpusim import Server
+from tests.gpusim.__main__ import DEFAULT_FLEET
+from tests.gpusim.fleet import read_fleet
+from tests.support import environments
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "CONTRIBUTING.md", *DOCS]
+
+FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\S*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^()\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+INLINE = re.compile(r"`([^`\n]+)`")
+# Where a command begins: at the start, behind variables, inside $( ), behind sudo and behind another program's `--`.
+COMMAND = re.compile(r"(?:^|\$\(|sudo |-- |&& )(?:\w+=\S+ )*autogpu(?![\w./-])([^)]*)")
+RUNS, RUNS_TENSORFLOW = "<!-- runs -->\n", "<!-- runs with TensorFlow -->\n"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; ``line`` is that of its fence, ``before`` the page up to there."""
+
+    page: Path
+    line: int
+    kind: str
+    text: str
+    before: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in FENCE.finditer(text):
+            before = text[: found.start()]
+            yield Block(page, before.count("\n") + 1, found["kind"], found["text"], before)
+
+
+BLOCKS = list(blocks())
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Each ``autogpu ...`` in a block for a shell, and in a sentence, as ``(place, arguments)``."""
+    for block in BLOCKS:
+        for line in block.text.splitlines() if block.kind in ("console", "sh") else ():
+            if block.kind == "sh" or line.startswith("$ "):
+                yield from ((str(block), arguments) for arguments in arguments_in(line.removeprefix("$ ")))
+    for page in PAGES:
+        for span in INLINE.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+            yield from ((page.name, arguments) for arguments in arguments_in(span))
+
+
+def arguments_in(line: str) -> list[str]:
+    line = re.sub(r"\$\((?:command -v|which) autogpu\)", "autogpu", line)
+    # Up to a comment, a pipe or a file.
+    return [found.strip() for found in COMMAND.findall(re.split(r"\s+[#|>&](?!&)", line)[0])]
+
+
+def slugs(page: Path) -> list[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_leads_somewhere(page):
+    text = INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+    dead = []
+    for target in LINK.findall(text):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (anchor and anchor not in slugs(file)):
+            dead.append(target)
+    assert not dead
+
+
+def test_every_page_is_in_the_site_and_can_be_found_from_its_first():
+    site, first = (ROOT / "mkdocs.yml").read_text(), (ROOT / "docs" / "index.md").read_text()
+    names = [page.name for page in DOCS if page.name != "index.md"]
+    assert [name for name in names if f": {name}\n" not in site] == []
+    assert [name for name in names if f"({name})" not in first] == []
+
+
+def test_both_readmes_say_the_same():
+    said = []
+    for name in ("README.md", "README.zh-CN.md"):
+        text = FENCE.sub("", (ROOT / name).read_text(encoding="utf-8"))
+        numbers = re.findall(r"\d+(?:\.\d+)*", INLINE.sub("", text))
+        links = [link for link in LINK.findall(text) if not link.startswith("README")]
+        said.append((set(INLINE.findall(text)), set(numbers), set(links)))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=str)
+def test_a_policy_can_be_read(tmp_path, block):
+    file = tmp_path / "autogpu.toml"
+    file.write_text(block.text, encoding="utf-8")
+    is_system = "locked" in block.text or "[limits]" in block.text
+    assert problems_of(file, os.environ, is_system=is_system) == ()
+
+
+@pytest.mark.parametrize(("place", "arguments"), sorted(set(commands())))
+def test_a_command_exists(tmp_path, monkeypatch, place, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "autogpu.toml").touch()
+    rest, command = shlex.split(arguments), cli
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        inner = command.get_command(click.Context(command), rest[0])
+        assert inner is not None, f"{place}: autogpu {arguments}"
+        command, rest = inner, rest[1:]
+    try:
+        command.make_context(arguments, rest)
+    except click.MissingParameter:
+        pass  # a verb that a sentence names, without what it works on
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """The server of ``lab.toml``, and a folder of scripts that is the working directory there."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
+    (tmp_path / "server").mkdir()
+    with Server(read_fleet(DEFAULT_FLEET).gpus, folder=tmp_path / "server") as server:
+
+        def run(command, **environ):
+            everything = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            return server.run(command, cwd=project, environ=environ, **everything).stdout
+
+        yield run
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(RUNS)], ids=str)
+def test_a_command_prints_what_stands_there(lab, block):
+    assert block.kind == "console"
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        line, _, expected = part.partition("\n")
+        (arguments,) = arguments_in(line)
+        printed = lab([sys.executable, "-m", "autogpu", *shlex.split(arguments)])
+        assert matches(expected, printed), printed
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(RUNS_TENSORFLOW)], ids=str)
+def test_a_script_says_what_stands_there(lab, block):
+    line, _, expected = block.text.partition("\n")
+    *settings, program, script = line.removeprefix("$ ").split()
+    assert (program, script) == ("python", "train.py")
+    python = environments.tensorflow_with_autogpu()
+    printed = lab([str(python), script], **dict(setting.split("=") for setting in settings))
+    said = "".join(f"{each}\n" for each in printed.splitlines() if each.startswith("autogpu: "))
+    assert matches(expected, said), printed
+
+
+def matches(expected: str, printed: str) -> bool:
+    """``...`` stands for anything within a line; alone on its line for any lines."""
+    pattern = ""
+    for line in expected.splitlines():
+        pattern += r"(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
+    return re.fullmatch(pattern, printed) is not None
+
+
+@pytest.mark.parametrize("name", ["status", "explain"])
+def test_a_picture_shows_what_is_printed(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    assert pictures.main([name]) == 0
+    assert words(tmp_path / f"{name}.svg") == words(ROOT / "docs" / "pictures" / f"{name}.svg")
+
+
+def words(picture: Path) -> list[str]:
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", picture.read_text(encoding="utf-8"))
+    # The interpreter's own name is another one on another machine.
+    return [re.sub(r"\bpython[\d.]*", "python", html.unescape(text)).rstrip() for text in texts]

@@ -1,0 +1,75 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from autogpu.reporting.text import GIB, MIB, counted, listed, printable, short_path, size, span, user_name
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        pytest.param("a\x1b[31mb", "a\\x1b[31mb", id="escape"),
+        pytest.param("a\nb", "a\\nb", id="newline"),
+        pytest.param("a\u202eb", "a\\u202eb", id="right-to-left"),
+        pytest.param("\udc80", "\\udc80", id="undecodable-byte"),
+        pytest.param("\u8bad\u7ec3", "\u8bad\u7ec3", id="chinese-stays"),
+    ],
+)
+def test_what_a_terminal_sees_has_no_power_over_it(text, seen):
+    assert printable(text) == seen
+
+
+def test_long_text_keeps_both_ends():
+    assert printable("a" * 1000 + "z", 30) == "a" * 17 + "..." + "a" * 9 + "z"
+
+
+@pytest.mark.parametrize("text", ["\x1b" * 1000, "\u202e" * 30, "a" * 29 + "\x00"])
+def test_what_is_escaped_is_bounded_as_well(text):
+    assert len(printable(text, 30)) == 30
+    assert printable(text, 30).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(0, "0 MiB"), (64 * MIB, "64 MiB"), (GIB // 10, "0.1 GiB"), (23 * GIB + GIB // 2, "23.5 GiB")],
+)
+def test_sizes(size_bytes, shown):
+    assert size(size_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (26 * 3600, "26 h"), (3e5, "3 d")],
+)
+def test_spans(seconds, shown):
+    assert span(seconds) == shown
+
+
+def test_counts_and_lists():
+    assert [counted(number, "GPU") for number in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
+    assert [listed(["a", "b", "c"][:number]) for number in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+
+
+@pytest.mark.parametrize(
+    ("path", "homes", "shown"),
+    [
+        ("/home/me/x.toml", ("/home/me",), "~/x.toml"),
+        ("/data/me/x.toml", ("/home/me", "/data/me"), "~/x.toml"),
+        ("/home/meg/x.toml", ("/home/me",), "/home/meg/x.toml"),
+        ("/etc/x.toml", ("/",), "/etc/x.toml"),
+        ("/etc/x.toml", (), "/etc/x.toml"),
+        ("/home/me/\x1b", ("/home/me/",), "~/\\x1b"),
+    ],
+)
+def test_paths_begin_at_the_home_folder(path, homes, shown):
+    assert short_path(path, homes) == shown
+
+
+def test_users_have_names_where_the_host_knows_them():
+    assert user_name(0) == "root"
+    assert user_name(4_000_000_000) == "uid 4000000000"
+    assert os.getuid() != 0 or user_name(os.getuid()) == "root"

@@ -1,0 +1,23 @@
+"""The sentences of a decision."""
+
+from __future__ import annotations
+
+from autogpu.selection.explain import occupancy
+from tests.support.selections import claim
+from tests.support.values import gpu
+
+
+def described(device, *claims):
+    return occupancy(device, device.compute_processes or (), claims)
+
+
+def test_description_names_processes_utilization_and_memory():
+    device = gpu(pids=[7, 8, 9, 10], used_gib=4, busy=93)
+    assert described(device) == "pids 7, 8, 9 and 1 more on it without a claim, 93 % busy, 20.0 of 24.0 GiB free"
+    assert described(gpu(total_gib=None, busy=None)) == "utilization unknown, memory unknown"
+
+
+def test_a_claim_is_described_by_its_script():
+    assert described(gpu(pids=[7], used_gib=4), claim(24)) == (
+        "claimed by train.py (pid 7), 0 % busy, 20.0 of 24.0 GiB free"
+    )

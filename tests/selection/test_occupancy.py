@@ -1,0 +1,89 @@
+"""Whether a GPU is free, and how much room is on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.reporting.text import GIB
+from autogpu.selection.model import Tier
+from autogpu.selection.occupancy import own_memory_bytes, room_bytes, tier, unmanaged_processes, without_processes
+from tests.support.selections import claim
+from tests.support.values import gpu, inventory
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        pytest.param(gpu(), Tier.FREE, id="nothing-on-it"),
+        pytest.param(gpu(used_gib=0.9, total_gib=8), Tier.FREE, id="a-desktop-under-a-gib"),
+        pytest.param(gpu(used_gib=3.5, total_gib=80), Tier.FREE, id="a-desktop-under-five-percent"),
+        pytest.param(gpu(used_gib=1.1, total_gib=8), Tier.BUSY, id="hidden-processes-hold-memory"),
+        pytest.param(gpu(busy=50, compute_processes=None), Tier.BUSY, id="hidden-processes-work"),
+        pytest.param(gpu(busy=49), Tier.FREE, id="a-desktop-draws"),
+        pytest.param(gpu(pids=[7], used_gib=0.1), Tier.BUSY, id="one-small-process"),
+        pytest.param(gpu(compute_processes=None, used_gib=0), Tier.FREE, id="processes-unreadable-memory-empty"),
+        pytest.param(gpu(total_gib=None, used_gib=None), Tier.FREE, id="memory-unreadable-no-process"),
+    ],
+)
+def test_tier(device, expected):
+    assert tier(device) is expected
+
+
+def test_own_memory_does_not_make_a_gpu_busy():
+    mine = gpu(pids=[42], used_gib=5)
+    assert tier(mine, own_pid=42) is Tier.FREE
+    assert tier(mine, own_pid=43) is Tier.BUSY
+
+
+HOUR = 3600.0
+
+
+def test_a_claimed_gpu_is_busy_before_its_holder_has_allocated_anything():
+    assert tier(gpu(), claims=[claim(24)]) is Tier.BUSY
+
+
+@pytest.mark.parametrize(
+    ("device", "age_s", "expected"),
+    [
+        pytest.param(gpu(pids=[7], used_gib=20), HOUR, Tier.IDLE_LEASE, id="a-notebook-without-use"),
+        pytest.param(gpu(pids=[7], used_gib=20), 1700.0, Tier.BUSY, id="not-half-an-hour-yet"),
+        pytest.param(gpu(pids=[7], used_gib=20, busy=1), HOUR, Tier.BUSY, id="it-does-something"),
+        pytest.param(gpu(pids=[7], used_gib=20, busy=None), HOUR, Tier.BUSY, id="unknown-whether"),
+        pytest.param(gpu(pids=[7, 9], used_gib=20), HOUR, Tier.BUSY, id="an-unmanaged-process-is-there-too"),
+    ],
+)
+def test_an_idle_lease_ranks_between_free_and_busy(device, age_s, expected):
+    assert tier(device, claims=[claim(24, age_s=age_s)]) is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "claims", "expected_gib"),
+    [
+        pytest.param(gpu(), [], 24, id="empty"),
+        pytest.param(gpu(), [claim(6)], 18, id="promised-and-not-yet-used"),
+        pytest.param(gpu(pids=[7], used_gib=4), [claim(6)], 18, id="used-within-the-claim-counts-once"),
+        pytest.param(gpu(pids=[7], used_gib=9), [claim(6)], 15, id="used-beyond-the-claim"),
+        pytest.param(gpu(pids=[8], used_gib=9), [claim(6)], 9, id="a-foreign-process-counts-by-use"),
+        pytest.param(gpu(used_gib=9, compute_processes=None), [claim(6)], 9, id="unlisted-use-counts-beside-claims"),
+        pytest.param(gpu(pids=[7], used_gib=9), [claim(24, age_s=HOUR)], 15, id="an-idle-claim-counts-by-use"),
+        pytest.param(gpu(pids=[42], used_gib=9), [], 24, id="my-own-use-is-room"),
+    ],
+)
+def test_room(device, claims, expected_gib):
+    assert room_bytes(device, 42, claims) == expected_gib * GIB
+
+
+def test_processes_without_a_claim_are_unmanaged():
+    assert [p.pid for p in unmanaged_processes(gpu(pids=[7, 9], used_gib=2), [claim(24, pid=7)])] == [9]
+
+
+def test_the_memory_of_one_process_by_ordinal():
+    first, second, third = gpu(0, pids=[1, 2], used_gib=4), gpu(1, pids=[2], used_gib=3), gpu(2)
+    machine = inventory(first, second, third)
+    assert own_memory_bytes(machine, [third.uuid, second.uuid, first.uuid], 2) == {1: 3 * GIB, 2: 2 * GIB}
+    assert own_memory_bytes(None, [first.uuid], 2) == {}
+
+
+def test_processes_that_have_ended_since_free_their_memory():
+    (device,) = without_processes(inventory(gpu(0, pids=[7, 8], used_gib=4)), {7}).devices
+    assert (device.memory_used_bytes, [p.pid for p in device.compute_processes]) == (2 * GIB, [8])

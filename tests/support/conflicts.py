@@ -1,0 +1,373 @@
+"""What scripts say about their GPUs against what policies say: a table whose cells run on a simulated server.
+
+The rule: what the script said explicitly is in force, where it said nothing the policy is, and nothing raises that
+runs without autogpu. ``ROWS`` and ``POLICIES`` hold what each side says; a cell where that is not all there is to it
+stands in the row's ``but``. Judged by what the driver was asked for, in the words of
+:mod:`tests.support.driver_grants`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+import pytest
+
+from tests.gpusim import Gpu, Server
+from tests.support import driver_grants, environments
+from tests.support.forkserver import Ended, Forks, Host
+from tests.support.versions import Version
+
+# All idle and alike, so that no cell depends on others' load: the highest index is the idlest, and CUDA counts as PCI.
+# Small ones: of the memory that an allocator takes, TensorFlow keeps a list that has a thirtieth of its size.
+GPUS = (Gpu(name="NVIDIA GeForce GTX 1660 Ti", memory="6GiB", compute_capability="7.5"),) * 4
+IDLEST_FIRST = (3, 2, 1, 0)
+CONTEXT = 256 << 20
+A_QUARTER = 1536
+
+WHOLE, GROWS = "whole", "grows"
+
+
+# By identity: one of them is one column or row.
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A column.
+
+    Attributes:
+        environ: What says so to autogpu.
+        count: How many GPUs it gives.
+        growth: Whether memory is allocated as needed.
+        limit: MiB for each logical GPU.
+        logical_gpus: Into how many each GPU is split.
+    """
+
+    name: str
+    environ: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+    growth: bool = True
+    limit: int | None = None
+    logical_gpus: int = 1
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """The GPUs in the order in which a script sees them."""
+        # A process that is to go without keeps them as they are.
+        return IDLEST_FIRST if self.count else (0, 1, 2, 3)
+
+
+# No limit is a power of two: without one, growth ends at such a size.
+PLAIN = Policy("plain", {"AUTOGPU": "0"})
+POLICIES = (
+    Policy("growth"),
+    Policy("limit", {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "800MiB"}, growth=False, limit=800),
+    Policy("share", {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "25%"}, growth=False, limit=A_QUARTER),
+    Policy("growth-up-to-a-limit", {"AUTOGPU_LIMIT": "1280MiB"}, limit=1280),
+    Policy("everything", {"AUTOGPU_GROWTH": "0"}, growth=False),
+    Policy("cpu-only", {"AUTOGPU_COUNT": "0"}, count=0),
+    Policy("virtual_gpus=2", {"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "800MiB"}, limit=800, logical_gpus=2),
+    Policy("count=2", {"AUTOGPU_COUNT": "2"}, count=2),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """What a script does, after ``PROLOGUE``.
+
+    Attributes:
+        lists_first: Whether it begins with ``LISTS``.
+        gpus: Places in the list of GPUs of those that it names; ``None`` if it names none.
+        growth: What it says of memory growth; ``None`` if nothing.
+        limit: MiB that it allows itself on each GPU; ``None`` if it sets no limit.
+        prints_replicas: Whether it prints a number of replicas: as many as logical GPUs, at least one.
+        but: By policy, what a cell has in place of the above: what is granted by GPU, or the GPUs alone, or the error.
+    """
+
+    name: str
+    script: str
+    gpus: tuple[int, ...] | None = None
+    growth: bool | None = None
+    limit: int | None = None
+    prints_replicas: bool = False
+    lists_first: bool = True
+    but: Mapping[str, Mapping[int, str] | tuple[int, ...] | str] = field(default_factory=dict)
+
+
+PROLOGUE = """
+import json, os
+import tensorflow as tf
+v1 = tf.compat.v1
+config = tf.config.experimental
+Limit = config.VirtualDeviceConfiguration
+
+def tensors(logical_gpus):
+    # An allocator's first region, and one that goes to its limit.
+    for name, mib in zip(logical_gpus, json.loads(os.environ["PROBES"])):
+        with tf.device(name):
+            yield tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)
+            if mib:
+                yield tf.raw_ops.Empty(shape=[mib, 1 << 18], dtype=tf.float32)
+
+def use(session=None):
+    if session is not None:
+        names = [device.name for device in session.list_devices() if device.device_type == "GPU"]
+        for tensor in list(tensors(names)):
+            session.run(tensor.op)
+        session.run(tf.no_op())
+    elif tf.executing_eagerly():
+        tf.constant(1) + 1
+        list(tensors([device.name for device in config.list_logical_devices("GPU")]))
+    else:
+        with v1.Session() as session:
+            use(session)
+
+def use_session(target="", **options):
+    with tf.Graph().as_default(), v1.Session(target, **options) as session:
+        use(session)
+
+def growth_loop(value=True):
+    for gpu in gpus:
+        config.set_memory_growth(gpu, value)
+"""
+LISTS = "gpus = config.list_physical_devices('GPU')\n"
+
+ROWS = (
+    Row("says-nothing", "use()"),
+    Row("asserts-a-gpu", "assert len(gpus) > 0; gpus[0]; use()"),
+    Row("growth-loop", "growth_loop(); use()", growth=True),
+    Row("growth-loop-off", "growth_loop(False); use()", growth=False),
+    Row("growth-loop-twice", "growth_loop(); use(); growth_loop()", growth=True),
+    # TensorFlow refuses to run with GPUs that differ: with four of them, both raise without autogpu.
+    Row("growth-on-gpus[0]", "config.set_memory_growth(gpus[0], True); use()", growth=True),
+    Row("growth-on-gpus[2]", "config.set_memory_growth(gpus[2], True); use()", growth=True),
+    Row(
+        "growth-after-the-context",
+        "use()\ntry:\n    growth_loop()\nexcept RuntimeError as error:\n    assert 'cannot be modified' in str(error)",
+    ),
+    Row("growth-by-variable", "os.environ['TF_FORCE_GPU_ALLOW_GROWTH'] = 'true'; use()", growth=True),
+    Row("no-growth-by-variable", "os.environ['TF_FORCE_GPU_ALLOW_GROWTH'] = 'false'; use()", growth=False),
+    # A limit by tf.config says as well that memory is taken at once: there it excludes growth.
+    Row(
+        "limit-on-gpus[0]",
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1024)]); use()",
+        growth=False,
+        limit=1024,
+    ),
+    Row(
+        "limit-on-gpus[2]",
+        "config.set_virtual_device_configuration(gpus[2], [Limit(memory_limit=1024)]); use()",
+        growth=False,
+        limit=1024,
+    ),
+    Row(
+        "limit-on-each",
+        "for gpu in gpus: config.set_virtual_device_configuration(gpu, [Limit(memory_limit=1024)])\nuse()",
+        growth=False,
+        limit=1024,
+    ),
+    Row(
+        "two-limits-on-gpus[0]",
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=512)] * 2); use()",
+        but={
+            **{policy.name: {3: "512 MiB + 512 MiB"} for policy in POLICIES if policy.count == 1},
+            # Split is what the script split; the other one is not left without a limit.
+            "count=2": {2: "1024 MiB", 3: "512 MiB + 512 MiB"},
+        },
+    ),
+    # What the script limited is not used, and says nothing of what is.
+    Row(
+        "limit-on-gpus[0]-then-visible[2]",
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1024)])\n"
+        "config.set_visible_devices(gpus[2], 'GPU'); use()",
+        gpus=(2,),
+    ),
+    Row(
+        "visible[2]-with-a-limit",
+        "config.set_visible_devices(gpus[2], 'GPU')\n"
+        "config.set_virtual_device_configuration(gpus[2], [Limit(memory_limit=1024)]); use()",
+        gpus=(2,),
+        growth=False,
+        limit=1024,
+    ),
+    Row("visible[2]", "config.set_visible_devices(gpus[2], 'GPU'); use()", gpus=(2,)),
+    Row("visible[1,3]", "config.set_visible_devices([gpus[1], gpus[3]], 'GPU'); use()", gpus=(1, 3)),
+    Row("visible-all", "config.set_visible_devices(gpus, 'GPU'); use()", gpus=(0, 1, 2, 3)),
+    Row("visible-none", "config.set_visible_devices([], 'GPU'); use()", gpus=()),
+    # Set before TensorFlow is asked for its GPUs, and thus in force; a mask says where, not that a GPU is wanted.
+    Row(
+        "late-CUDA_VISIBLE_DEVICES",
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '1'; use()",
+        lists_first=False,
+        but={policy.name: (1,) for policy in POLICIES if policy.count},
+    ),
+    # Too late, and thus in force for nobody.
+    Row("CUDA_VISIBLE_DEVICES-after-listing", "os.environ['CUDA_VISIBLE_DEVICES'] = '1'; use()"),
+    Row("own-session", "use_session(config=v1.ConfigProto(allow_soft_placement=True))"),
+    Row(
+        "own-session-growth",
+        "use_session(config=v1.ConfigProto(gpu_options=v1.GPUOptions(allow_growth=True)))",
+        growth=True,
+    ),
+    Row(
+        "own-session-fraction",
+        "use_session(config=v1.ConfigProto(gpu_options=v1.GPUOptions(per_process_gpu_memory_fraction=0.25)))",
+        limit=A_QUARTER,
+    ),
+    Row(
+        "own-session-limit",
+        # TensorFlow wants limits for each visible GPU.
+        "options = v1.GPUOptions(visible_device_list='0')\n"
+        "options.experimental.virtual_devices.add(memory_limit_mb=[768])\n"
+        "use_session(config=v1.ConfigProto(gpu_options=options))",
+        gpus=(0,),
+        limit=768,
+    ),
+    Row(
+        "own-session-visible-2",
+        "use_session(config=v1.ConfigProto(gpu_options=v1.GPUOptions(visible_device_list='2')))",
+        gpus=(2,),
+    ),
+    Row("own-session-without-gpus", "use_session(config=v1.ConfigProto(device_count={'GPU': 0}))", gpus=()),
+    Row(
+        "own-session-of-one-gpu",
+        "use_session(config=v1.ConfigProto(device_count={'GPU': 1}))",
+        but={"count=2": (3,)},
+    ),
+    Row("own-session-then-another-way", "use_session(config=v1.ConfigProto()); use()"),
+    Row("own-session-after-another-way", "use(); use_session(config=v1.ConfigProto())"),
+    Row("growth-loop-then-own-session", "growth_loop(); use_session(config=v1.ConfigProto())", growth=True),
+    Row(
+        "limit-on-gpus[0]-then-own-session",
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1024)])\n"
+        "use_session(config=v1.ConfigProto())",
+        growth=False,
+        limit=1024,
+    ),
+    # Its own default is growth.
+    Row(
+        "interactive-session",
+        "with tf.Graph().as_default():\n    session = v1.InteractiveSession(); use(session); session.close()",
+        growth=True,
+    ),
+    Row(
+        "device_lib-first",
+        "from tensorflow.python.client import device_lib\ndevice_lib.list_local_devices(); use()",
+    ),
+    Row("local-server", "use_session(v1.train.Server.create_local_server().target)"),
+    Row(
+        "mirrored-strategy",
+        "print(tf.distribute.MirroredStrategy().num_replicas_in_sync, 'replicas'); use()",
+        prints_replicas=True,
+    ),
+    # The one exception to "never raises": who addresses a second GPU asks for it by `count`.
+    Row(
+        "second-gpu-without-soft-placement",
+        "tf.config.set_soft_device_placement(False)\n"
+        "with tf.device('/GPU:1'):\n    second = tf.raw_ops.Empty(shape=[2], dtype=tf.float32)\n"
+        "if not tf.executing_eagerly():\n    v1.Session().run(second.op)\n"
+        "use()",
+        but={policy.name: "InvalidArgumentError" for policy in POLICIES if policy.count * policy.logical_gpus < 2},
+    ),
+)
+# Raise without autogpu as well, on each version that has the rule.
+MAY_RAISE_PLAIN = {"growth-on-gpus[0]", "growth-on-gpus[2]"}
+
+
+def expected(row: Row, policy: Policy) -> Mapping[int, str] | str:
+    """What the driver is to grant, by GPU; or the error that is to be raised."""
+    cell = row.but.get(policy.name)
+    if isinstance(cell, (str, Mapping)):
+        return cell
+    if cell is not None:
+        gpus: Sequence[int] = cell
+    elif row.gpus is not None:
+        gpus = [policy.listed[place] for place in row.gpus]
+    else:
+        gpus = policy.listed[: policy.count]
+    growth = policy.growth if row.growth is None else row.growth
+    limit = policy.limit if row.limit is None else row.limit
+    words = f"{limit} MiB" if limit else WHOLE
+    if growth:
+        words = f"grows to {limit} MiB" if limit else GROWS
+    is_split = row.limit is None
+    return {gpu: " + ".join([words] * (policy.logical_gpus if is_split else 1)) for gpu in sorted(gpus)}
+
+
+def probes(row: Row, policy: Policy) -> list[int]:
+    """For each logical GPU in the script's order, the MiB of a tensor that makes the allocator go to its limit."""
+    cell = expected(row, policy)
+    if isinstance(cell, str) or policy is PLAIN:
+        return [0] * 8
+    sizes = []
+    for gpu in sorted(cell, key=policy.listed.index):
+        for words in cell[gpu].split(" + "):
+            limit = int(words.split()[2]) if words.startswith("grows to") else 0
+            # Without a limit one that no other column's limit would hold.
+            sizes.append(limit * 9 // 10 if limit else 1792 if words == GROWS else 0)
+    return sizes
+
+
+def each_cell() -> list[Any]:
+    """One parameter for each cell, named by it."""
+    return [
+        # Side by side, one process runs all of a row: what it does without autogpu is run once.
+        pytest.param(row, policy, id=f"{row.name}-{policy.name}", marks=pytest.mark.xdist_group(row.name))
+        for row in ROWS
+        for policy in POLICIES
+    ]
+
+
+class Table:
+    """The cells of one version, each on a server of its own."""
+
+    def __init__(self, version: Version, folder: Path, forks: Forks) -> None:
+        self._version = version
+        self._python = environments.tensorflow_with_autogpu(version.tensorflow, version.python)
+        self._folder = folder
+        self._forks = forks
+        self._plain: dict[str, Ended] = {}
+
+    def complaint(self, row: Row, policy: Policy) -> str:
+        """What is wrong with a cell, in one line and what autogpu said; ``""`` if it is as it should be."""
+        plain, ended = self._run_plain(row), self._run(row, policy)
+        cell = expected(row, policy)
+        should_raise = cell if isinstance(cell, str) else ""
+        if row.gpus == ():
+            # TensorFlow 1.15 makes a context on each GPU all the same, for XLA.
+            cell = driver_grants.granted(plain.calls, GPUS, CONTEXT)
+        wanted = f"to raise {cell}" if isinstance(cell, str) else driver_grants.in_one_line(dict(cell))
+        # Where the script was stopped short, what it was granted till then is of no interest.
+        got = ended.error or driver_grants.in_one_line(driver_grants.granted(ended.calls, GPUS, CONTEXT))
+        if self._version.number < (2, 0) and wanted == driver_grants.NO_GPU and got.startswith(driver_grants.CONTEXTS):
+            # There no word of anybody's keeps XLA from that; the README says so. Memory is what counts.
+            got = wanted
+        complaints = []
+        if plain.exit_status and row.name not in MAY_RAISE_PLAIN:
+            complaints.append(f"without autogpu it fails as well: {plain.error}")
+        is_right = should_raise in got.partition(":")[0] if should_raise else got == wanted
+        if not is_right:
+            complaints.append(f"expected {wanted}, the driver saw {got}")
+        if should_raise and policy.count and not any("AUTOGPU_COUNT=2" in line for line in ended.said):
+            complaints.append("no line says how to get a second GPU")
+        replicas = f"{max(len(probes(row, policy)), 1)} replicas\n" if row.prints_replicas else ""
+        if is_right and not should_raise and ended.stdout != replicas:
+            complaints.append(f"expected it to print {replicas!r}, it printed {ended.stdout!r}")
+        where = f"{row.name} · {policy.name} · {self._version.name}"
+        if not complaints:
+            return ""
+        return "\n".join([*(f"{where}: {complaint}" for complaint in complaints), *ended.said])
+
+    def _run_plain(self, row: Row) -> Ended:
+        if row.name not in self._plain:
+            self._plain[row.name] = self._run(row, PLAIN)
+        return self._plain[row.name]
+
+    def _run(self, row: Row, policy: Policy) -> Ended:
+        folder = self._folder / f"{row.name}-{policy.name}"
+        (folder / "server").mkdir(parents=True)
+        script = folder / "train.py"
+        script.write_text(PROLOGUE + (LISTS if row.lists_first else "") + row.script + "\n")
+        with Server(GPUS, folder=folder / "server", context=CONTEXT) as server:
+            host = Host(self._python, folder / "host", self._forks, server, policy.environ)
+            return host.forked(script, environ={"PROBES": json.dumps(probes(row, policy))})

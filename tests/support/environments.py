@@ -1,0 +1,148 @@
+"""Virtual environments as a user has them: a real interpreter and the built wheel, kept in ``.cache`` between runs.
+
+An environment's folder is named by all that went into it, so a change of the source makes a new one and an
+unchanged tree finds the old one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator, Sequence
+
+from tests.support import versions
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("AUTOGPU_TEST_CACHE", str(ROOT / ".cache")))
+PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))) / "versions"
+SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+
+
+def interpreter(version: str) -> Path | None:
+    """The interpreter of ``version`` (such as ``"3.9"``): the one running, pyenv's, or the one on ``PATH``."""
+    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+        return Path(getattr(sys, "_base_executable", None) or sys.executable)
+    for folder in sorted(PYENV_VERSIONS.glob(f"{version}.*"), reverse=True):
+        if (folder / "bin" / "python").exists():
+            return folder / "bin" / "python"
+    found = shutil.which(f"python{version}")
+    return Path(found) if found else None
+
+
+def wheel() -> Path:
+    """The wheel built from this tree, built again when a file that goes into it has changed."""
+    folder = CACHE / "wheel" / _source_digest()
+    with _only_one(folder):
+        built = sorted(folder.glob("autogpu-*.whl"))
+        if not built:
+            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
+            _run(command)
+            built = sorted(folder.glob("autogpu-*.whl"))
+    return built[0]
+
+
+def environment(
+    python: Path,
+    requirements: Sequence[str] = (),
+    *,
+    with_autogpu: bool = True,
+    on_top_of: Path | None = None,
+    with_hook: bool = False,
+    name: str = "",
+) -> Path:
+    """A virtual environment's interpreter; shared between tests, so nobody may write into it.
+
+    Args:
+        python: The interpreter to make the environment from.
+        requirements: What pip installs besides autogpu's wheel.
+        with_autogpu: Whether the wheel is installed.
+        on_top_of: The interpreter of another environment whose packages are visible in this one, for packages too
+            big to have twice.
+        with_hook: Whether ``autogpu install`` has been run in it.
+        name: Makes a second environment from the same parts, for a test that writes into its own.
+    """
+    parts = [str(python), *requirements, wheel().parent.name if with_autogpu else "", name]
+    parts += [str(on_top_of or ""), "hook" if with_hook else ""]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    folder = CACHE / "environments" / digest
+    executable = folder / "bin" / "python"
+    with _only_one(folder):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _run([str(python), "-m", "venv", str(folder)])
+            wanted = [*requirements, *([str(wheel())] if with_autogpu else [])]
+            if wanted:
+                _run(
+                    [
+                        str(executable),
+                        "-m",
+                        "pip",
+                        "install",
+                        "--quiet",
+                        "--disable-pip-version-check",
+                        *wanted,
+                    ]
+                )
+            if on_top_of:
+                (site_packages(executable) / "on_top_of.pth").write_text(f"{site_packages(on_top_of)}\n")
+            if with_hook:
+                _run([str(executable), "-m", "autogpu", "install"])
+            (folder / "complete").touch()
+    return executable
+
+
+def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
+    """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB.
+
+    Args:
+        version: As pip takes it. One of ``tests/support/versions.py`` comes with what that says it needs.
+        python: Its version, such as ``"3.8"``.
+    """
+    found = interpreter(python)
+    if found is None:
+        raise RuntimeError(f"no Python {python} on this machine")
+    return environment(found, versions.requirements(version), with_autogpu=False)
+
+
+def tensorflow_with_autogpu(version: str = "2.21.*", python: str = "3.11") -> Path:
+    """The same TensorFlow in an environment where a user has run ``autogpu install``."""
+    base = tensorflow(version, python)
+    return environment(base.resolve(), on_top_of=base, with_hook=True)
+
+
+def site_packages(executable: Path) -> Path:
+    """The folder that pip installs into."""
+    folders = list(executable.parent.parent.glob("lib/python*/site-packages"))
+    return folders[0]
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for part in ("autogpu", "sitecustomize_template", "pyproject.toml", "README.md"):
+        top = ROOT / part
+        for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(str(file.relative_to(ROOT)).encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: Sequence[str]) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOGPU", "CUDA_", "PYTHON"))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environ, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")

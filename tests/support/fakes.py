@@ -1,0 +1,153 @@
+"""A driver and a framework on plain values, for tests of what lies between them.
+
+They stand where the real ones do: ``FakeDriver`` implements :class:`autogpu.devices.model.DeviceReader`, ``FakeCuda``
+:class:`autogpu.devices.model.CudaDriver` and ``FakeFramework`` :class:`autogpu.frameworks.base.Framework`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from autogpu.devices.model import Inventory, Process
+from autogpu.frameworks.base import Hooks, Usage
+from autogpu.frozen import replace
+from tests.support.values import inventory
+
+
+class FakeReading:
+    """A reading under way that has ``inventory`` as its result; ``None`` never comes."""
+
+    def __init__(self, inventory):
+        self.inventory = inventory
+        self.is_closed = False
+
+    def result(self, deadline_s):
+        return self.inventory
+
+    def close(self):
+        self.is_closed = True
+
+
+class FakeDriver:
+    """NVML with these GPUs: ``FakeDriver(gpu(0, used_gib=30), gpu(1))``.
+
+    Attributes:
+        now: What the next reading shows; ``None`` for one that does not come in time.
+        taken: How many readings were begun.
+    """
+
+    def __init__(self, *devices, **fields):
+        self.now = inventory(*devices, **fields)
+        self.taken = 0
+
+    @classmethod
+    def failing(cls, failure, cause="driver"):
+        """One that can't be read."""
+        driver = cls()
+        driver.now = Inventory(failure=failure, failure_cause=cause)
+        return driver
+
+    def start(self, environ):
+        self.taken += 1
+        return FakeReading(self.now)
+
+    def start_in_process(self, environ, last):
+        return self.start(environ)
+
+    def change(self, index, **fields):
+        """Let the GPU of that index have other readings from now on."""
+        devices = [replace(d, **fields) if d.index == index else d for d in self.now.devices]
+        self.now = replace(self.now, devices=tuple(devices))
+
+
+class FakeCuda:
+    """The CUDA driver of this process, with ``devices`` in the order of its ordinals.
+
+    Args:
+        nvml: Shows the contexts of this process, each of ``context_bytes``.
+        measured_bytes: What a context takes that is made only to be measured, if that is something else.
+    """
+
+    def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20, measured_bytes=None):
+        self._devices = tuple(devices)
+        self._is_initialised = initialised
+        self._nvml = nvml
+        self._context_bytes = context_bytes
+        self._measured_bytes = context_bytes if measured_bytes is None else measured_bytes
+        self.contexts = []
+
+    def initialise(self):
+        self._is_initialised = True
+
+    def visible_uuids(self):
+        return tuple(device.uuid for device in self._devices) if self._is_initialised else None
+
+    def ordinals_in_use(self):
+        return tuple(sorted(set(self.contexts)))
+
+    def make_context(self, ordinal):
+        if ordinal not in self.contexts:
+            self.contexts.append(ordinal)
+            self._show(ordinal, self._context_bytes)
+
+    @contextmanager
+    def primary_contexts(self, ordinals):
+        for ordinal in ordinals:
+            self._show(ordinal, self._measured_bytes)
+        yield
+        for ordinal in ordinals:
+            self._show(ordinal, 0)
+
+    def _show(self, ordinal, size):
+        if self._nvml is None:
+            return
+        index = self._devices[ordinal].index
+        (device,) = (device for device in self._nvml.now.devices if device.index == index)
+        others = tuple(p for p in device.compute_processes or () if p.pid != os.getpid())
+        mine = (Process(os.getpid(), size),) if size else ()
+        self._nvml.change(index, compute_processes=others + mine)
+
+
+class FakeFramework:
+    """A framework of one entry point, as its package would provide it."""
+
+    NAME = "Fakeflow"
+
+    def __init__(self, cuda, hooks=Hooks("1.0", ("take",), has_essential=True)):  # noqa: B008  (a value)
+        self._cuda = cuda
+        self._hooks = hooks
+        self._allocator = None
+
+    def find_hooks(self):
+        return self._hooks
+
+    def install_hooks(self, allocator):
+        self._allocator = allocator
+        return self._hooks
+
+    def fallback_environment(self, environ, growth):
+        return {"FAKEFLOW_GROWTH": "1"} if growth else {}
+
+    def load_diagnosis(self):
+        raise AssertionError("a process that takes GPUs is not examined")
+
+    def take(self, chosen=None, gpu_count=None):
+        """Make contexts as an operation of a script does; returns what the framework was assigned."""
+        allocator, assignment = self._allocator, None
+        with allocator.guard():
+            allocator.prepare()
+            self._cuda.initialise()
+            count = len(self._cuda.visible_uuids()) if gpu_count is None else gpu_count
+            if not count:
+                allocator.on_usage(Usage((), ""))
+                return None
+            assignment = allocator.assign(count, chosen)
+            ordinals = assignment.ordinals
+            if ordinals is None:
+                ordinals = tuple(range(count)) if chosen is None else chosen
+            allocator.on_usage(Usage(ordinals, "allocated as needed"))
+            for ordinal in ordinals:
+                self._cuda.make_context(ordinal)
+            allocator.on_context()
+        return assignment

@@ -1,0 +1,51 @@
+"""Other processes that hold GPUs by leases, for tests of one that wants some."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+
+from autogpu.lease import acquire_lease, find_folder
+
+TIMEOUT_S = 60
+
+
+class OtherJob:
+    """A process that holds a lease until it is told to end."""
+
+    def __init__(self, pid, pipe):
+        self.pid = pid
+        self._pipe = pipe
+
+    def end(self):
+        """Let it end, and wait for that."""
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+            os.waitpid(self.pid, 0)
+
+
+@contextmanager
+def other_job(environ, claims, script="other.py"):
+    """A process that holds ``claims`` (bytes by UUID) in the lease folder that ``environ`` names."""
+    ready, reader_end = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            signal.alarm(TIMEOUT_S)
+            os.close(reader_end[1])
+            held = acquire_lease(find_folder(environ), lambda *_: claims, script=script)
+            os.write(ready[1], b"x" if held else b"-")
+            os.read(reader_end[0], 1)  # until the test closes its end, or ends
+        finally:
+            os._exit(0)
+    os.close(reader_end[0])
+    os.close(ready[1])
+    assert os.read(ready[0], 1) == b"x"
+    os.close(ready[0])
+    job = OtherJob(pid, reader_end[1])
+    try:
+        yield job
+    finally:
+        job.end()

@@ -1,0 +1,48 @@
+"""Hosts at one moment, on plain values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autogpu.lease import Demand, Holder, LeaseSnapshot, Waiter
+from autogpu.policy import resolve
+from autogpu.reporting.text import GIB
+from autogpu.status.snapshot import host_status
+from tests.support.values import gpu
+
+NOW_S = 1_000_000.0
+HOUR_S = 3600.0
+
+
+class Names:
+    """What users and programs are called."""
+
+    def user(self, uid):
+        return {0: "root", 1000: "ann", 1001: "bob"}.get(uid, f"uid {uid}")
+
+    def process(self, pid):
+        return "bob", "python"
+
+
+def holder(name, *claims, script="train.py", uid=1000, pid=7, group="", age_s=60.0):
+    held = {gpu(index).uuid: int(gib * GIB) for index, gib in claims}
+    return Holder(name, uid, False, True, pid, None, 1, NOW_S - age_s, script, group, held)
+
+
+def waiter(place, script, *, gib=None, silent_s=0.0):
+    demand = Demand(1, None if gib is None else int(gib * GIB))
+    return Waiter(f"wait.{place}", place, 1001, False, True, silent_s, 88, None, 1, NOW_S - 90, script, demand)
+
+
+def host(machine, holders=(), waiters=(), pids=None, names=None, **environ):
+    """What ``autogpu status`` shows of ``machine``.
+
+    Args:
+        pids: By the name of a holder, its pid here; by default the one that it says.
+    """
+    pids = pids if pids is not None else {each.name: each.pid for each in holders}
+    nowhere = Path("/nowhere")
+    resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
+    leases = LeaseSnapshot(tuple(holders), tuple(waiters))
+    names = names or Names()
+    return host_status(machine, leases, pids, resolved, environ, own_uid=1000, now_s=NOW_S, names=names)

@@ -1,0 +1,15 @@
+"""What a process tells the others when it acquires GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.acquire import script_name
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [(["/home/me/train.py", "--key", "secret"], "train.py"), (["-c"], "python"), ([], "python")],
+)
+def test_only_the_scripts_name_is_told(argv, expected):
+    assert script_name(argv).startswith(expected)

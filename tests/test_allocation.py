@@ -1,0 +1,412 @@
+"""A process on its way to its GPUs, state by state: the driver and the framework are fakes, the leases are real."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from autogpu import activation, policy
+from autogpu.allocation import Allocation, State
+from autogpu.errors import NoEligibleDevice
+from autogpu.frameworks.base import Hooks
+from autogpu.lease import find_folder, snapshot
+from autogpu.reporting.text import GIB, MIB
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
+from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework, FakeReading
+from tests.support.holders import other_job
+from tests.support.values import gpu
+
+BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
+
+
+class Process:
+    """A process that imports the fake framework, on these GPUs and with this environment."""
+
+    def __init__(self, folder, *devices, driver=None, hooks=None, cuda=None, contexts=None, **environ):
+        self.environ = {LEASE_DIR: str(folder), "HOME": str(folder), **environ}
+        self.driver = driver or FakeDriver(*devices)
+        # As CUDA lists them when the pool has been written idlest first.
+        in_order = sorted(devices, key=lambda device: (bool(device.compute_processes), -device.index))
+        self.cuda = cuda or FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
+        self.framework = FakeFramework(self.cuda, **({"hooks": hooks} if hooks else {}))
+        self.lines = []
+        self.on_line = lambda line: None
+        self.reading = self.driver.start(self.environ)
+        self.allocation = Allocation(
+            self.framework,
+            policy.resolve(self.environ, script=None, working_directory=Path(folder), system_file=folder / "none"),
+            self.environ,
+            activation.guard,
+            started_with=environ.get(CUDA_VISIBLE_DEVICES),
+            first_reading=self.reading,
+            reader=self.driver,
+            cuda=self.cuda,
+            say=self.say,
+        )
+
+    def say(self, line):
+        self.lines.append(line)
+        self.on_line(line)
+
+    def imports(self):
+        with activation.guard():
+            self.allocation.imported()
+        return self
+
+    @property
+    def holders(self):
+        return snapshot(find_folder(self.environ)).holders
+
+    @property
+    def claims(self):
+        """In MiB by GPU index, as the folder says."""
+        (holder,) = self.holders
+        indices = {device.uuid: device.index for device in self.driver.now.devices}
+        return {indices[uuid]: size // MIB for uuid, size in holder.claims.items()}
+
+
+@pytest.fixture
+def started(tmp_path):
+    processes = []
+
+    def started(*devices, **options):
+        processes.append(Process(tmp_path, *devices, **options).imports())
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        if process.allocation.lease:
+            process.allocation.lease.release()
+
+
+# Import
+
+
+def test_an_import_orders_the_pool_and_claims_nothing(started):
+    process = started(BUSY, gpu(1), gpu(2))
+    assert process.allocation.state is State.IMPORTED
+    assert process.environ[CUDA_VISIBLE_DEVICES] == ",".join(gpu(index).uuid for index in (2, 1, 0))
+    assert (process.allocation.assignment, process.allocation.lease, process.holders) == (None, None, ())
+    assert (process.driver.taken, process.lines) == (1, [])
+
+
+def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
+    process = started(gpu(0), hooks=Hooks("1.0", obstacle="it is built for other GPUs"))
+    assert process.allocation.state is State.NOT_APPLIED
+    assert CUDA_VISIBLE_DEVICES not in process.environ
+    assert process.reading.is_closed
+    assert process.lines == ["policy not applied: it is built for other GPUs; Fakeflow continues with its defaults"]
+
+
+def test_without_the_essential_hook_the_environment_alone_has_to_do(started):
+    hooks = Hooks("9.0", missing={"take": "autogpu chooses at the import, and claims nothing"})
+    process = started(BUSY, gpu(1), hooks=hooks, AUTOGPU_LIMIT="2GiB")
+    assert process.environ[CUDA_VISIBLE_DEVICES] == gpu(1).uuid
+    assert process.environ["FAKEFLOW_GROWTH"] == "1"
+    assert process.lines == [
+        "this Fakeflow (9.0) lacks what autogpu hooks into: take (autogpu chooses at the import, and claims nothing); "
+        "not in force: memory.limit (AUTOGPU_LIMIT)"
+    ]
+
+
+def test_another_missing_hook_is_named_and_the_rest_is_in_force(started):
+    process = started(BUSY, gpu(1), hooks=Hooks("9.0", ("take",), {"list": "lists all"}, has_essential=True))
+    assert process.lines == ["this Fakeflow (9.0) lacks what autogpu hooks into: list (lists all)"]
+    assert process.framework.take().ordinals == (0,)
+
+
+# Ask and be assigned
+
+
+def test_the_first_context_gets_the_idlest_gpu_and_its_lease(started):
+    process = started(BUSY, gpu(1), gpu(2))
+    assignment = process.framework.take()
+    assert (assignment.ordinals, assignment.growth, dict(assignment.caps)) == ((0,), True, {})
+    assert process.allocation.state is State.IN_USE
+    assert process.claims == {2: 24 * 1024}
+    assert process.lines == [
+        "GPU 2 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): the idlest of 3; memory allocated as needed; "
+        "policy: defaults; for more GPUs: AUTOGPU_COUNT=2"
+    ]
+
+
+def test_the_readings_of_the_context_decide_and_not_those_of_the_import(started):
+    process = started(gpu(0), gpu(1))
+    process.driver.change(1, utilization_percent=99)
+    # The first context takes the reading of the import if that has not been looked at.
+    assert process.framework.take().ordinals == (1,)
+
+
+def test_a_second_context_has_the_same_assignment_and_no_second_lease(started):
+    process = started(gpu(0), gpu(1))
+    assert process.framework.take() is process.framework.take()
+    assert (len(process.holders), len(process.lines)) == (1, 1)
+
+
+def test_the_lease_follows_the_contexts(started):
+    process = started(gpu(0), gpu(1))
+    process.framework.take()
+    process.cuda.make_context(1)
+    process.allocation.on_context()
+    assert process.claims == {1: 24 * 1024, 0: 0}
+
+
+def test_two_gpus_with_a_limit(started):
+    process = started(BUSY, gpu(1), gpu(2), AUTOGPU_COUNT="2", AUTOGPU_LIMIT="2GiB", AUTOGPU_GROWTH="0")
+    assignment = process.framework.take()
+    assert (assignment.ordinals, assignment.growth) == ((0, 1), None)
+    assert set(assignment.caps.values()) == {2 * GIB}
+    assert process.claims == {2: 2048 + 300, 1: 2048 + 300}
+
+
+def test_a_limit_on_the_process_is_computed_from_what_its_context_takes(started):
+    contexts = {"context_bytes": 700 * MIB}
+    process = started(gpu(0), contexts=contexts, AUTOGPU_LIMIT="4GiB", AUTOGPU_LIMIT_INCLUDES="process")
+    assert dict(process.framework.take().caps) == {0: (4096 - 700 - 256) * MIB}
+    assert process.claims == {0: 4096}
+
+
+def test_a_context_above_what_is_reserved_for_it_is_said(started):
+    larger = {"measured_bytes": 200 * MIB, "context_bytes": 600 * MIB}
+    process = started(gpu(0), contexts=larger, AUTOGPU_LIMIT="4GiB", AUTOGPU_LIMIT_INCLUDES="process")
+    process.framework.take()
+    assert process.lines[1] == (
+        "  GPU 0: NVML shows 600 MiB of this process before Fakeflow allocates anything; 512 MiB of its limit are "
+        "reserved for that and for libraries: it may exceed the limit"
+    )
+
+
+def test_explain_adds_each_gpu_and_the_context(started):
+    process = started(BUSY, gpu(1), AUTOGPU_LEVEL="explain")
+    process.framework.take()
+    assert process.lines[1:] == [
+        "  GPU 1: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
+        "  GPU 0: place 2: busy, pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free",
+        "  GPU 1: NVML shows 300 MiB of this process before Fakeflow allocates anything",
+    ]
+
+
+def test_quiet_says_nothing(started):
+    process = started(gpu(0), AUTOGPU_LEVEL="quiet")
+    process.framework.take()
+    assert process.lines == []
+
+
+def test_no_gpu_is_wanted(started):
+    process = started(gpu(0), AUTOGPU_COUNT="0")
+    assert process.framework.take().ordinals == ()
+    assert process.holders == ()
+    assert process.lines == [
+        "no GPU for this process, Fakeflow starts on CPU: select.count is 0; policy: AUTOGPU_COUNT"
+    ]
+
+
+def test_a_script_that_names_gpus_after_all_has_the_last_word(started):
+    process = started(gpu(0), gpu(1), AUTOGPU_COUNT="0")
+    process.framework.take()
+    assert process.framework.take(chosen=(1,)).ordinals is None
+    assert process.claims == {0: 24 * 1024}
+
+
+def test_what_the_script_chose_is_leased_as_well(started):
+    process = started(gpu(0), gpu(1))
+    assert process.framework.take(chosen=(1,)).ordinals is None
+    assert process.claims == {0: 24 * 1024}
+    assert "chosen by the script" in process.lines[0]
+
+
+def test_a_script_that_hides_every_gpu_gives_its_claim_back(started):
+    process = started(gpu(0))
+    assert process.framework.take(chosen=()).ordinals is None
+    assert (process.holders, process.lines) == ((), [])
+
+
+def test_a_framework_that_sees_no_gpu_is_told_nothing_on_a_machine_without_one(started):
+    process = started(driver=FakeDriver.failing("NVML reports: no library", "no-driver"), cuda=FakeCuda())
+    assert process.framework.take() is None
+    assert process.lines == []
+
+
+def test_a_list_that_the_script_wrote_too_late_is_named(started):
+    process = started(gpu(0), gpu(1))
+    process.cuda.initialise()
+    process.environ[CUDA_VISIBLE_DEVICES] = "1"
+    process.framework.take()
+    assert process.lines[1] == (
+        "CUDA_VISIBLE_DEVICES=1 was set after CUDA had read it and has no effect, as without autogpu; "
+        "set it before Fakeflow lists GPUs"
+    )
+
+
+# Refuse, wait, share
+
+
+def claims_on(*devices):
+    return {device.uuid: device.memory_total_bytes for device in devices}
+
+
+def test_a_busy_machine_refuses_where_the_policy_asks_for_an_error(started):
+    process = started(gpu(0), AUTOGPU_BUSY="error")
+    with other_job(process.environ, claims_on(gpu(0))):
+        with pytest.raises(NoEligibleDevice, match=r"claimed by other\.py"):
+            process.framework.take()
+        assert process.allocation.state is State.IMPORTED
+    assert process.framework.take().ordinals == (0,), "the script may try again"
+
+
+def test_a_job_waits_until_the_gpu_comes_free(started):
+    process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
+    with other_job(process.environ, claims_on(gpu(0))) as other:
+        process.on_line = lambda line: other.end()
+        assert process.framework.take().ordinals == (0,)
+    assert process.lines[0].startswith("waiting for a GPU, place 1 in the queue, 0 s of 60 s: no GPU is free (GPU 0: ")
+    assert process.claims == {0: 24 * 1024}
+
+
+def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys):
+    process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="0")
+    with other_job(process.environ, claims_on(gpu(0))), pytest.raises(SystemExit) as ended:
+        process.framework.take()
+    assert ended.value.code == 75
+    assert "no GPU came free in 0 s" in capsys.readouterr().err
+
+
+def test_a_best_effort_job_is_capped_at_half_of_what_is_free(started):
+    process = started(gpu(0, used_gib=4))
+    with other_job(process.environ, claims_on(gpu(0))):
+        assert dict(process.framework.take().caps) == {0: 10 * GIB}
+        mine = [holder for holder in process.holders if holder.is_mine]
+        assert [dict(holder.claims) for holder in mine] == [{gpu(0).uuid: 0}]
+
+
+def test_a_child_is_a_member_of_its_parents_job(started):
+    parent = started(gpu(0), gpu(1))
+    parent.framework.take()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            environ = {name: parent.environ[name] for name in (LEASE, LEASE_DIR, CUDA_VISIBLE_DEVICES)}
+            process = started(gpu(0), gpu(1), **environ)
+            assignment = process.framework.take()
+            os.write(writer, f"{assignment.ordinals} {process.lines[0]}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        told = stream.read()
+    os.waitpid(child, 0)
+    assert told.startswith("(0,) GPU 1")
+    assert "shared with its parent process" in told
+
+
+def test_ranks_other_than_the_first_are_silent(started):
+    rank = {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    process = started(gpu(0), gpu(1), cuda=FakeCuda([gpu(0), gpu(1)]), **rank)
+    assert process.framework.take().ordinals == (1,)
+    assert process.lines == []
+
+
+# Fork
+
+
+def in_a_fork(work):
+    """What ``work`` returns in a forked child."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, repr(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        told = stream.read()
+    os.waitpid(child, 0)
+    return told
+
+
+def test_a_fork_after_the_context_has_its_parents_gpus_and_cannot_give_them_back(started):
+    process = started(gpu(0), gpu(1))
+    process.framework.take()
+
+    def work():
+        process.allocation.lease.release()
+        return process.framework.take().ordinals, len(process.holders)
+
+    assert in_a_fork(work) == "((0,), 1)"
+    assert len(process.holders) == 1
+
+
+def test_a_fork_before_the_context_chooses_for_itself(started):
+    process = started(gpu(0), gpu(1))
+    with other_job(process.environ, claims_on(gpu(1))):
+        assert in_a_fork(lambda: process.framework.take().ordinals) == "(1,)"
+    assert process.framework.take().ordinals == (0,)
+
+
+# What fails
+
+
+def test_a_reading_that_does_not_come_leaves_the_choice_to_the_framework(started):
+    driver = FakeDriver(gpu(0), gpu(1))
+    devices, driver.now = driver.now, None
+    process = started(driver=driver, cuda=FakeCuda(devices.devices))
+    assert CUDA_VISIBLE_DEVICES not in process.environ
+    assert process.framework.take().ordinals is None
+    assert process.lines == ["2 GPUs taken as without autogpu: NVML timed out; memory allocated as needed"]
+
+
+@pytest.mark.parametrize("cause", ["driver", "pynvml"])
+def test_a_driver_that_can_not_be_read_leaves_the_choice_to_the_framework(started, cause):
+    driver = FakeDriver.failing("it is broken", cause)
+    process = started(driver=driver, cuda=FakeCuda([gpu(0)]))
+    assert process.framework.take().ordinals is None
+    assert process.lines == ["1 GPU taken as without autogpu: it is broken; memory allocated as needed"]
+
+
+def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, capsys):
+    process = started(gpu(0))
+
+    def broken(environ, last):
+        raise RuntimeError("a reader of the test")
+
+    process.driver.start_in_process = broken
+    assert process.framework.take() is None
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "internal error (RuntimeError at test_allocation.py:" in said
+    assert "a reader of the test); the framework continues with its defaults" in said
+
+
+class BrokenStderr:
+    def write(self, text):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("broken", [None, BrokenStderr(), object()], ids=["none", "raises", "has-nothing"])
+def test_a_stderr_that_fails_does_not_cost_the_gpu(tmp_path, monkeypatch, broken):
+    monkeypatch.setattr("sys.stderr", broken)
+    process = Process(tmp_path, gpu(0))
+    process.allocation = Allocation(
+        process.framework,
+        policy.resolve(process.environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
+        process.environ,
+        activation.guard,
+        started_with=None,
+        first_reading=FakeReading(process.driver.now),
+        reader=process.driver,
+        cuda=process.cuda,
+    )
+    process.imports()
+    assert process.framework.take().ordinals == (0,)
+    process.allocation.lease.release()
+
+
+def test_a_lease_folder_that_can_not_be_used_costs_one_line(started):
+    process = started(gpu(0), **{LEASE_DIR: "relative"})
+    assert process.framework.take().ordinals == (0,)
+    assert process.allocation.lease is None
+    assert process.lines[0].startswith("choosing without regard to other jobs: AUTOGPU_LEASE_DIR is not an absolute")

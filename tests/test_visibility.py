@@ -1,0 +1,112 @@
+"""The pool in the environment of a process, and what the script writes there."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.policy import Policy
+from autogpu.selection.visible_devices import VisibleSpec
+from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
+from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
+from autogpu.visibility import VisibleDevices
+from tests.support.fakes import FakeCuda
+from tests.support.values import gpu, inventory
+
+MACHINE = inventory(gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2))
+IDLEST_FIRST = ",".join(gpu(index).uuid for index in (2, 0, 1))
+
+
+def made(environ, *, policy=Policy(), started_with=None, cuda=None, keeps_order=False):  # noqa: B008
+    return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), keeps_order=keeps_order)
+
+
+def test_the_pool_is_written_idlest_first():
+    environ = {}
+    made(environ).write(MACHINE, "pool")
+    assert environ[VISIBLE] == environ[WRITTEN] == IDLEST_FIRST
+
+
+def test_ranks_keep_the_pools_order():
+    environ = {VISIBLE: "2,0"}
+    made(environ, started_with="2,0", keeps_order=True).write(MACHINE, "pool")
+    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
+
+
+def test_chosen_lists_as_many_as_the_policy_wants():
+    environ = {}
+    made(environ, policy=Policy(count=2)).write(MACHINE, "chosen")
+    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "policy", "cuda", "reason"),
+    [
+        (None, Policy(), FakeCuda(), "no reading"),
+        (MACHINE, Policy(count=0), FakeCuda(), "no GPU wanted"),
+        (MACHINE, Policy(), FakeCuda([gpu(0)], initialised=True), "CUDA has read it"),
+        (inventory(gpu(0, mig_enabled=True)), Policy(), FakeCuda(), "MIG"),
+        (inventory(), Policy(), FakeCuda(), "no GPU"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_written_where_it_would_not_help(machine, policy, cuda, reason):
+    environ = {}
+    made(environ, policy=policy, cuda=cuda).write(machine, "pool")
+    assert environ == {}, reason
+
+
+def test_a_policy_that_excludes_everything_hides_everything():
+    environ = {}
+    made(environ, policy=Policy(exclude=("0-2",))).write(MACHINE, "pool")
+    assert environ[VISIBLE] == "-1"
+
+
+def test_an_empty_list_is_left_alone_and_known_to_hide_all():
+    environ = {VISIBLE: ""}
+    visible = made(environ, started_with="")
+    visible.write(MACHINE, "pool")
+    assert (environ, visible.may_have_gpus) == ({VISIBLE: ""}, False)
+
+
+def test_what_the_script_wrote_before_the_import_is_its_own():
+    environ = {VISIBLE: "1"}
+    visible = made(environ)
+    visible.write(MACHINE, "pool")
+    assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", "script"), gpu(1).uuid)
+
+
+def test_what_the_script_wrote_after_the_import_is_followed():
+    environ = {}
+    visible = made(environ)
+    visible.write(MACHINE, "pool")
+    environ[VISIBLE] = "1"
+    visible.refresh(MACHINE)
+    assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), gpu(1).uuid, None)
+
+
+def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored():
+    environ, cuda = {}, FakeCuda([gpu(2), gpu(0), gpu(1)])
+    visible = made(environ, cuda=cuda)
+    visible.write(MACHINE, "pool")
+    cuda.initialise()
+    visible.refresh(MACHINE)
+    assert visible.ignored_value is None
+    environ[VISIBLE] = "1"
+    visible.refresh(MACHINE)
+    assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
+
+
+def test_override_restores_what_was_inherited():
+    environ = {VISIBLE: "1"}
+    visible = made(environ, policy=Policy(script="override"), started_with="0,2")
+    visible.write(MACHINE, "pool")
+    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
+
+
+def test_children_are_compared_with_what_this_process_was_started_with():
+    environ = {VISIBLE: "0,2"}
+    visible = made(environ, started_with="0,2")
+    visible.write(MACHINE, "pool")
+    assert visible.environ_without_ours()[VISIBLE] == "0,2"
+    environ[VISIBLE] = "1"
+    assert visible.environ_without_ours()[VISIBLE] == "1"
