@@ -219,12 +219,12 @@ class Allocation:
             self._say(messages.context_memory(decision, assignment, measured, reserves, name, is_asked=is_asked))
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
-        """Say how to get more replicas, where the policy is why there are so few."""
+        """Report how to get more replicas, where the policy is why there are so few."""
         if self.decision and self.decision.verdict is Verdict.TAKE and self._policy.level != "quiet":
             self._say(messages.few_replicas(strategy, replicas, self.decision))
 
     def on_unsupported(self, why: str) -> None:
-        """Say what is not in force, and why; the framework goes on as without us."""
+        """Report that the policy is not applied, and why; the framework continues with its defaults."""
         self.state = State.NOT_APPLIED
         self._say([messages.not_applied(why, self._framework.NAME)])
 

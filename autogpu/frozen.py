@@ -1,4 +1,4 @@
-"""Frozen values for the rooms that run in a user's process.
+"""Frozen values for the modules that run in a user's process.
 
 They read and behave like ``dataclasses.dataclass(frozen=True)``, which compiles the source of five functions for each
 class and imports ``inspect``: for all classes that a decision needs that took 20 of its 60 ms.
@@ -21,9 +21,10 @@ else:
 
 @_typed_like_a_dataclass(frozen_default=True)
 def frozen(cls: type[Value]) -> type[Value]:
-    """Make ``cls`` a value of the fields that its annotations name: comparable, hashable, and nothing to assign to.
+    """Make ``cls`` a value of the fields that its annotations name: comparable, and without assignment.
 
-    A default is shared by all values, so it has to be a value itself. A subclass inherits the fields and adds none.
+    Hashable where every field is, as with ``dataclasses``. A default is shared by all values, so it has to be a value
+    itself. A subclass inherits the fields and adds none.
     """
     names = tuple(cls.__annotations__)
     known = frozenset(names)
@@ -53,7 +54,7 @@ def frozen(cls: type[Value]) -> type[Value]:
         raise AttributeError(f"{cls.__name__} is a value: {name} can't be deleted")
 
     for method in (__init__, __repr__, __eq__, __hash__, __setattr__, __delattr__):
-        # What a class writes itself, such as its own text, holds.
+        # A method that the class defines itself is kept.
         if method.__name__ not in cls.__dict__ or (method.__name__ == "__hash__" and cls.__hash__ is None):
             setattr(cls, method.__name__, method)
     return cls

@@ -30,7 +30,7 @@ from tests.support import environments
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 COLUMNS = 122
 
-# The simulated server of `status`: every GPU works but one, whose notebook is forgotten.
+# The simulated server of `status`: every GPU works but one, whose notebook holds an idle lease.
 SHARED = (
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", utilization=97),
     Gpu(name="NVIDIA TITAN RTX", memory="24GiB", utilization=88),
@@ -180,7 +180,7 @@ def draw_demo(folder: Path, path: Path) -> None:
         show(console, before, [index for index, gpu in enumerate(LAB) if gpu.processes], without, with_)
     lines = list(Text.from_ansi(console.export_text(styles=True)).split("\n"))
     # The table; the sentences below it stand in the README.
-    end = next(place for place, line in enumerate(lines) if line.plain.startswith("What autogpu said"))
+    end = next(place for place, line in enumerate(lines) if line.plain.startswith("What autogpu printed"))
     _save("make demo", [line for line in lines[:end] if line.plain.strip()], path, columns=76)
 
 

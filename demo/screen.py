@@ -12,7 +12,7 @@ from demo.story import GIB, Phase, sentence
 
 
 def show(console: Console, before: Sequence[int], busy: Sequence[int], without: Phase, with_: Phase) -> None:
-    """Print each GPU's memory before, without and with autogpu, what autogpu said, and what happened.
+    """Print each GPU's memory before, without and with autogpu, what autogpu printed, and what happened.
 
     Args:
         console: Where to.
@@ -21,7 +21,7 @@ def show(console: Console, before: Sequence[int], busy: Sequence[int], without: 
         without: The jobs without autogpu.
         with_: The same jobs with it.
     """
-    table = Table(box=box.SIMPLE_HEAD, title="Memory in use on each GPU, at the most", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title="Peak memory per GPU", title_justify="left")
     for heading in ("GPU", "before", "without autogpu", "with autogpu"):
         table.add_column(heading, justify="left" if heading == "GPU" else "right", no_wrap=True)
     for gpu, used in enumerate(before):
@@ -29,7 +29,7 @@ def show(console: Console, before: Sequence[int], busy: Sequence[int], without: 
         cells = [_cell(used, run, gpu) for run in (without, with_)]
         table.add_row(f"{gpu}  {whose}", f"{used / GIB:.1f} GiB", *cells)
     console.print(table)
-    console.print("\nWhat autogpu said:")
+    console.print("\nWhat autogpu printed:")
     for line in with_.lines:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"\n{sentence(without, with_, busy)}\n", style="bold", soft_wrap=True, highlight=False)

@@ -21,7 +21,7 @@ class Phase:
         working_gpus: For each job, the GPUs on which it allocated memory for its work.
         context_gpus: For each job, the GPUs on which it opened a context.
         refused: How often the driver had to refuse memory.
-        lines: What autogpu said.
+        lines: What autogpu printed.
     """
 
     exit_statuses: tuple[int, ...]

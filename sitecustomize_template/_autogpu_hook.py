@@ -5,6 +5,7 @@ Every Python start of the environment runs this file, so it imports only ``sys``
 module itself is the finder in ``sys.meta_path``, since a class would cost half as much as all the rest here.
 Nothing else happens before a framework is imported. ``AUTOGPU=0`` in the environment switches it off.
 """
+
 # ruff: noqa: ANN001, ANN202  (annotations would have to be evaluated at every start)
 import sys
 

@@ -4,6 +4,7 @@
 A folder on PYTHONPATH reaches every Python that a command starts, so this file parses on Python 2 as well and
 does nothing on a Python that autogpu does not support.
 """
+
 # ruff: noqa: ANN201  (annotations do not parse on Python 2)
 import sys
 

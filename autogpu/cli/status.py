@@ -172,7 +172,7 @@ def _job_line(job: JobStatus, gpu: GpuStatus) -> Text:
     # No sample of the driver's shows more than that it was idle as far as they reach back.
     idle = "idle" + (f" {span(gpu.idle_s)} or more" if gpu.idle_s else "")
     if job.is_idle:
-        line.append(", ").append(f"{idle}: forgotten?", style=STANDS_OUT)
+        line.append(", ").append(idle, style=STANDS_OUT)
     elif gpu.utilization_percent is not None:
         line.append(", active" if gpu.utilization_percent else f", {idle}")
     return line

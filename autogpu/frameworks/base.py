@@ -111,7 +111,7 @@ if TYPE_CHECKING:
         """What a framework's hooks call, in this order, when it is about to take GPUs."""
 
         def guard(self) -> ContextManager[None]:
-            """Around every step of ours: an error is reported once, and the framework goes on as without us.
+            """Around every step of ours: an error is reported once, and the framework continues with its defaults.
 
             Lets through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
             """

@@ -73,7 +73,7 @@ def test_a_driver_of_another_version_than_its_library_is_found(tmp_path):
 
 @pytest.fixture
 def without_pynvml():
-    """An environment in which somebody has taken pynvml away."""
+    """An environment from which pynvml was removed."""
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
     uninstall = [str(python), "-m", "pip", "uninstall", "--yes", "--quiet", "nvidia-ml-py"]
     subprocess.run(uninstall, timeout=120, check=True, stderr=subprocess.DEVNULL)

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _become(command: Sequence[str], environ: dict[str, str]) -> int:
     # The command takes this process's place and not a child's: so its exit status, its signals, its terminal
-    # and its pid are those that whoever started us sees.
+    # and its pid are those that our starter sees.
     try:
         os.execvpe(command[0], list(command), environ)
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def _become(command: Sequence[str], environ: dict[str, str]) -> int:
 def _start_attendant(fleet_file: Path, folder: Path) -> None:
     """Start the process that passes on what is edited, and tidies up after the command.
 
-    It is nobody's child: the command must not meet a child that it doesn't know.
+    It is no child of ours: the command must not meet a child that it doesn't know.
     """
     seen = fleet_file.stat().st_mtime_ns
     served = os.getpid()

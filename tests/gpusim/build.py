@@ -41,7 +41,7 @@ RELEASES = {
 }
 FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared"),
-    # TensorFlow exports cu*, cuda* and nvml* names of its own: ours must find each other and nobody else's.
+    # TensorFlow exports cu*, cuda* and nvml* names of its own: ours must find each other and none of those.
     *("-fvisibility=hidden", "-Wl,-Bsymbolic"),
     # A program may close the library while a thread of ours still waits in it.
     "-Wl,-z,nodelete",

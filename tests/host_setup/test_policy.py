@@ -83,7 +83,7 @@ def test_changed_policy_stays(image: Path, paths: HostPaths) -> None:
     assert paths.policy.read_bytes() == changed
 
 
-def test_policy_of_an_earlier_version_that_nobody_changed_follows(image: Path, paths: HostPaths) -> None:
+def test_policy_of_an_earlier_version_that_is_unchanged_is_updated(image: Path, paths: HostPaths) -> None:
     hosts.setup(image)
     rest = paths.policy.read_bytes().partition(b"\n")[2].replace(b"#count = 1", b"#howmany = 1")
     paths.policy.write_bytes(seal(rest) + rest)

@@ -154,7 +154,7 @@ def test_upgrade_replaces_what_an_earlier_version_wrote(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sitecustomize.py", "_autogpu_hook.py"])
-def test_file_of_somebody_else_is_named_and_stays(folder: Path, name: str) -> None:
+def test_foreign_file_is_named_and_stays(folder: Path, name: str) -> None:
     (folder / name).write_text("print('mine')\n")
     before = tree(folder)
     with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):

@@ -107,7 +107,7 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
             process_.communicate()
 
 
-def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_nobody_in_line(folder, start):
+def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(folder, lambda *_: None, script="a")
     impatient, patient = start(), start()
     with mutex.held(folder):
@@ -146,7 +146,7 @@ def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder,
         (path / "mutex").touch()
         new = os.open(str(path / "mutex"), os.O_RDONLY)
         fcntl.flock(new, fcntl.LOCK_EX)
-    # It gets the lock of the old file now, while somebody else has the one that counts.
+    # It gets the lock of the old file now, while another process has the one that counts.
     until(lambda: is_open_in(other.pid, path / "mutex"))
     assert holders(folder) == ()
     os.close(new)
@@ -238,7 +238,7 @@ def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, pa
     assert os.path.lexists(str(place))
 
 
-def test_too_many_files_hide_nobody(folder, path):
+def test_too_many_files_hide_no_job(folder, path):
     for number in range(4200):
         (path / f"x{number}").touch()
 

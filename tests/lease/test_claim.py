@@ -184,7 +184,7 @@ def test_update_replaces_what_the_lease_says(folder, start):
     assert holders(folder) == ()
 
 
-def test_an_update_puts_back_a_lease_that_somebody_removed(folder):
+def test_an_update_puts_back_a_removed_lease(folder):
     lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
     Path(lease.path).unlink()
     assert not lease.is_alive

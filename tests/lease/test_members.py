@@ -1,4 +1,4 @@
-"""Children of a process that holds a lease are members of it, and nobody else is."""
+"""Children of a process that holds a lease are members of it, and no other process is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_child_finds_its_parents_lease(parent, folder, environ):
 
 
 @pytest.mark.parametrize("environ", [{}, {VISIBLE: ""}, {VISIBLE: "GPU-0"}, {VISIBLE: "0"}], ids=str)
-def test_whoever_changed_the_visible_devices_is_no_member(parent, folder, environ):
+def test_a_process_that_changed_the_visible_devices_is_no_member(parent, folder, environ):
     marker = parent.ask("marker", environ=GPUS)["marker"]
 
     assert parent_lease({**environ, LEASE: marker}, folder) is None

@@ -1,4 +1,4 @@
-"""Waiting in line: in order, woken at once, and nobody waits for the dead."""
+"""Waiting in line: in order, woken at once, and never behind a dead process."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
     assert waiting.result() == {"claims": {"GPU-0": 1}}
 
 
-def test_one_who_waits_for_other_gpus_is_in_nobodys_way(start):
+def test_a_waiter_for_other_gpus_does_not_block(start):
     holder, first, second = start(), start(), start()
     holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
     first.wait_in_line(free=["GPU-0"])
@@ -136,7 +136,7 @@ def test_one_who_waits_for_other_gpus_is_in_nobodys_way(start):
     assert second.result() == {"claims": {"GPU-1": 1}}
 
 
-def test_the_dead_block_nobody(folder, start):
+def test_dead_waiters_do_not_block(folder, start):
     holder, killed, next_one = start(), start(), start()
     holder.ask("acquire", free=GPU)
     killed.wait_in_line(free=GPU)
@@ -300,7 +300,7 @@ def test_a_folder_that_vanishes_ends_the_wait(folder, path):
     assert time.monotonic() - begin < 1.5
 
 
-def test_a_ticket_that_somebody_removed_is_taken_again(folder, path):
+def test_a_removed_ticket_is_taken_again(folder, path):
     counts = []
 
     def on_wait(state):

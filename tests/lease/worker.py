@@ -43,7 +43,7 @@ def promised(holders):
 
 
 def free(uuids, size):
-    """Take the first GPU that nobody holds and nobody waits for."""
+    """Take the first GPU that is neither held nor waited for."""
 
     def choose(holders, waiters):
         taken = promised(holders)
@@ -197,8 +197,8 @@ class Worker:
         thread = threading.Thread(target=run)
         thread.start()
         assert choosing.wait(10)
-        # A library's fork runs none of Python's hooks; its child comes back to a lock of Python's that nobody
-        # opens.
+        # A library's fork runs none of Python's hooks; its child comes back to a lock of Python's that stays
+        # closed.
         child = os.fork() if command["by"] == "python" else ctypes.CDLL(None).fork()
         if child == 0:
             os.close(0)

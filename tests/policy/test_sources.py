@@ -12,7 +12,7 @@ import pytest
 from autogpu.policy import resolve, trust
 
 STRANGER = 12345
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 COUNT_2 = "[select]\ncount = 2\n"
 COUNT_3 = "[select]\ncount = 3\n"
 
@@ -244,7 +244,7 @@ def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
         pytest.param("folder", f"its folder {{folder}} belongs to uid {STRANGER}", id="folder"),
     ],
 )
-def test_what_belongs_to_somebody_else_is_refused(workplace, whose, why):
+def test_a_file_of_another_user_is_refused(workplace, whose, why):
     file = workplace.autogpu_toml(COUNT_2)
     os.chown(file if whose == "file" else workplace.project, STRANGER, 0)
     resolved = workplace.resolve()

@@ -201,7 +201,7 @@ ROWS = (
         lists_first=False,
         but={policy.name: (1,) for policy in POLICIES if policy.count},
     ),
-    # Too late, and thus in force for nobody.
+    # Too late, and thus without effect.
     Row("CUDA_VISIBLE_DEVICES-after-listing", "os.environ['CUDA_VISIBLE_DEVICES'] = '1'; use()"),
     Row("own-session", "use_session(config=v1.ConfigProto(allow_soft_placement=True))"),
     Row(
@@ -340,7 +340,7 @@ class Table:
         # Where the script was stopped short, what it was granted till then is of no interest.
         got = ended.error or driver_grants.in_one_line(driver_grants.granted(ended.calls, GPUS, CONTEXT))
         if self._version.number < (2, 0) and wanted == driver_grants.NO_GPU and got.startswith(driver_grants.CONTEXTS):
-            # There no word of anybody's keeps XLA from that; the README says so. Memory is what counts.
+            # No setting keeps XLA from that; the README says so. Memory is what counts.
             got = wanted
         complaints = []
         if plain.exit_status and row.name not in MAY_RAISE_PLAIN:

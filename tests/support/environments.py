@@ -56,7 +56,7 @@ def environment(
     with_hook: bool = False,
     name: str = "",
 ) -> Path:
-    """A virtual environment's interpreter; shared between tests, so nobody may write into it.
+    """A virtual environment's interpreter; shared between tests, so no test may write into it.
 
     Args:
         python: The interpreter to make the environment from.

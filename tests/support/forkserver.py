@@ -186,7 +186,7 @@ class Ended:
 
     @property
     def said(self) -> list[str]:
-        """What autogpu said."""
+        """What autogpu printed."""
         return [line for line in self.stderr.splitlines() if line.startswith("autogpu: ")]
 
     @property

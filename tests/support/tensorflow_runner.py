@@ -70,7 +70,7 @@ def session(version: Version, config: str = "") -> str:
 def _tensor(version: Version) -> str:
     if version.launches_kernels:
         return "tf.random.uniform((256, 256)) + 1.0"
-    # Memory that nobody writes to: all that an operation can have on a GPU without a kernel.
+    # Memory that is never written to: all that an operation can have on a GPU without a kernel.
     return "tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)"
 
 
@@ -82,7 +82,7 @@ class Ran:
 
     @property
     def said(self) -> list[str]:
-        """What autogpu said."""
+        """What autogpu printed."""
         return [line for line in self.stderr.splitlines() if line.startswith("autogpu: ")]
 
     @property

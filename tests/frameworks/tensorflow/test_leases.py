@@ -315,7 +315,7 @@ def test_workers_of_a_holder_are_members_of_it(host, folder, pool):
     assert {gpu for gpus in start.server.contexts().values() for gpu in gpus} == {1}
 
 
-def test_a_child_whose_gpus_somebody_set_since_is_left_alone(host, folder):
+def test_a_child_whose_gpus_were_set_since_is_left_alone(host, folder):
     script = """
     import os, subprocess, sys
     import tensorflow as tf
