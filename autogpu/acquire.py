@@ -78,7 +78,7 @@ def acquire(
         return _Acquirer(request, folder, script, read, on_wait).acquire()
     except lease.LeaseUnavailable as error:
         decision = decide(request)
-        _check(decision)
+        _raise_if_refused(decision)
         return Acquisition(decision, uncoordinated=error)
 
 
@@ -106,7 +106,7 @@ class _Acquirer:
         held = lease.acquire_lease(self._folder, self._choose, script=self._script)
         if self._decision.verdict is Verdict.WAIT:
             held = self._wait()
-        _check(self._decision)
+        _raise_if_refused(self._decision)
         return Acquisition(self._decision, held)
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
@@ -178,7 +178,7 @@ def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | N
     )
 
 
-def _check(decision: Decision) -> None:
+def _raise_if_refused(decision: Decision) -> None:
     if decision.verdict is Verdict.REFUSE:
         remedy = 'to wait for one, set select.busy = "wait"; to share one, select.busy = "share"'
         raise NoEligibleDevice(decision.why, remedy=remedy)

@@ -166,7 +166,7 @@ class Allocation:
             with self._cuda.primary_contexts(ordinals):
                 measured = self._measure(self._cuda.visible_uuids() or ())
             self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
-        return caps(self._policy, decision, self._context_reserves)
+        return caps(self._policy, decision, self._context_reserves, default_share=self._framework.DEFAULT_SHARE)
 
     def _measure(self, uuids: Sequence[str]) -> Mapping[int, int]:
         return own_memory_bytes(self._readings.take(), uuids, os.getpid())

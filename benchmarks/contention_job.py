@@ -141,6 +141,7 @@ class Program:
     """What autogpu takes for a framework here: this job calls CUDA itself."""
 
     NAME = "the job"
+    DEFAULT_SHARE = 1.0
 
 
 def nvitop(order: Order) -> Callable[[Cuda], Choice]:

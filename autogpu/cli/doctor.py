@@ -13,13 +13,17 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.doctor.checks import examine
 from autogpu.doctor.facts import gather
-from autogpu.doctor.model import Finding, State
+from autogpu.doctor.model import Finding, FindingState
 from autogpu.reporting.text import counted
 
 VERSION = 1
 _COLUMN = 20
 
-_MARKS = {State.PASSED: ("ok", GOOD), State.FAILED: ("FAILED", f"bold {BAD}"), State.NOT_APPLICABLE: ("-", "dim")}
+_MARKS = {
+    FindingState.PASSED: ("ok", GOOD),
+    FindingState.FAILED: ("FAILED", f"bold {BAD}"),
+    FindingState.NOT_APPLICABLE: ("-", "dim"),
+}
 
 
 @click.command(
@@ -39,7 +43,7 @@ def doctor(as_json: bool) -> int:
     facts = gather(os.environ, _progress)
     _progress("")
     findings = examine(facts)
-    failed = [finding for finding in findings if finding.state is State.FAILED]
+    failed = [finding for finding in findings if finding.state is FindingState.FAILED]
     if as_json:
         values = [_as_values(finding) for finding in findings]
         click.echo(json.dumps({"version": VERSION, "findings": values}, indent=2))
@@ -58,7 +62,7 @@ def _as_values(finding: Finding) -> dict[str, object]:
 
 def _print(console: Console, finding: Finding) -> None:
     mark, style = _MARKS[finding.state]
-    quiet = "dim" if finding.state is State.NOT_APPLICABLE else ""
+    quiet = "dim" if finding.state is FindingState.NOT_APPLICABLE else ""
     show(console, Text.assemble((f"{mark:7}", style), (f"{finding.name:13}", "bold"), (finding.what, quiet)), _COLUMN)
     if finding.remedy:
         # Folded by the terminal alone: what is copied from the screen must be what can be pasted.

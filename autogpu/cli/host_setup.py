@@ -42,7 +42,7 @@ def host_setup(is_check: bool, is_undo: bool, root: Path, as_json: bool) -> int:
     if is_check and is_undo:
         raise click.UsageError("--check and --undo exclude each other", click.get_current_context())
     if is_check:
-        return _check(root, as_json)
+        return _show_state(root, as_json)
     return _undo(root, as_json) if is_undo else _setup(root, as_json)
 
 
@@ -69,7 +69,7 @@ def _setup(root: Path, as_json: bool) -> int:
     return 0
 
 
-def _check(root: Path, as_json: bool) -> int:
+def _show_state(root: Path, as_json: bool) -> int:
     host = hosts.observe(root)
     status = 0 if _is_in_place(host) else 1
     if as_json:

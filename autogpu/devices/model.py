@@ -91,9 +91,9 @@ class Inventory:
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
-        """An inventory from what :func:`autogpu.devices.nvml.read` returned, perhaps by way of marshal."""
+        """An inventory from what :func:`autogpu.devices.nvml.read_inventory` returned, perhaps by way of marshal."""
         return cls(
-            devices=tuple(_device(fields) for fields in reading["devices"]),
+            devices=tuple(_device_from(fields) for fields in reading["devices"]),
             unreadable=tuple(UnreadableDevice(**fields) for fields in reading["unreadable"]),
             driver_version=reading["driver_version"],
             failure=reading["failure"],
@@ -107,7 +107,7 @@ class Inventory:
         return self.failure_cause == "no-driver"
 
 
-def _device(fields: Mapping[str, Any]) -> Device:
+def _device_from(fields: Mapping[str, Any]) -> Device:
     values = dict(fields)
     for key in ("compute_processes", "graphics_processes"):
         if values[key] is not None:

@@ -107,7 +107,7 @@ def load_pynvml() -> ModuleType:
         is_missing = getattr(error, "name", None) == "pynvml"
         reason = "pynvml (nvidia-ml-py) is not installed" if is_missing else f"pynvml can't be imported: {error}"
         raise UnusableBinding(reason) from None
-    except Exception as error:  # another project's module of that name may raise anything
+    except (Exception, SystemExit) as error:  # another project's module of that name may raise anything
         raise UnusableBinding(f"pynvml can't be imported: {type(error).__name__}: {error}") from None
     missing = [name for name in _ESSENTIAL if not hasattr(pynvml, name)]
     if missing:
@@ -117,7 +117,7 @@ def load_pynvml() -> ModuleType:
     return binding
 
 
-def read(known_unreadable: Mapping[int, str] | None = None) -> dict[str, Any]:
+def read_inventory(known_unreadable: Mapping[int, str] | None = None) -> dict[str, Any]:
     """Everything :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
 
     Args:
@@ -191,12 +191,12 @@ def _ask_all_at_once(nvml: _Nvml, indices: Sequence[int]) -> dict[int, Any]:
 def _answer(nvml: _Nvml, index: int) -> dict[str, Any] | str:
     """A GPU's readings, or the reason why there are none."""
     try:
-        return _device(nvml, index)
+        return _read_device(nvml, index)
     except nvml.error as error:
         return str(error)
 
 
-def _device(nvml: _Nvml, index: int) -> dict[str, Any]:
+def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
     gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", gpu)
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
@@ -268,7 +268,7 @@ def main() -> None:
     stand_in: Any = type(sys)("ctypes.util")
     stand_in.find_library = None
     sys.modules["ctypes.util"] = stand_in
-    written = marshal.dumps(read())
+    written = marshal.dumps(read_inventory())
     while written:
         written = written[os.write(1, written) :]
     # Not sys.exit: a thread that is stuck in the driver would be waited for.

@@ -114,7 +114,7 @@ class _KnownReading:
 
 
 class ThreadReading:
-    """A reading in a thread, of all GPUs but those in ``known_unreadable``; see :func:`autogpu.devices.nvml.read`."""
+    """A reading in a thread, of all GPUs but those in ``known_unreadable``; see `read_inventory`."""
 
     def __init__(self, known_unreadable: Mapping[int, str] | None = None) -> None:
         import threading
@@ -129,7 +129,7 @@ class ThreadReading:
         from autogpu.devices import nvml
         from autogpu.devices.model import Inventory
 
-        self._inventory = Inventory.from_reading(nvml.read(self._known_unreadable))
+        self._inventory = Inventory.from_reading(nvml.read_inventory(self._known_unreadable))
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""

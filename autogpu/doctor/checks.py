@@ -34,7 +34,7 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _switch(facts: Facts) -> Finding:
+def _check_switch(facts: Facts) -> Finding:
     if facts.resolved.policy.enabled:
         return passed("switch", "autogpu is switched on")
     origin = facts.resolved.settings["enabled"].origin
@@ -42,7 +42,7 @@ def _switch(facts: Facts) -> Finding:
     return failed("switch", f"autogpu is switched off by {origin}", remedy)
 
 
-def _hook(facts: Facts) -> Finding:
+def _check_hook(facts: Facts) -> Finding:
     start, remedy = facts.start, f"{facts.executable} -m autogpu install"
     if start.hook is not None:
         return passed("hook", f"a fresh {facts.executable} loads {start.hook}")
@@ -52,7 +52,7 @@ def _hook(facts: Facts) -> Finding:
     return failed("hook", f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
 
 
-def _environment(facts: Facts) -> Finding:
+def _check_environment(facts: Facts) -> Finding:
     if not facts.pythons:
         return passed("environment", f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
@@ -65,7 +65,7 @@ def _environment(facts: Facts) -> Finding:
     return failed("environment", what, remedy)
 
 
-def _pynvml(facts: Facts) -> Finding:
+def _check_pynvml(facts: Facts) -> Finding:
     inventory, pip = facts.inventory, f"{facts.executable} -m pip install --upgrade nvidia-ml-py"
     if inventory.failure_cause == "pynvml":
         return failed("pynvml", f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
@@ -75,7 +75,7 @@ def _pynvml(facts: Facts) -> Finding:
     return passed("pynvml", "pynvml can be used")
 
 
-def _driver(facts: Facts) -> Finding:
+def _check_driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
         return not_applicable("driver", "it can't be read without pynvml")
@@ -101,7 +101,7 @@ def _driver(facts: Facts) -> Finding:
     return passed("driver", f"NVML {inventory.driver_version} reads {gpus}")
 
 
-def _cuda(facts: Facts) -> Finding:
+def _check_cuda(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("cuda", "no NVIDIA driver")
     cuda = facts.cuda
@@ -118,7 +118,7 @@ def _cuda(facts: Facts) -> Finding:
     return passed("cuda", f"CUDA {cuda.version // 1000}.{cuda.version % 1000 // 10} sees {cuda.count} of them")
 
 
-def _visible(facts: Facts) -> Finding:
+def _check_visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.inventory.has_no_driver:
         return not_applicable("visible", "no GPU to hide")
@@ -130,7 +130,7 @@ def _visible(facts: Facts) -> Finding:
     return passed("visible", f"{CUDA_VISIBLE_DEVICES}={printable(value)}: autogpu chooses among these")
 
 
-def _folder(facts: Facts) -> Finding:
+def _check_folder(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("leases", "no GPU to claim")
     if facts.folder_error:
@@ -146,7 +146,7 @@ def _folder(facts: Facts) -> Finding:
     return passed("leases", f"claims are in {path}" + (note if facts.folder.origin == "fallback" else ""))
 
 
-def _policy(facts: Facts) -> Finding:
+def _check_policy(facts: Facts) -> Finding:
     problems = [str(problem) for problem in facts.resolved.problems]
     problems += [str(problem) for problem in facts.resolved.system_notes]
     if not problems:
@@ -156,13 +156,13 @@ def _policy(facts: Facts) -> Finding:
 
 
 CHECKS: tuple[Callable[[Facts], Finding], ...] = (
-    _switch,
-    _hook,
-    _environment,
-    _policy,
-    _pynvml,
-    _driver,
-    _cuda,
-    _visible,
-    _folder,
+    _check_switch,
+    _check_hook,
+    _check_environment,
+    _check_policy,
+    _check_pynvml,
+    _check_driver,
+    _check_cuda,
+    _check_visible,
+    _check_folder,
 )

@@ -120,12 +120,12 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     start = fresh_start(python.executable, environ)
     inventory = probe.finish(reading)
     progress("asking CUDA")
-    cuda = _cuda(python.executable, environ)
+    cuda = _read_cuda(python.executable, environ)
     answers = []
     for module in registry.FRAMEWORKS:
         progress(f"importing {module}")
         answers.append(_framework(module, python.executable, environ))
-    folder, folder_error = _folder(environ)
+    folder, folder_error = _find_folder(environ)
     return Facts(
         environ=dict(environ),
         executable=python.executable,
@@ -142,7 +142,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     )
 
 
-def _cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
+def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
     told, error = _ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
     return Cuda(error=error) if error else Cuda(**told)
@@ -205,7 +205,7 @@ def _prefix(executable: str) -> str | None:
     return os.path.realpath(config.parent) if config.exists() else done.stdout.strip() or None
 
 
-def _folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
+def _find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
     try:
         folder = lease.find_folder(environ)
         lease.acquire_lease(folder, lambda *_: None, script="autogpu")

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class State(enum.Enum):
+class FindingState(enum.Enum):
     """How a check ended."""
 
     PASSED = "passed"
@@ -25,21 +25,21 @@ class Finding:
     """
 
     name: str
-    state: State
+    state: FindingState
     what: str
     remedy: str = ""
 
 
 def passed(name: str, what: str) -> Finding:
     """All is well."""
-    return Finding(name, State.PASSED, what)
+    return Finding(name, FindingState.PASSED, what)
 
 
 def failed(name: str, what: str, remedy: str) -> Finding:
     """Something has to be done."""
-    return Finding(name, State.FAILED, what, remedy)
+    return Finding(name, FindingState.FAILED, what, remedy)
 
 
 def not_applicable(name: str, what: str) -> Finding:
     """There is nothing to check."""
-    return Finding(name, State.NOT_APPLICABLE, what)
+    return Finding(name, FindingState.NOT_APPLICABLE, what)

@@ -74,6 +74,10 @@ if TYPE_CHECKING:
         def NAME(self) -> str:
             """For messages."""
 
+        @property
+        def DEFAULT_SHARE(self) -> float:
+            """Of a GPU's free memory, the part that the framework takes where nothing limits it; 0 to 1."""
+
         def find_hooks(self) -> Hooks:
             """What of the imported framework could be hooked into; changes nothing."""
 

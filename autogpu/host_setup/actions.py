@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.host_setup.host import Host, observe
 from autogpu.host_setup.parts import boot_part, folder_part, mutex_part, parts
@@ -129,7 +130,7 @@ def apply(steps: Iterable[Step], host: Host) -> tuple[str, ...]:
     for step in steps:
         try:
             if step.action == "write":
-                _write(step)
+                _put_in_place(step)
             # Also where the folder is right already: it shows that the file is understood.
             if step.path != host.paths.policy and not has_run:
                 has_run = True
@@ -145,24 +146,13 @@ def apply(steps: Iterable[Step], host: Host) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _write(step: Step) -> None:
-    """Put a file in place in one step, readable for all: under sudo the umask may be strict."""
+def _put_in_place(step: Step) -> None:
+    """Write a file that all can read: under sudo the umask may be strict."""
     folder = step.path.parent
     if not folder.is_dir():
         folder.mkdir()
         folder.chmod(0o755)
-    temporary = step.path.with_name(f".{step.path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(step.content)
-            stream.flush()
-            os.fchmod(stream.fileno(), 0o644)
-            os.fsync(stream.fileno())
-        temporary.rename(step.path)
-    except BaseException:
-        if temporary.exists():
-            temporary.unlink()
-        raise
+    write_file(step.path, step.content, 0o644)
 
 
 def _create_by_program(host: Host) -> list[str]:

@@ -131,7 +131,7 @@ def install(
         InstallError: Nothing has been changed.
     """
     python = interpreter or this_interpreter()
-    folder = _folder(python, target)
+    folder = _target_folder(python, target)
     is_site_dir = _is_site_dir(folder, python)
     if python.externally_managed and is_site_dir:
         raise InstallError(
@@ -147,7 +147,7 @@ def install(
         transaction = Transaction(folder, plan)
         with transaction:
             proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
-            _check(proof, python, folder, method)
+            _verify_start(proof, python, folder, method)
     except OSError as error:
         raise _cannot("write", folder, error) from error
     return Installed(
@@ -168,7 +168,7 @@ def uninstall(target: Path | None = None, *, interpreter: Interpreter | None = N
     Raises:
         InstallError: A file can't be removed, or the files belong to a distribution that pip installed.
     """
-    folder = _folder(interpreter or this_interpreter(), target)
+    folder = _target_folder(interpreter or this_interpreter(), target)
     files.refuse_foreign_files(folder, ())
     removed = files_of_ours(folder)
     for path in removed:
@@ -179,7 +179,7 @@ def uninstall(target: Path | None = None, *, interpreter: Interpreter | None = N
     return Removed(folder, removed)
 
 
-def _folder(python: Interpreter, target: Path | None) -> Path:
+def _target_folder(python: Interpreter, target: Path | None) -> Path:
     # Absolute, since the fresh interpreter starts elsewhere; links stay, since that is how Python spells it.
     folder = Path(os.path.abspath(str(target or python.site_dir)))  # noqa: PTH100  (resolve() follows links)
     if not folder.is_dir():
@@ -206,7 +206,7 @@ def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[
     return fresh
 
 
-def _check(proof: FreshStart, python: Interpreter, folder: Path, method: str) -> None:
+def _verify_start(proof: FreshStart, python: Interpreter, folder: Path, method: str) -> None:
     """Let pass only a start that loaded our file in our way; say what happened instead."""
     through_sitecustomize = _same(proof.sitecustomize, folder / files.SITECUSTOMIZE)
     if _same(proof.hook, folder / files.HOOK) and through_sitecustomize == (method == "sitecustomize"):

@@ -139,24 +139,6 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
             )
 
 
-def write(file: File) -> None:
-    """Put ``file`` in place in one step: readers see the old one or the new one, whatever happens."""
-    file.path.parent.mkdir(exist_ok=True)
-    # Never through the existing file: package managers hard-link site-packages to a cache that others share.
-    # The name matters too: Python skips dot-files, and only names that end in .pth or .start are read.
-    temporary = file.path.with_name(f".{file.path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(file.content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(str(temporary), str(file.path))  # noqa: PTH105  (one call that replaces on every system)
-    except BaseException:
-        if temporary.exists():
-            temporary.unlink()
-        raise
-
-
 def remove(path: Path) -> None:
     """Remove ``path``, and its folder if that was made for such files and is empty now."""
     path.unlink()

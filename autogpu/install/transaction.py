@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Sequence
 
+from autogpu.atomic_file import write_file
 from autogpu.install import files
 from autogpu.install.files import File, files_of_ours
 
@@ -35,7 +36,7 @@ class Transaction:
         try:
             for file in self._plan:
                 if file.path in self.written:
-                    files.write(file)
+                    _write(file.path, file.content)
             for path in self.obsolete:
                 files.remove(path)
         except BaseException:
@@ -56,9 +57,14 @@ class Transaction:
         for path, content in self._before.items():
             try:
                 if not path.exists() or path.read_bytes() != content:
-                    files.write(File(path, content))
+                    _write(path, content)
             except OSError:
                 continue
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_file(path, content)
 
 
 def _is_compiled_from(path: Path, sources: set[Path]) -> bool:

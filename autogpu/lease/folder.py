@@ -123,7 +123,7 @@ def make_mutex(folder: int) -> None:
         OSError: The system does not let us.
     """
     hidden = f".{MUTEX}.{os.urandom(4).hex()}"
-    os.close(_create(folder, hidden))
+    os.close(_create_mutex(folder, hidden))
     try:
         # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
         os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
@@ -134,7 +134,7 @@ def make_mutex(folder: int) -> None:
     except OSError:
         # A file system without hard links. Others may find it unreadable for a moment, under a strict umask.
         try:
-            os.close(_create(folder, MUTEX))
+            os.close(_create_mutex(folder, MUTEX))
         except FileExistsError:
             pass
     finally:
@@ -144,7 +144,7 @@ def make_mutex(folder: int) -> None:
             pass
 
 
-def _create(folder: int, name: str) -> int:
+def _create_mutex(folder: int, name: str) -> int:
     descriptor = os.open(name, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder)
     locks.show_to_all(descriptor, _MUTEX_MODE)
     return descriptor

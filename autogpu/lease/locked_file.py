@@ -69,7 +69,7 @@ class LockedFile:
 
     def _try_put(self, folder: int, text: bytes) -> bool:
         hidden = "." + self.name
-        descriptor = _create(folder, hidden)
+        descriptor = _create_hidden(folder, hidden)
         try:
             self._opened.append(_Open(descriptor))
             locks.show_to_all(descriptor, _MODE)
@@ -157,7 +157,7 @@ def view(
                     uid=status.st_uid,
                     modified_s=status.st_mtime,
                     is_mine=_placed.get(name) == os.getpid(),
-                    text=_text(descriptor, min(max_bytes, MAX_TEXT_BYTES)),
+                    text=_read_text(descriptor, min(max_bytes, MAX_TEXT_BYTES)),
                 )
             # The order matters: first the lock, then whether the name still means this file. A holder that
             # replaces its file lets the old one go only after the name has moved, so what is free and still
@@ -173,7 +173,7 @@ def view(
     return None
 
 
-def _create(folder: int, hidden: str) -> int:
+def _create_hidden(folder: int, hidden: str) -> int:
     try:
         descriptor = os.open(hidden, _CREATE_FLAGS, _MODE, dir_fd=folder)
     except FileExistsError:
@@ -188,7 +188,7 @@ def _write(descriptor: int, text: bytes) -> None:
         text = text[os.write(descriptor, text) :]
 
 
-def _text(descriptor: int, max_bytes: int) -> bytes | None:
+def _read_text(descriptor: int, max_bytes: int) -> bytes | None:
     parts: list[bytes] = []
     size = 0
     while size <= max_bytes:

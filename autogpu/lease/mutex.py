@@ -44,7 +44,7 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
         while True:
             mutex = _open(folder, descriptor)
             try:
-                _take(folder, mutex, begun_s, deadline_s)
+                _lock(folder, mutex, begun_s, deadline_s)
                 is_current = _is_current(descriptor, mutex)
                 if is_current:
                     yield descriptor
@@ -81,7 +81,7 @@ def _open(folder: Folder, descriptor: int) -> int:
     return mutex
 
 
-def _take(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None:
+def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None:
     try:
         if locks.try_exclusive(mutex):
             return

@@ -307,7 +307,7 @@ class Devices(Kind):
     def from_toml(self, value: object) -> object:
         if not isinstance(value, list):
             raise Refused("a list stands in [ ]")
-        return tuple(_device(item) for item in value)
+        return tuple(_device_pattern(item) for item in value)
 
     def from_text(self, text: str) -> object:
         if text.strip().lower() == NONE:
@@ -324,7 +324,7 @@ class Devices(Kind):
         return {"type": "array", "items": {"anyOf": [text, index]}}
 
 
-class Names(Kind):
+class KeyNames(Kind):
     """Names of keys. Whether such keys exist is not asked here."""
 
     allowed = 'a list of keys such as ["select.exclude"]'
@@ -377,7 +377,7 @@ def _in_range(size_bytes: int) -> int:
     return size_bytes
 
 
-def _device(item: object) -> str:
+def _device_pattern(item: object) -> str:
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 999:
         return str(item)
     if not isinstance(item, str):

@@ -216,7 +216,7 @@ KEYS = (
     Key(
         section="",
         name="locked",
-        kind=kinds.Names(),
+        kind=kinds.KeyNames(),
         about="keys that no other layer may change. Counts only in the system file",
         more="The value that the system file gives a locked key, or else the default, is final. Where another layer "
         "asks for a different one, a line says that it is not followed.",

@@ -157,7 +157,7 @@ def _source(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) 
     is_shared = file.name == PYPROJECT
     origin = paths.origin(layer, file)
     try:
-        opened = trust.read(file, judge=judge)
+        opened = trust.read_file(file, judge=judge)
     except trust.UnreadableFile as error:
         problems = (Problem(f"{origin} {printable(str(error))}", IGNORED, origin),)
         if not judge:
@@ -178,7 +178,7 @@ def _source(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) 
         )
         return Source(layer, problems=(Problem(what, IGNORED, origin),))
     try:
-        text = _text(opened.content)
+        text = _decoded(opened.content)
         table = _parsed(text)
     except InvalidFile as error:
         if is_shared and not has_our_header:
@@ -192,7 +192,7 @@ def _source(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) 
     return Source(layer, file, ours, ("tool", "autogpu"), None if ours is None else KeyLines(text))
 
 
-def _text(content: bytes) -> str:
+def _decoded(content: bytes) -> str:
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         return content.decode("utf-8-sig")

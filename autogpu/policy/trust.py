@@ -30,7 +30,7 @@ class Opened:
     distrust: str
 
 
-def read(path: Path, *, judge: bool) -> Opened | None:
+def read_file(path: Path, *, judge: bool) -> Opened | None:
     """Read a regular file of bounded size, ``None`` where there is none.
 
     Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so that the file can't

@@ -50,7 +50,7 @@ def occupancy(device: Device, others: Sequence[Process], claims: Sequence[Claim]
     """
     parts = []
     if claims:
-        parts.append("claimed by " + _and_more([_holder(claim) for claim in claims]))
+        parts.append("claimed by " + _and_more([_holder_name(claim) for claim in claims]))
     holder_pids = {pid for claim in claims for pid in claim.pids}
     unmanaged = [str(process.pid) for process in others if process.pid not in holder_pids]
     if unmanaged:
@@ -167,7 +167,7 @@ def visible_share(ranking: Ranking) -> int:
     return len(ranking.candidates) + rejected
 
 
-def _holder(claim: Claim) -> str:
+def _holder_name(claim: Claim) -> str:
     return (printable(claim.script, 80) or "a job") + (f" (pid {claim.pids[0]})" if claim.pids else "")
 
 

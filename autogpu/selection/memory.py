@@ -27,9 +27,6 @@ CONTEXT_BYTES = 512 << 20
 # first used. How much a script will load can't be known beforehand.
 LIBRARIES_BYTES = 256 << 20
 
-# Of what is free, the part that TensorFlow 1.15 to 2.21 takes when it takes a GPU whole: 93 to 98 %.
-_TAKEN_WHOLE = 0.94
-
 
 def memory_demand(policy: Policy) -> MemoryDemand:
     """How much of each GPU a process claims: what it needs, else the limit of all its virtual GPUs, else all."""
@@ -66,7 +63,11 @@ def best_effort_share(device: Device) -> int | None:
 
 
 def caps(
-    policy: Policy, decision: Decision, context_reserves: Mapping[int, int] = MappingProxyType({})
+    policy: Policy,
+    decision: Decision,
+    context_reserves: Mapping[int, int] = MappingProxyType({}),
+    *,
+    default_share: float = 1.0,
 ) -> Mapping[int, int]:
     """By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
 
@@ -74,26 +75,26 @@ def caps(
 
     Args:
         context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
+        default_share: Of the free memory, the part that the framework takes where nothing limits it.
     """
     found = {}
     for ordinal, device in enumerate(decision.visible):
         if device is not None:
-            reserve = context_reserves.get(ordinal, CONTEXT_BYTES)
-            usable = _usable_bytes(policy, device, decision.shares.get(ordinal), reserve)
+            usable = _cap_of_limit(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
+            if usable is None:
+                usable = decision.shares.get(ordinal)
+            if usable is None and policy.virtual_gpus > 1 and device.memory_free_bytes is not None:
+                # In equal parts what the framework would take whole.
+                usable = int(within_context(device.memory_free_bytes) * default_share)
             if usable is not None:
                 found[ordinal] = usable // policy.virtual_gpus
     return found
 
 
-def _usable_bytes(policy: Policy, device: Device, share: int | None, reserve: int) -> int | None:
-    """What the framework may allocate on a GPU, in all its virtual GPUs together."""
+def _cap_of_limit(policy: Policy, device: Device, reserve: int) -> int | None:
+    """What the policy's limit lets the framework allocate on a GPU, in all its virtual GPUs together."""
     limit = _limit_bytes(policy, device)
-    if limit is not None:
-        return max(0, limit - reserve) if policy.limit_includes == "process" else limit
-    if share is not None or policy.virtual_gpus == 1 or device.memory_free_bytes is None:
-        return share
-    # In equal parts what the framework would take whole.
-    return int(within_context(device.memory_free_bytes) * _TAKEN_WHOLE)
+    return limit if limit is None or policy.limit_includes != "process" else max(0, limit - reserve)
 
 
 def _limit_bytes(policy: Policy, device: Device) -> int | None:

@@ -117,7 +117,7 @@ def host_status(
         failure=inventory.failure,
         gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), names) for device in inventory.devices),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
-        queue=tuple(_waiter(waiter, now_s, names) for waiter in leases.waiters),
+        queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(preview(request, leases, pids_here, now_s), inventory, messages.origins(resolved)),
         policy_problems=tuple(map(str, resolved.problems)),
         lease_folder=_lease_folder(folder, names) if folder else None,
@@ -141,7 +141,7 @@ def _gpu(device: Device, jobs: Sequence[Job], claims: Sequence[Claim], names: Na
         compute_mode=device.compute_mode,
         mig_enabled=device.mig_enabled,
         state=device_tier.name.lower(),
-        jobs=tuple(_job(job, device, device_tier, names) for job in here),
+        jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
         unmanaged_processes=(
             *_unmanaged(device.compute_processes, holders, names, is_graphics=False),
             *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
@@ -150,7 +150,7 @@ def _gpu(device: Device, jobs: Sequence[Job], claims: Sequence[Claim], names: Na
     )
 
 
-def _job(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
+def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
     used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
     known = [size for size in used if size is not None]
     return JobStatus(
@@ -191,7 +191,7 @@ def _lease_folder(folder: Folder, names: Names) -> LeaseFolder:
     return LeaseFolder(printable(str(folder.path)), folder.origin, owner, folder.owner_uid)
 
 
-def _waiter(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
+def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
     return WaiterStatus(
         user=names.user(waiter.uid),
         uid=waiter.uid,

@@ -56,7 +56,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "utilization_percent": asked(lambda: theirs.nvmlDeviceGetUtilizationRates(gpu).gpu),
     })
 version = theirs.nvmlSystemGetDriverVersion()
-reading = ours.read()
+reading = ours.read_inventory()
 for row in reading["devices"]:
     del row["idle_s"]  # worked out from the samples
     for kind in ("compute_processes", "graphics_processes"):
@@ -168,9 +168,10 @@ def test_a_missing_pynvml_is_a_failure_in_words(tmp_path):
     [
         ("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError"),
         ("raise SystemError('half installed')\n", "pynvml can't be imported: SystemError: half installed"),
+        ("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3"),
         ("import another_that_is_missing\n", "pynvml can't be imported: No module named 'another_that_is_missing'"),
     ],
-    ids=["another-project", "raises", "incomplete"],
+    ids=["another-project", "raises", "exits", "incomplete"],
 )
 def test_another_module_of_that_name_is_a_failure_in_words(tmp_path, source, failure):
     told = read_with(tmp_path, source)

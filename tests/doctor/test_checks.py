@@ -10,7 +10,7 @@ import pytest
 from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.doctor.checks import examine
 from autogpu.doctor.facts import Cuda, Facts, FrameworkAnswer
-from autogpu.doctor.model import State
+from autogpu.doctor.model import FindingState
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
@@ -53,8 +53,8 @@ def healthy(tmp_path):
 
 def test_a_healthy_machine_passes_everything(healthy):
     states = {finding.name: finding.state for finding in examine(healthy)}
-    assert State.FAILED not in states.values()
-    assert [name for name, state in states.items() if state is State.NOT_APPLICABLE] == ["visible", "growth"]
+    assert FindingState.FAILED not in states.values()
+    assert [name for name, state in states.items() if state is FindingState.NOT_APPLICABLE] == ["visible", "growth"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_healthy_machine_passes_everything(healthy):
 )
 def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, remedy):
     (finding,) = [each for each in examine(replace(healthy, **changes)) if each.name == check]
-    assert finding.state is State.FAILED
+    assert finding.state is FindingState.FAILED
     assert what in finding.what
     assert remedy in finding.remedy
 
@@ -223,7 +223,7 @@ def test_the_policy_is_read_for_the_doctor_with_keys_of_a_later_version(healthy,
     resolved = resolve({}, script=None, working_directory=tmp_path, system_file=system)
     assert resolved.problems == ()
     (finding,) = [each for each in examine(replace(healthy, resolved=resolved)) if each.name == "policy"]
-    assert finding.state is State.FAILED
+    assert finding.state is FindingState.FAILED
     assert "select.mood" in finding.what
 
 
@@ -233,14 +233,14 @@ def test_a_project_file_that_others_can_write_is_found(healthy, tmp_path):
     file.chmod(0o666)
     resolved = resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
     (finding,) = [each for each in examine(replace(healthy, resolved=resolved)) if each.name == "policy"]
-    assert finding.state is State.FAILED
+    assert finding.state is FindingState.FAILED
     assert "does not count as a project file" in finding.what
 
 
 def test_switched_off_is_found_with_who_did_it(healthy, tmp_path):
     resolved = resolve({"AUTOGPU": "0"}, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
     (finding,) = [each for each in examine(replace(healthy, resolved=resolved)) if each.name == "switch"]
-    assert (finding.state, finding.remedy) == (State.FAILED, "unset AUTOGPU")
+    assert (finding.state, finding.remedy) == (FindingState.FAILED, "unset AUTOGPU")
 
 
 def test_a_machine_without_a_driver_is_not_ill(healthy):
@@ -250,9 +250,9 @@ def test_a_machine_without_a_driver_is_not_ill(healthy):
         cuda=Cuda(error="no library"),
         **tensorflow(gpus=0),
     )
-    assert not [finding for finding in examine(facts) if finding.state is State.FAILED]
+    assert not [finding for finding in examine(facts) if finding.state is FindingState.FAILED]
     cpu_wheel = replace(facts, **tensorflow(has_cuda=False, gpus=0))
-    assert not [finding for finding in examine(cpu_wheel) if finding.state is State.FAILED]
+    assert not [finding for finding in examine(cpu_wheel) if finding.state is FindingState.FAILED]
 
 
 def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
@@ -267,4 +267,4 @@ def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
 def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     facts = replace(healthy, inventory=NO_DRIVER, cuda=Cuda(), environ={"CUDA_VISIBLE_DEVICES": "0"})
     (finding,) = [each for each in examine(facts) if each.name == "visible"]
-    assert (finding.state, finding.what) == (State.NOT_APPLICABLE, "no GPU to hide")
+    assert (finding.state, finding.what) == (FindingState.NOT_APPLICABLE, "no GPU to hide")

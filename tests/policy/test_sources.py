@@ -135,7 +135,7 @@ def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace
 
     def read():
         try:
-            trust.read(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
+            trust.read_file(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
         except trust.UnreadableFile as error:
             answers.append(str(error))
 

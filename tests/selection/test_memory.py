@@ -40,13 +40,13 @@ SPLIT = {"virtual_gpus": 2}
         (Policy(**SPLIT, limit=MemoryLimit(bytes=4 * GIB), limit_includes="process"), 3.75 * GIB, 8),
         (Policy(**SPLIT, limit=MemoryLimit(bytes=20 * GIB)), 12 * GIB, 24),
         (Policy(**SPLIT, limit=MemoryLimit(bytes=4 * GIB), need_bytes=6 * GIB), 4 * GIB, 6),
-        (Policy(**SPLIT), int(23.5 * GIB * 0.94) // 2, 24),
+        (Policy(**SPLIT), int(23.5 * GIB * 0.9) // 2, 24),
     ],
     ids=["limit", "share-of-the-gpu", "limit-of-the-process", "more-than-the-gpu-has", "need", "nothing-said"],
 )
 def test_a_split_gpu_is_claimed_once_for_all_its_parts(policy, cap, claims):
     decision = decided(gpu(0), policy=policy)
-    assert caps(policy, decision) == {0: cap}
+    assert caps(policy, decision, default_share=0.9) == {0: cap}
     assert decision.claims == {gpu(0).uuid: claims * GIB}
 
 

@@ -113,6 +113,7 @@ class FakeFramework:
     """A framework of one entry point, as its package would provide it."""
 
     NAME = "Fakeflow"
+    DEFAULT_SHARE = 0.9
 
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",), has_essential=True)):  # noqa: B008  (a value)
         self._cuda = cuda

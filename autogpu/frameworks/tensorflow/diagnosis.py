@@ -69,10 +69,15 @@ def examine(answer: Any, error: str, facts: Facts) -> tuple[Finding, ...]:
         facts: About the machine.
     """
     found = TensorFlow(error=error) if error else None if answer is None else TensorFlow(**answer)
-    return (_growth(facts), _build(found, facts), _libraries(found, facts), _hooks(found, facts))
+    return (
+        _check_growth(facts),
+        _check_build(found, facts),
+        _check_libraries(found, facts),
+        _check_hooks(found, facts),
+    )
 
 
-def _growth(facts: Facts) -> Finding:
+def _check_growth(facts: Facts) -> Finding:
     value = facts.environ.get(FORCE_GROWTH)
     if value is None:
         return not_applicable("growth", f"{FORCE_GROWTH} is not set")
@@ -83,7 +88,7 @@ def _growth(facts: Facts) -> Finding:
     return failed("growth", what, f"export {FORCE_GROWTH}={meant}")
 
 
-def _build(found: TensorFlow | None, facts: Facts) -> Finding:
+def _check_build(found: TensorFlow | None, facts: Facts) -> Finding:
     install = f"{facts.executable} -m pip install {_PIP_EXTRA}"
     if found is None:
         return failed("tensorflow", f"no TensorFlow in this environment ({facts.executable})", install)
@@ -100,7 +105,7 @@ def _build(found: TensorFlow | None, facts: Facts) -> Finding:
     return passed("tensorflow", f"TensorFlow {found.version}, built with CUDA")
 
 
-def _libraries(found: TensorFlow | None, facts: Facts) -> Finding:
+def _check_libraries(found: TensorFlow | None, facts: Facts) -> Finding:
     if found is None or found.error or not found.has_cuda or not facts.inventory.devices:
         return not_applicable("libraries", "nothing to compare")
     if found.gpus or facts.hides_all_gpus:
@@ -115,7 +120,7 @@ def _libraries(found: TensorFlow | None, facts: Facts) -> Finding:
     return failed("libraries", what, remedy)
 
 
-def _hooks(found: TensorFlow | None, facts: Facts) -> Finding:
+def _check_hooks(found: TensorFlow | None, facts: Facts) -> Finding:
     if found is None or found.error or found.has_rocm:
         return not_applicable("hooks", "nothing to hook into")
     if found.has_hooks and not found.missing:

@@ -23,7 +23,7 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
     options = proto.gpu_options
     entries = [tuple(entry.memory_limit_mb) for entry in options.experimental.virtual_devices]
     max_count = int(proto.device_count["GPU"]) if "GPU" in proto.device_count else None
-    visible = _ordinals(options.visible_device_list) if options.visible_device_list else None
+    visible = _listed_ordinals(options.visible_device_list) if options.visible_device_list else None
     if visible is None and len(entries) > 1:
         visible = tuple(range(len(entries)))  # an entry for each of several GPUs names them
     if visible is None and entries:
@@ -41,7 +41,7 @@ def write_placement(proto: Any, placement: DevicePlacement) -> None:
     """Let ``proto`` say what ``placement`` does; an entry that is as it should be keeps its other fields."""
     options = proto.gpu_options
     old = options.experimental.virtual_devices
-    named = _ordinals(options.visible_device_list) if options.visible_device_list else placement.ordinals
+    named = _listed_ordinals(options.visible_device_list) if options.visible_device_list else placement.ordinals
     entries = {ordinal: type(entry).FromString(entry.SerializeToString()) for ordinal, entry in zip(named, old)}
     del old[:]
     options.visible_device_list = ",".join(map(str, placement.ordinals))
@@ -86,5 +86,5 @@ def _limits_in_words(limits_mb: Sequence[tuple[float, ...]]) -> str:
     return f"limited to {each[0]}" + (" on each" if len(each) > 1 else "")
 
 
-def _ordinals(visible_device_list: str) -> tuple[int, ...]:
+def _listed_ordinals(visible_device_list: str) -> tuple[int, ...]:
     return tuple(int(ordinal) for ordinal in visible_device_list.split(","))

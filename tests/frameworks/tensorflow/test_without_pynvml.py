@@ -1,0 +1,55 @@
+"""A pynvml that can't be used costs a job its choice among the GPUs and one line; the rest of the policy is applied."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.gpusim import Server
+from tests.support import environments
+from tests.support.tensorflow_runner import GIB, GROWTH, LAB, Runner, script
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900), pytest.mark.xdist_group("tensorflow-without-pynvml")]
+
+WORK = "with tf.device('/GPU:0'):\n    x = tf.random.uniform((256, 256)) + 1.0\nprint('done')\n"
+
+
+@pytest.fixture(scope="module")
+def python():
+    base = environments.tensorflow()
+    made = environments.environment(base.resolve(), on_top_of=base, with_hook=True, name="without-pynvml")
+    uninstall = [str(made), "-m", "pip", "uninstall", "--yes", "--quiet", "nvidia-ml-py"]
+    subprocess.run(uninstall, timeout=120, check=True, stderr=subprocess.DEVNULL)
+    return made
+
+
+@pytest.fixture
+def pynvml(python, request):
+    file = environments.site_packages(python) / "pynvml.py"
+    if request.param is not None:
+        file.write_text(request.param)
+    yield
+    file.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("pynvml", "why"),
+    [
+        pytest.param(None, "pynvml (nvidia-ml-py) is not installed", id="missing"),
+        pytest.param("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError", id="another-project"),
+        pytest.param("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3", id="exits"),
+    ],
+    indirect=["pynvml"],
+)
+@pytest.mark.parametrize("settings", ["", GROWTH], ids=["plain", "own-growth"])
+@pytest.mark.usefixtures("pynvml")
+def test_the_job_runs_with_one_line(python, tmp_path, settings, why):
+    (tmp_path / "server").mkdir()
+    with Server(LAB, folder=tmp_path / "server", context="256MiB") as server:
+        ran = Runner(python, server, tmp_path / "project")(script(settings, WORK))
+    assert ran.stdout == "done\n"
+    (line,) = ran.said
+    assert line.startswith("autogpu: 4 GPUs taken as without autogpu: ")
+    assert line.endswith(f"{why}; memory allocated as needed")
+    assert sum(ran.allocated.values()) < GIB

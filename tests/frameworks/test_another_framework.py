@@ -1,0 +1,110 @@
+"""Another framework is one package and two entries: it gets the GPU, the claim and the line, as TensorFlow does."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+
+from autogpu.frameworks.registry import FRAMEWORKS
+from tests.gpusim import Gpu, Server
+from tests.hook.throwaway import TEMPLATES
+from tests.support import environments
+
+# The framework itself: it makes a context on each GPU that it is told to use, else on all that it sees.
+TOYFLOW = """
+import ctypes
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+def gpu_count():
+    count = ctypes.c_int()
+    assert not cuda.cuInit(0) and not cuda.cuDeviceGetCount(ctypes.byref(count))
+    return count.value
+
+def take(ordinals=None):
+    for ordinal in range(gpu_count()) if ordinals is None else ordinals:
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        assert not cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+        assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+"""
+
+PACKAGE = """
+import sys
+
+from autogpu.frameworks.base import Hooks, Usage
+
+NAME, DEFAULT_SHARE = "Toyflow", 1.0
+
+
+def find_hooks():
+    return Hooks("1.0", ("toyflow.take",), has_essential=True)
+
+
+def install_hooks(allocator):
+    toyflow = sys.modules["toyflow"]
+    original = toyflow.take
+
+    def take(ordinals=None):
+        with allocator.guard():
+            allocator.prepare()
+            assigned = allocator.assign(toyflow.gpu_count(), ordinals).ordinals
+            ordinals = assigned if ordinals is None else ordinals
+            allocator.on_usage(Usage(ordinals, "allocated as needed"))
+        original(ordinals)
+        allocator.on_context()
+
+    toyflow.take = take
+    return find_hooks()
+"""
+
+# The two entries, made at run time since the environment is shared with other tests.
+SCRIPT = """
+import sys
+
+import _autogpu_hook
+from autogpu.frameworks import registry
+
+_autogpu_hook.frameworks += ("toyflow",)
+registry.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
+
+import toyflow
+
+toyflow.take()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "toyflow.py").write_text(TOYFLOW)
+    (tmp_path / "autogpu_toyflow.py").write_text(PACKAGE)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_two_jobs_of_a_framework_that_is_one_package_get_a_gpu_each(folder):
+    python = str(environments.environment(environments.interpreter("3.11"), with_hook=True))
+    with Server([Gpu(), Gpu()], folder=folder) as server:
+        jobs = [server.popen([python, "train.py"], cwd=folder, stdin=-1, stdout=-1, stderr=-1) for _ in range(2)]
+        assert [job.stdout.readline() for job in jobs] == ["taken\n"] * 2
+        status = json.loads(server.run([python, "-m", "autogpu", "status", "--json"], cwd=folder).stdout)
+        lines = [job.communicate("", timeout=60)[1] for job in jobs]
+        contexts = server.contexts()
+    assert sorted(contexts[job.pid] for job in jobs) == [[0], [1]]
+    assert sorted(job["pid"] for gpu in status["gpus"] for job in gpu["jobs"]) == sorted(job.pid for job in jobs)
+    for job, line in zip(jobs, lines):
+        assert line.startswith(f"autogpu: GPU {contexts[job.pid][0]} (")
+        assert "; memory allocated as needed; policy: defaults" in line
+
+
+def test_the_hook_watches_what_the_registry_names():
+    hook = ast.parse((TEMPLATES / "_autogpu_hook.py").read_text(encoding="utf-8"))
+    (watched,) = (
+        ast.literal_eval(node.value)
+        for node in hook.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "frameworks"
+    )
+    assert watched == tuple(FRAMEWORKS)

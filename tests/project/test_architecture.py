@@ -1,0 +1,124 @@
+"""Imports point one way, and each border of the package has one crossing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
+ROWS = (
+    {"errors", "frozen", "variables", "atomic_file", "reporting.text", "reporting.stderr"},
+    {"devices", "policy", "lease", "selection"},
+    {"frameworks", "reporting", "acquire", "visibility"},
+    {"allocation", "status", "install", "host_setup"},
+    {"activation", "doctor"},
+    {"cli"},
+    {"__main__"},
+)
+
+
+def modules():
+    """By dotted name without ``autogpu.``, each file."""
+    found = {}
+    for file in sorted((ROOT / "autogpu").rglob("*.py")):
+        parts = file.relative_to(ROOT / "autogpu").with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+MODULES = modules()
+
+
+def imports(file):
+    """The modules that run when ``file``'s code does; what is for the type checker alone is left out."""
+    return set(_names(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def _names(node):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            for other in child.orelse:
+                yield from _names(other)
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        else:
+            yield from _names(child)
+
+
+def ours(file):
+    """Of the package's modules, those that ``file`` imports."""
+    names = {name[len("autogpu.") :] for name in imports(file) if name.startswith("autogpu.")}
+    return {_module(name) for name in names} - {""}
+
+
+def _module(name):
+    return name if name in MODULES else name.rpartition(".")[0]
+
+
+def row_of(module):
+    for number, row in enumerate(ROWS):
+        if module in row:
+            return number
+    parent = module.rpartition(".")[0] or module
+    return next(number for number, row in enumerate(ROWS) if parent.partition(".")[0] in row)
+
+
+def package_of(module):
+    return module if module in ROWS[0] else module.partition(".")[0]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name])
+def test_imports_point_one_way(module):
+    wrong = {
+        other
+        for other in ours(MODULES[module])
+        if package_of(other) != package_of(module)
+        and row_of(other) >= row_of(module)
+        and not other.endswith(".model")
+        and other != package_of(module)
+    }
+    assert wrong == set()
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {name: ours(file) for name, file in MODULES.items()}
+    done = set()
+
+    def visit(name, path):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for other in graph[name]:
+                visit(other, [*path, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def test_selection_and_values_import_nothing_that_reads_the_machine():
+    acting = {"subprocess", "socket", "fcntl", "ctypes", "threading", "pwd"}
+    pure = [name for name in MODULES if name.startswith("selection.") or name.endswith(".model")]
+    assert {name: imports(MODULES[name]) & acting for name in pure if imports(MODULES[name]) & acting} == {}
+
+
+def test_one_module_imports_pynvml():
+    importers = [name for name, file in MODULES.items() if re.search(r"\bimport pynvml\b", file.read_text())]
+    assert importers == ["devices.nvml"]
+
+
+def test_no_framework_is_named_outside_its_package():
+    named = re.compile(r"tensorflow|keras|\btf\b|\bjax\b|torch(?!run)", re.IGNORECASE)
+    outside = {
+        name: sorted(set(named.findall(file.read_text(encoding="utf-8"))))
+        for name, file in MODULES.items()
+        if not re.match(r"frameworks\.\w+\.|frameworks\.(?!base|registry)\w+$", name)
+    }
+    # The one line that says what autogpu is, and the registry.
+    assert {name for name, words in outside.items() if words} == {"", "frameworks.registry"}
