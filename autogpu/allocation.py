@@ -6,7 +6,6 @@ import enum
 import os
 import sys
 
-from autogpu.acquire import acquire, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.frameworks.base import Assignment
@@ -111,6 +110,7 @@ class Allocation:
             self._environ.update(self._framework.fallback_environment(self._environ, self._policy.growth))
         inventory = self._readings.wait(IMPORT_DEADLINE_S)
         self._visible.write(inventory, visible)
+        self._readings.prepare()
         self.state = State.IMPORTED
         if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
             self._say([messages.hooks_missing(hooks, self._resolved, self._framework.NAME)])
@@ -153,6 +153,9 @@ class Allocation:
         return self.assignment
 
     def _acquire(self, request: SelectionRequest) -> None:
+        # Not at the top: most of what a claim needs is for processes that make a context, and many only import.
+        from autogpu.acquire import acquire, script_name
+
         environ, script = self._visible.environ_without_ours(), script_name(sys.argv)
         acquired = acquire(request, environ, script, self._readings.take, WaitingReport(self._print))
         self.decision, self.lease = acquired.decision, acquired.lease
@@ -254,6 +257,11 @@ class _Readings:
     def begin(self) -> None:
         """Start one more."""
         self._pending = self._reader.start_in_process(self._environ, self.newest)
+
+    def prepare(self) -> None:
+        """Import beside the framework's import what a reading in this process needs."""
+        if self.newest is not None:
+            self._reader.prepare(self.newest)
 
     def wait(self, deadline_s: float) -> Inventory | None:
         """The newest reading, after the one under way has come or its deadline has passed."""

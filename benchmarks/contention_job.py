@@ -13,6 +13,7 @@ import json
 import os
 import random
 import select
+import subprocess  # noqa: F401  (TensorFlow, for whose jobs all this is, has imported it: no contender pays for it here)
 import sys
 import time
 from pathlib import Path
@@ -115,7 +116,7 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     allocation = Allocation(
         Program, resolved, os.environ, contextlib.nullcontext, started_with=None, first_reading=reading
     )
-    allocation.prepare()
+    allocation.imported()
 
     def choose(cuda: Cuda) -> Choice:
         allocation.prepare()
@@ -142,6 +143,13 @@ class Program:
 
     NAME = "the job"
     DEFAULT_SHARE = 1.0
+
+    @staticmethod
+    def install_hooks(allocator: object) -> object:
+        """There is nothing to hook into, and nothing is missing."""
+        from autogpu.frameworks.base import Hooks
+
+        return Hooks(has_essential=True)
 
 
 def nvitop(order: Order) -> Callable[[Cuda], Choice]:

@@ -1,4 +1,4 @@
-"""Starting the jobs of ``contention.py`` on a simulated server, hearing them out, having them observed, ending them."""
+"""Starts the jobs of ``contention.py`` on a simulated server, reads what they print, has them observed, ends them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GPU_BYTES = 24 * GIB
 # A job that is promised a whole GPU takes this much in the end, so two of them don't fit.
 WHOLE_USE = 0.6
 # What a job says when something went wrong that is no outcome of a choice.
-UNEXPECTED = ("Traceback", "a fault of its own", "without regard", "has not answered")
+UNEXPECTED = ("Traceback", "internal error", "without regard", "timed out")
 # No run takes this long; one that does is ended, and says so.
 DEADLINE_S = 90.0
 

@@ -144,6 +144,9 @@ if TYPE_CHECKING:
                 last: The newest reading so far; ``None`` if none came.
             """
 
+        def prepare(self, last: Inventory) -> None:
+            """Do what a later :meth:`start_in_process` needs and what can be done now."""
+
     class CudaDriver(Protocol):
         """What is asked of the CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
 

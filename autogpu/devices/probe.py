@@ -50,6 +50,14 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     return ThreadReading({lost.index: lost.reason for lost in last.unreadable})
 
 
+def prepare(last: Inventory) -> None:
+    """Import what :func:`start_in_process` will need, so that it need not be waited for when the framework starts."""
+    # Beside a framework, which has usually imported subprocess, pynvml takes 7 ms; alone it takes 25, which is too much
+    # for a process that may never take a GPU.
+    if last.devices and "subprocess" in sys.modules:
+        _pynvml_problem()
+
+
 def finish(reading: Reading) -> Inventory:
     """Wait for a reading; a driver that does not answer is one more failure."""
     from autogpu.devices.model import Inventory

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from autogpu.frozen import frozen
 from autogpu.policy import model, trust
-from autogpu.policy.lines import KeyLines
 from autogpu.policy.model import Origin, Problem
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
@@ -17,6 +16,8 @@ from autogpu.variables import POLICY_FILE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Mapping
+
+    from autogpu.policy.lines import KeyLines
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
@@ -185,6 +186,9 @@ def _source(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) 
             return Source(layer, file)
         origin = paths.origin(layer, file, error.line)
         return Source(layer, file, problems=(Problem(f"{origin} {error}", IGNORED, origin),))
+    # Most processes have no file, and its expressions take a ms to compile.
+    from autogpu.policy.lines import KeyLines
+
     if not is_shared:
         return Source(layer, file, table, (), KeyLines(text))
     tool = table.get("tool")

@@ -1,0 +1,13 @@
+"""Tests that write into the same place are kept apart by their group; a pytest that ignores groups must not pass."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="tests run one after the other")
+@pytest.mark.xdist_group("kept-apart")
+def test_a_group_stays_on_one_worker(request):
+    assert request.node.nodeid.endswith("@kept-apart")
