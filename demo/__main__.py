@@ -23,9 +23,9 @@ JOBS = 2
 
 # Two of the four belong to colleagues. CUDA's own "GPU 0" is one of those, as it happens on the first morning.
 LAB = (
-    Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", processes={4242: "6.5GiB"}, utilization=97),
+    Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", processes={5004242: "6.5GiB"}, utilization=97),
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB"),
-    Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", processes={4243: "9GiB"}, utilization=88),
+    Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", processes={5004243: "9GiB"}, utilization=88),
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB"),
 )
 

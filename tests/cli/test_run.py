@@ -15,7 +15,7 @@ from tests.gpusim import Gpu, Server
 from tests.support import environments
 
 # GPU 0 is a colleague's; of the idle ones the last wins.
-LAB = (Gpu(processes={4242: "20GiB"}, utilization=90), Gpu(), Gpu())
+LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
 SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('AUTOGPU_LEASE', '-')[:2])"
 
 

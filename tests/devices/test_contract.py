@@ -34,7 +34,7 @@ class Simulated:
     """Two GPUs, one of which a process uses, read through NVML."""
 
     def __init__(self, folder):
-        self._server = Server([Gpu(processes={4242: "3GiB"}, utilization=60), Gpu()], folder=folder)
+        self._server = Server([Gpu(processes={5004242: "3GiB"}, utilization=60), Gpu()], folder=folder)
 
     def read_twice(self):
         with self._server as server:
@@ -51,7 +51,7 @@ class Fake:
     """The same on plain values."""
 
     def __init__(self, folder):
-        self._driver = FakeDriver(gpu(0, pids=[4242], used_gib=3, busy=60), gpu(1))
+        self._driver = FakeDriver(gpu(0, pids=[5004242], used_gib=3, busy=60), gpu(1))
 
     def read_twice(self):
         reading = self._driver.start({})
@@ -74,7 +74,7 @@ def test_gpus_come_in_their_order_with_names_of_their_own(readings):
 
 def test_memory_and_processes_belong_together(readings):
     first, second = readings[0].devices
-    assert [(p.pid, p.memory_used_bytes) for p in first.compute_processes] == [(4242, 3 * GIB)]
+    assert [(p.pid, p.memory_used_bytes) for p in first.compute_processes] == [(5004242, 3 * GIB)]
     assert first.memory_used_bytes == 3 * GIB
     assert first.memory_free_bytes == first.memory_total_bytes - 3 * GIB
     assert (second.compute_processes, second.graphics_processes, second.memory_used_bytes) == ((), (), 0)

@@ -69,14 +69,14 @@ FLEET = (
         name="NVIDIA A100",
         memory="40GiB",
         used="1GiB",
-        processes={4242: "2GiB", 4243: "3GiB"},
-        graphics={17: "0.25GiB"},
+        processes={5004242: "2GiB", 5004243: "3GiB"},
+        graphics={5000017: "0.25GiB"},
         utilization=93,
         compute_mode="exclusive_process",
     ),
-    Gpu(name="NVIDIA TITAN RTX", processes=dict.fromkeys(range(5000, 5060), "64MiB"), utilization=7),
+    Gpu(name="NVIDIA TITAN RTX", processes=dict.fromkeys(range(5000000, 5000060), "64MiB"), utilization=7),
     Gpu(unsupported=["memory", "processes", "graphics_processes", "compute_mode", "pci", "utilization", "samples"]),
-    Gpu(processes={4244: "1GiB"}, unsupported=["process_memory"], compute_mode="prohibited"),
+    Gpu(processes={5004244: "1GiB"}, unsupported=["process_memory"], compute_mode="prohibited"),
 )
 
 
@@ -150,7 +150,7 @@ def read_with(tmp_path, source, program=READ, **options):
     if source is not None:
         shutil.copy(pynvml.__file__, packages / "real_pynvml.py")
         (packages / "pynvml.py").write_text(source)
-    with Server([Gpu(processes={4242: "2GiB"})], folder=tmp_path, **options) as server:
+    with Server([Gpu(processes={5004242: "2GiB"})], folder=tmp_path, **options) as server:
         # No site: nothing but what is in that folder is installed.
         command = [sys.executable, "-S", "-c", program]
         done = server.run(command, environ={"PYTHONPATH": str(packages)}, cwd=str(tmp_path))
@@ -187,7 +187,7 @@ def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "pids"),
-    [(ONLY_V2, [4242]), (FIRST_VERSION, [4242]), (NO_VERSION, None)],
+    [(ONLY_V2, [5004242]), (FIRST_VERSION, [5004242]), (NO_VERSION, None)],
     ids=["driver-without-v3", "pynvml-with-the-first-alone", "neither-has-one-in-common"],
 )
 def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source, pids):

@@ -44,8 +44,8 @@ def test_every_reading_arrives(machine):
         name="NVIDIA A100",
         memory="40GiB",
         used="1GiB",
-        processes={4242: "2GiB"},
-        graphics={17: "0.25GiB"},
+        processes={5004242: "2GiB"},
+        graphics={5000017: "0.25GiB"},
         utilization=93,
         compute_mode="exclusive_process",
     )
@@ -56,8 +56,8 @@ def test_every_reading_arrives(machine):
     assert device.memory_total_bytes == 40 * GIB
     assert device.memory_free_bytes == int(36.75 * GIB)
     assert device.utilization_percent == 93
-    assert [(p.pid, p.memory_used_bytes) for p in device.compute_processes] == [(4242, 2 * GIB)]
-    assert [p.pid for p in device.graphics_processes] == [17]
+    assert [(p.pid, p.memory_used_bytes) for p in device.compute_processes] == [(5004242, 2 * GIB)]
+    assert [p.pid for p in device.graphics_processes] == [5000017]
     assert (device.compute_mode, device.mig_enabled) == ("exclusive_process", False)
     assert (inventory.failure, inventory.failure_cause, inventory.driver_version) == (None, None, "550.54.15")
 

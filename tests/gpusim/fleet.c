@@ -41,7 +41,7 @@ static unsigned readings_from(char *text) {
   return set;
 }
 
-/* "4242:2147483648,4243:1048576" */
+/* "5004242:2147483648,5004243:1048576" */
 static void read_holdings(Holdings *holdings, char *text) {
   char *rest = text;
   for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {

@@ -63,6 +63,8 @@ READINGS = (
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES = 32, 64, 64
 SAMPLES_OF_CONSTANT_LOAD = 10
+# Linux's PID_MAX_LIMIT. A pid that a process of this machine can get would one day be that of a job on the server.
+MOST_PROCESS_ID = 4 * 1024 * 1024
 
 
 class FleetError(ValueError):
@@ -311,7 +313,7 @@ def _is_holdings(value: Any) -> bool:
     return (
         isinstance(value, Mapping)
         and len(value) <= MOST_PROCESSES
-        and all(_is_whole(pid, 1, 2**31) and _is_size(memory) for pid, memory in value.items())
+        and all(_is_whole(pid, MOST_PROCESS_ID + 1, 2**31) and _is_size(memory) for pid, memory in value.items())
     )
 
 
@@ -329,7 +331,10 @@ NVML = (
     f'"", "hang", "crash" or one of {", ".join(NVML_ERRORS)}',
 )
 MODE = (_is_one_of(*COMPUTE_MODES), f"one of {', '.join(COMPUTE_MODES)}")
-HOLDINGS = (_is_holdings, f'at most {MOST_PROCESSES} pids, each with its memory, such as {{ 4242 = "2GiB" }}')
+HOLDINGS = (
+    _is_holdings,
+    f'at most {MOST_PROCESSES} pids above {MOST_PROCESS_ID}, each with its memory, such as {{ 5004242 = "2GiB" }}',
+)
 FLAG = (lambda value: isinstance(value, bool), "true or false")
 MISSING = (
     lambda value: _is_list_of(value, _is_one_of(*READINGS), len(READINGS)),

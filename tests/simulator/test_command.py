@@ -92,6 +92,8 @@ def test_an_edited_fleet_moves_the_load_under_a_running_command(tmp_path, nvml_p
         ("[[gpu]]\n[[gpu]]\nutilization = 'high'\n", "gpu 1: utilization: 'high' is not a whole number"),
         ("[gpu]\nname = 'x'\n", "gpu: write each GPU as a table [[gpu]]"),
         ("[[gpu]]\nprocesses = { me = '1GiB' }\n", "gpu 0: processes: {'me': '1GiB'} is not"),
+        # Some job in the tests would one day be given this pid.
+        ("[[gpu]]\nprocesses = { 4242 = '1GiB' }\n", "gpu 0: processes: {4242: '1GiB'} is not at most 64 pids above"),
     ],
 )
 def test_a_wrong_fleet_is_one_line_that_names_file_and_key(tmp_path, text, message):

@@ -146,8 +146,8 @@ def test_a_forked_child_of_an_uninitialised_process_has_cuda(pair):
     [
         pytest.param(Gpu(), 0, 0, id="default"),
         pytest.param(Gpu(compute_mode="exclusive_process"), 0, 46, id="exclusive"),
-        pytest.param(Gpu(compute_mode="exclusive_process", processes={9: "1MiB"}), 46, 46, id="exclusive-taken"),
-        pytest.param(Gpu(compute_mode="exclusive_process", graphics={9: "1MiB"}), 0, 46, id="graphics-dont-count"),
+        pytest.param(Gpu(compute_mode="exclusive_process", processes={5000009: "1MiB"}), 46, 46, id="exclusive-taken"),
+        pytest.param(Gpu(compute_mode="exclusive_process", graphics={5000009: "1MiB"}), 0, 46, id="graphics-only"),
         pytest.param(Gpu(compute_mode="prohibited"), 46, 46, id="prohibited"),
     ],
 )

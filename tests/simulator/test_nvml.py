@@ -21,7 +21,7 @@ nvml_python, run_nvml, pair = simulator_client.nvml_python, simulator_client.run
 def test_nvml_describes_each_gpu_of_the_fleet(tmp_path, run_nvml):
     gpus = [
         Gpu(name="NVIDIA GeForce GTX 1080 Ti", memory="11GiB", compute_capability="6.1", pci="0000:05:00.0"),
-        Gpu(used="2GiB", processes={4242: "3GiB"}, graphics={77: "64MiB"}, utilization=60),
+        Gpu(used="2GiB", processes={5004242: "3GiB"}, graphics={5000077: "64MiB"}, utilization=60),
     ]
     with Server(gpus, folder=tmp_path, driver="535.1.2") as server:
         said = run_nvml(
@@ -62,7 +62,7 @@ def test_nvml_describes_each_gpu_of_the_fleet(tmp_path, run_nvml):
     ]
     assert said[2] == [
         *("NVIDIA TITAN RTX", uuids[1], "00000000:06:00.0", 24 * GIB, 5 * GIB + 64 * MIB, [7, 5], 60, 0),
-        *([[4242, 3 * GIB]], [[77, 64 * MIB]], missing),
+        *([[5004242, 3 * GIB]], [[5000077, 64 * MIB]], missing),
     ]
 
 
@@ -78,10 +78,10 @@ def test_another_load_is_seen_by_a_running_process(pair, nvml_python):
     )
     watcher = pair.popen([str(nvml_python), "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert json.loads(watcher.stdout.readline()) == [0, 0, []]
-    pair.change(0, utilization=75, processes={31: "1GiB"})
+    pair.change(0, utilization=75, processes={5000031: "1GiB"})
     watcher.stdin.write("again\n")
     watcher.stdin.flush()
-    assert json.loads(watcher.stdout.readline()) == [75, GIB, [31]]
+    assert json.loads(watcher.stdout.readline()) == [75, GIB, [5000031]]
     assert pair.gpus[0].utilization == 75
 
 
@@ -165,7 +165,7 @@ PROCESSES = """
 )
 @pytest.mark.parametrize("level", ["gpu", "fleet"])
 def test_process_lists(tmp_path, run_nvml, fault, compute, graphics, level):
-    gpu = Gpu(processes={9: "1GiB"}, graphics={8: "1MiB"})
+    gpu = Gpu(processes={5000009: "1GiB"}, graphics={5000008: "1MiB"})
     given = dataclasses.replace(gpu, **fault) if level == "gpu" else gpu
     with Server([given], folder=tmp_path, **(fault if level == "fleet" else {})) as server:
         assert run_nvml(server, PROCESSES) == [compute, graphics, [GIB + MIB]]

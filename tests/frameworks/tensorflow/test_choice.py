@@ -270,8 +270,8 @@ def test_explain_names_every_gpu(server, python, tmp_path, forks):
     assert [re.sub(r"^autogpu: +", "", line) for line in ran.lines[1:]] == [
         "GPU 3: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
         "GPU 1: place 2: free, 0 % busy, 24.0 of 24.0 GiB free",
-        "GPU 2: place 3: busy, pid 4243 on it without a claim, 40 % busy, 9.0 of 11.0 GiB free",
-        "GPU 0: place 4: busy, pid 4242 on it without a claim, 97 % busy, 2.0 of 11.0 GiB free",
+        "GPU 2: place 3: busy, pid 5004243 on it without a claim, 40 % busy, 9.0 of 11.0 GiB free",
+        "GPU 0: place 4: busy, pid 5004242 on it without a claim, 97 % busy, 2.0 of 11.0 GiB free",
         "GPU 3: NVML shows 256 MiB of this process before TensorFlow allocates anything",
     ]
 

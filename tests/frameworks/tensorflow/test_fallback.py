@@ -38,7 +38,7 @@ def show(python, tmp_path, script=SHOW, said=LACKS, **environ):
     package.mkdir()
     (package / "__init__.py").write_text("__version__ = '9.0'\n")
     (tmp_path / "train.py").write_text(script)
-    with Server([Gpu(), Gpu(), Gpu(processes={7: "9GiB"})], folder=tmp_path) as server:
+    with Server([Gpu(), Gpu(), Gpu(processes={5000007: "9GiB"})], folder=tmp_path) as server:
         done = server.run([str(python), str(tmp_path / "train.py")], environ=environ)
         assert (done.returncode, done.stderr.strip()) == (0, said)
         return done.stdout.splitlines(), server.gpus

@@ -380,7 +380,7 @@ def run_ranks(host, python, folder, launcher, count, gpus, *arguments):
 @pytest.mark.parametrize("arguments", [[], ["chooses"]], ids=["script-says-nothing", "script-chooses-its-rank"])
 def test_local_ranks_get_the_gpus_in_rank_order(host, python, folder, launcher, arguments):
     # The busiest first: ranks keep the pool's order and don't look for idle ones.
-    gpus = [Gpu(processes={4242: "9GiB"}, utilization=90), Gpu(), Gpu(), Gpu()]
+    gpus = [Gpu(processes={5004242: "9GiB"}, utilization=90), Gpu(), Gpu(), Gpu()]
     given, lines = run_ranks(host, python, folder, launcher, 4, gpus, *arguments)
     assert given == [[0], [1], [2], [3]]
     assert len(lines) == 1, "only rank 0 speaks"

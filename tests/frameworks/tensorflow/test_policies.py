@@ -173,7 +173,7 @@ def test_cpu_only_lets_the_usual_boilerplate_run(start, boilerplate, gpu):
 def test_busy_is_cpu_lets_the_usual_boilerplate_run(start):
     ran = start(
         "tf.config.experimental.set_memory_growth(gpus[0], True); touch()",
-        Gpu(processes={7: "9GiB"}),
+        Gpu(processes={5000007: "9GiB"}),
         AUTOGPU_BUSY="cpu",
     )
     assert (ran.contexts, len(ran.said)) == ([], 1)
