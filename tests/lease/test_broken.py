@@ -249,12 +249,13 @@ def test_too_many_files_hide_no_job(folder, path):
 def test_many_long_texts_cost_a_claim_little_time(folder, locked):
     for number in range(300):
         locked(f"job.1.2.{number:08x}", b'{"a":"' + b"[]" * 32000)
-    begin = time.monotonic()
+    # Of this process alone, since others have the processors, too. What is quadratic in a text takes hours.
+    begin = time.process_time()
 
     acquire_lease(folder, take, script="a").release()
 
     assert len(holders(folder)) == 300
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 30
 
 
 @needs_root
