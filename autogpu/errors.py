@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.lease import QueueState
-
 # Exit status of a job that should be tried again later. Source: EX_TEMPFAIL of sysexits.h; schedulers know it.
 EXIT_TRY_AGAIN = 75
 
 
 class AutoGpuError(Exception):
-    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy`` in the reader's hands."""
+    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy``, which is what the user can do."""
 
     def __init__(self, what: str, *, remedy: str) -> None:
         super().__init__(what)
@@ -20,19 +16,14 @@ class AutoGpuError(Exception):
 
 
 class NoEligibleDevice(AutoGpuError):
-    """Wait or loosen: no GPU satisfies the policy at this moment."""
+    """No GPU satisfies the policy at this moment. Its text ends a script, so that it has the remedy as well."""
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}"
 
 
 class WaitTimeout(AutoGpuError):
-    """Wait longer or loosen: no GPU came free in the time that the policy gives.
-
-    Attributes:
-        state: The queue at the end, to say who holds what.
-    """
-
-    def __init__(self, what: str, *, remedy: str, state: QueueState) -> None:
-        super().__init__(what, remedy=remedy)
-        self.state = state
+    """No GPU came free in the time that the policy gives."""
 
 
 class DriverUnavailable(AutoGpuError):

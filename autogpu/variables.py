@@ -1,6 +1,6 @@
 """The environment variables that autogpu knows, apart from those of the policy's keys. The one place for each name.
 
-The start-up hook imports nothing of the package and repeats three of them.
+The start-up hook imports nothing of the package and repeats two of them.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def take_step(step, framework, value):
         except Exception:
             pass
     except BaseException:
-        # Refused by the policy, or interrupted while waiting: the next import asks again.
+        # Interrupted, or ended by sys.exit(): the next import begins anew.
         done.remove((step, framework))
         raise
 

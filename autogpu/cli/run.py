@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from autogpu.acquire import acquire, script_name
 from autogpu.cli.gpu_request import read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
-from autogpu.errors import AutoGpuError
+from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.install.files import template_folder
 from autogpu.policy.model import BY_NAME
 from autogpu.reporting import messages
@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, NoReturn
 
+    from autogpu.devices.model import Inventory
     from autogpu.policy import Resolved
 
 # As shells report them.
@@ -67,6 +68,8 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     # In front of what is there; an empty element would mean the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
+    if is_held and not resolved.policy.enabled:
+        say(f"nothing is held: autogpu is switched off by {resolved.settings['enabled'].origin}")
     if not is_held or not resolved.policy.enabled:
         _become(command, environ)
     return _run_holding(resolved, command, environ)
@@ -93,14 +96,15 @@ class _NotExecutable(click.ClickException):
 
 def _not_started(name: str, error: OSError) -> click.ClickException:
     kind = _NotFound if isinstance(error, FileNotFoundError) else _NotExecutable
-    return kind(f"{printable(name)} can't be started: {error.strerror}")
+    remedy = f"; for a script: autogpu run -- python {printable(name)}" if name.endswith(".py") else ""
+    return kind(f"{printable(name)} can't be started: {error.strerror}{remedy}")
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
     request = request_gpus(resolved, read_gpus(), environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     script = script_name(command)
-    acquired = acquire(request, environ, script, read_gpus, WaitingReport(say))
+    acquired = acquire(request, environ, script, _read_again, WaitingReport(say))
     if acquired.uncoordinated:
         say(messages.uncoordinated(acquired.uncoordinated))
     decision, why = acquired.decision, printable(acquired.decision.why, 2000)
@@ -116,6 +120,14 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     if acquired.lease is not None:
         environ[LEASE] = acquired.lease.marker(environ)
     return _wait_for(command, environ)
+
+
+def _read_again() -> Inventory | None:
+    """While the command waits; a reading that fails once is no reason to give the place in the queue up."""
+    try:
+        return read_gpus()
+    except DriverUnavailable:
+        return None
 
 
 def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:

@@ -170,7 +170,8 @@ def _job_line(job: JobStatus, gpu: GpuStatus) -> Text:
     who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"        {who} {claims}{uses}{age}")
     # No sample of the driver's shows more than that it was idle as far as they reach back.
-    idle = "idle" + (f" {span(gpu.idle_s)} or more" if gpu.idle_s else "")
+    idle_s = min(gpu.idle_s or 0, job.age_s or 0)
+    idle = "idle" + (f" {span(idle_s)} or more" if idle_s >= 1 else "")
     if job.is_idle:
         line.append(", ").append(idle, style=STANDS_OUT)
     elif gpu.utilization_percent is not None:

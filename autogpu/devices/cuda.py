@@ -7,11 +7,16 @@ import os
 import sys
 from contextlib import contextmanager
 
+from autogpu.devices.model import CudaAttributes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Sequence
 
 _CUDA_SUCCESS = 0
+
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
+_COMPUTE_CAPABILITY = (75, 76)
 
 _library: ctypes.CDLL | None = None
 
@@ -46,6 +51,28 @@ def ordinals_in_use() -> tuple[int, ...]:
         if active.value:
             in_use.append(ordinal)
     return tuple(in_use)
+
+
+def attributes() -> tuple[CudaAttributes, ...] | None:
+    """What the driver tells of this process's GPUs without a context, by CUDA ordinal; ``None`` if it does not."""
+    cuda: Any = _loaded_library()
+    devices = _devices(cuda)
+    if devices is None:
+        return None
+    found = []
+    for device in devices:
+        name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+        version = ctypes.c_int(), ctypes.c_int()
+        failures = [
+            cuda.cuDeviceGetName(name, len(name), device),
+            cuda.cuDeviceGetPCIBusId(bus, len(bus), device),
+            *(cuda.cuDeviceGetAttribute(ctypes.byref(v), a, device) for v, a in zip(version, _COMPUTE_CAPABILITY)),
+        ]
+        if any(failures):
+            return None
+        capability = ".".join(str(number.value) for number in version)
+        found.append(CudaAttributes(name.value.decode(errors="replace"), capability, bus.value.decode().lower()))
+    return tuple(found)
 
 
 @contextmanager

@@ -64,6 +64,20 @@ class Device:
 
 
 @frozen
+class CudaAttributes:
+    """What CUDA tells of one of this process's GPUs without a context.
+
+    Attributes:
+        compute_capability: Such as ``7.5``.
+        pci_bus_id: Such as ``0000:05:00.0``.
+    """
+
+    name: str
+    compute_capability: str
+    pci_bus_id: str
+
+
+@frozen
 class UnreadableDevice:
     """A GPU that the driver counts but can't describe: lost, or not permitted to this process."""
 
@@ -155,6 +169,9 @@ if TYPE_CHECKING:
 
         def ordinals_in_use(self) -> tuple[int, ...]:
             """The ordinals on which this process has a context."""
+
+        def attributes(self) -> tuple[CudaAttributes, ...] | None:
+            """Of each GPU, by CUDA ordinal; ``None`` if the driver does not tell."""
 
         def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]:
             """Hold the primary contexts of these GPUs."""

@@ -150,7 +150,7 @@ def read_inventory(known_unreadable: Mapping[int, str] | None = None) -> dict[st
     else:
         answers = {index: known_unreadable.get(index) or _answer(nvml, index) for index in range(count)}
     if len(answers) == count:  # else a thread is still inside the library
-        nvml.call("nvmlShutdown")
+        nvml.reading("nvmlShutdown")
     for index in range(count):
         answer = answers.get(index, "it does not answer")
         if isinstance(answer, str):

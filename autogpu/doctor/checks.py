@@ -10,6 +10,7 @@ from autogpu.doctor.model import Finding, failed, not_applicable, passed
 from autogpu.frameworks import registry
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, printable
+from autogpu.selection.lists import unmatched_lists
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
 # sudo has a PATH of its own, in which an environment's autogpu is not.
@@ -155,6 +156,14 @@ def _check_policy(facts: Facts) -> Finding:
     return failed("policy", "; ".join(problems), "correct them; `autogpu config` shows the values in use")
 
 
+def _check_lists(facts: Facts) -> Finding:
+    unmatched = unmatched_lists(facts.resolved, facts.inventory.devices)
+    if not unmatched:
+        return passed("lists", "select.devices and select.exclude match GPUs here, where they are set")
+    origins = " and ".join(str(facts.resolved.settings[dotted].origin) for dotted in unmatched)
+    return failed("lists", "; ".join(unmatched.values()), f"correct {origins}")
+
+
 CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     _check_switch,
     _check_hook,
@@ -162,6 +171,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     _check_policy,
     _check_pynvml,
     _check_driver,
+    _check_lists,
     _check_cuda,
     _check_visible,
     _check_folder,

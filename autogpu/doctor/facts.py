@@ -20,7 +20,8 @@ from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
-from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
+from autogpu.selection.visible_devices import named_uuids
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
@@ -102,8 +103,9 @@ class Facts:
     @property
     def hides_all_gpus(self) -> bool:
         """Whether ``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
-        value = self.environ.get(CUDA_VISIBLE_DEVICES, "0").strip().lower()
-        return value in ("", "nodevfiles") or value.startswith("-")
+        order = self.environ.get(CUDA_DEVICE_ORDER)
+        value = self.environ.get(CUDA_VISIBLE_DEVICES)
+        return value is not None and named_uuids(value, self.inventory, order) == ()
 
 
 def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda doing: None) -> Facts:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping, Protocol
+
+    from autogpu.devices.model import Inventory
+
 
 class FindingState(enum.Enum):
     """How a check ended."""
@@ -43,3 +49,29 @@ def failed(name: str, what: str, remedy: str) -> Finding:
 def not_applicable(name: str, what: str) -> Finding:
     """There is nothing to check."""
     return Finding(name, FindingState.NOT_APPLICABLE, what)
+
+
+if TYPE_CHECKING:
+
+    class Surroundings(Protocol):
+        """What a framework's diagnosis is told of the environment that it is installed in."""
+
+        @property
+        def environ(self) -> Mapping[str, str]:
+            """Of a script started here."""
+
+        @property
+        def executable(self) -> str:
+            """The environment's Python."""
+
+        @property
+        def source(self) -> str:
+            """What pip installs this autogpu from."""
+
+        @property
+        def inventory(self) -> Inventory:
+            """What NVML shows."""
+
+        @property
+        def hides_all_gpus(self) -> bool:
+            """Whether ``CUDA_VISIBLE_DEVICES`` hides every GPU from a script started here."""

@@ -201,7 +201,7 @@ def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[
         fresh["PYTHONPATH"] = f"{folder}{os.pathsep}{rest}" if rest else str(folder)
     elif method != "sitecustomize":
         # Another hook of ours on PYTHONPATH, as under `autogpu run`, would come first and prove nothing. For
-        # a sitecustomize it stays: one on PYTHONPATH hides ours in this person's daily life too.
+        # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
         fresh.pop("PYTHONPATH", None)
     return fresh
 

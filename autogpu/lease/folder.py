@@ -34,9 +34,12 @@ _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOF
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
+_NOT_STICKY = "is not sticky, so users could remove each other's leases"
+
+
 @frozen
 class Folder:
-    """A lease folder that was found worthy of trust.
+    """A lease folder whose owner and permissions were checked.
 
     Attributes:
         origin: Where its name comes from: ``"environment"``, ``"host"`` (set up by the administrator) or
@@ -111,7 +114,7 @@ def find_folder(environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallbac
         raise LeaseUnavailable(what, remedy=_HOST_SETUP) from error
     reason = _why_not_trusted(status)
     if reason:
-        remedy = f"`chmod +t {path}`" if reason.endswith("sticky") else f"remove it or repair it; {_HOST_SETUP}"
+        remedy = f"`chmod +t {path}`" if reason == _NOT_STICKY else f"remove it or repair it; {_HOST_SETUP}"
         raise LeaseUnavailable(f"the lease folder {path} {reason}", remedy=remedy)
     return Folder(path, origin, status.st_uid)
 
@@ -166,7 +169,7 @@ def _make(path: Path) -> None:
         except OSError:
             pass
         hidden.rmdir()
-        # Another process made it first; a sticky parent says so by EPERM. lstat has the last word.
+        # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
             raise
     finally:
@@ -180,7 +183,7 @@ def _why_not_trusted(status: os.stat_result) -> str | None:
         return "is not a folder"
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if not sticky and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "is not sticky, so users could remove each other's leases"
+        return _NOT_STICKY
     if not sticky and status.st_uid not in (0, os.geteuid()):
         return f"belongs to uid {status.st_uid} alone"
     return None

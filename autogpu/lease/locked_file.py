@@ -21,7 +21,7 @@ _MOST_REPLACED = 100  # how often in a row a file can be replaced while it is be
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
-# The names that this process placed, with its pid: a fork's child inherits the table, but not the deed.
+# The names that this process placed, with its pid: a fork's child has the table too, and placed none of them.
 _placed: dict[str, int] = {}
 
 

@@ -114,8 +114,8 @@ def wait_for_lease(
         demand: What the others are told, so that they leave it to this process.
         script: As for :func:`autogpu.lease.acquire_lease`.
         timeout_s: How long to wait in all; 0 looks once.
-        on_wait: Is called after each look in vain: the first time at once, then at least every two seconds
-            and often in between. What it raises ends the wait and comes through.
+        on_wait: Is called after each look without a result: the first time at once, then at least every two
+            seconds and often in between. What it raises ends the wait and comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. The readings are at most two seconds old when ``choose`` uses them.
             One that takes more than five seconds gets this process passed over.
@@ -157,7 +157,6 @@ def wait_for_lease(
                     raise WaitTimeout(
                         f"no GPU came free in {timeout_s:g} s; {len(state.ahead)} ahead in the queue",
                         remedy="to wait longer, set select.wait; `autogpu status` lists the holders",
-                        state=state,
                     )
                 if second_looks:
                     pause_s = min(pause_s, second_looks.pop(0))

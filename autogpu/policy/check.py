@@ -142,13 +142,15 @@ class _Reader:
             _keep(self._layer, key, read, origin)
 
     def _unknown(self, section: str, name: str, value: object) -> None:
-        problems = self._layer.unknown if self._layer.name == model.SYSTEM else self._layer.problems
+        key = BY_NAME.get(name)
+        # Hosts carry several versions: what this one does not know may be another's. A known key elsewhere is not.
+        is_for_doctor = self._layer.name == model.SYSTEM and key is None
+        problems = self._layer.unknown if is_for_doctor else self._layer.problems
         if len(problems) > MOST_PROBLEMS:
             # The rest is only counted; to look for the nearest of thousands would take seconds.
             problems.append(problems[-1])
             return
         origin = self._origin((section, name) if section else (name,))
-        key = BY_NAME.get(name)
         if key is not None:
             here, there = self._place(section), self._place(key.section)
             what = f"{origin}: {name} belongs {there}, not {here}; allowed: {key.kind.allowed}"
@@ -202,7 +204,7 @@ def _keep(layer: Layer, key: Key, value: object, origin: Origin) -> None:
     if not key.system_only or layer.name == model.SYSTEM:
         layer.values[key.dotted] = (value, origin)
     elif value != key.default:
-        # The default says nothing, so a copy of the example file is no offence in any place.
+        # The default says nothing, so a copy of the example file is allowed in any place.
         what = f"{origin}: {key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         layer.problems.append(Problem(what, "", origin, key.dotted))
 

@@ -57,11 +57,12 @@ def resolve(
 
     settings, refused = merge([*files, *texts])
     problems = [problem for layer in [*files, *texts] for problem in layer.problems]
-    problems += [*refused, *_contradictions(settings)]
+    locked = frozenset(check.locks(files[0]))
+    problems += [*refused, *_contradictions(settings, locked)]
     notes = list(files[0].unknown)
     notes += check.unknown_locks(files[0])
     return Resolved(
-        policy=_policy(settings, frozenset(check.locks(files[0]))),
+        policy=_policy(settings, locked),
         settings=MappingProxyType(settings),
         problems=tuple(_with_outcome(problem, settings) for problem in problems),
         system_notes=tuple(notes),
@@ -86,7 +87,7 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
     layer = check.file_layer(source, paths)
     settings, refused = merge([layer])
     unknown = [*layer.unknown, *check.unknown_locks(layer)] if is_system else []
-    found = [*layer.problems, *unknown, *refused, *_contradictions(settings)]
+    found = [*layer.problems, *unknown, *refused, *_contradictions(settings, frozenset())]
     return tuple(_with_outcome(problem, settings) for problem in found)
 
 
@@ -121,13 +122,25 @@ def _is_off_switch(dotted: str, value: object, origin: Origin) -> bool:
     return dotted == "enabled" and value is False and origin.variable == SWITCH
 
 
-def _contradictions(settings: dict[str, Setting]) -> list[Problem]:
-    """Keys that can't hold together on any machine; the one that gives way is taken back to its default."""
+def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> list[Problem]:
+    """Keys that can't hold together on any machine; the one that gives way is taken back to its default.
+
+    That is the limit, unless the system file has locked it.
+    """
     parts, limit = settings["memory.virtual_gpus"], settings["memory.limit"]
     if not isinstance(parts.value, int) or not isinstance(limit.value, MemoryLimit):
         return []
     if limit.value.percent is None or limit.value.percent * parts.value <= 100:
         return []
+    if "memory.limit" in locked:
+        settings["memory.virtual_gpus"] = _setting(
+            "memory.virtual_gpus", 1, Origin(model.DEFAULT, model.DEFAULT), parts
+        )
+        what = (
+            f"{parts.origin}: memory.virtual_gpus can't be {parts.text} with memory.limit = {limit.text} "
+            f"({limit.origin}), which is locked; allowed: up to {int(100 / limit.value.percent)}"
+        )
+        return [Problem(what, "each virtual GPU gets an equal share", parts.origin, "memory.virtual_gpus")]
     settings["memory.limit"] = _setting("memory.limit", None, Origin(model.DEFAULT, model.DEFAULT), limit)
     what = (
         f"{limit.origin}: memory.limit can't be {limit.text} with memory.virtual_gpus = {parts.text} "

@@ -31,7 +31,8 @@ def to_json(status: HostStatus) -> dict[str, object]:
 
 
 def from_json(values: Mapping[str, Any]) -> HostStatus:
-    """The status that :func:`to_json` gave, here or on another host; fields that this version lacks are ignored.
+    """The status that :func:`to_json` gave, here or on another host; fields that this version lacks are ignored, and
+    those that an older one lacks have their defaults.
 
     Raises:
         ValueError: It is no status of a version that this one can read.
@@ -46,7 +47,9 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
 
 
 def _object(kind: Any, plain: Mapping[str, Any]) -> Any:
-    return kind(**{field.name: _value(field.name, plain[field.name]) for field in dataclasses.fields(kind)})
+    # A field that came later has a default, for the hosts whose autogpu does not have it yet.
+    fields = [f for f in dataclasses.fields(kind) if f.name in plain or f.default is dataclasses.MISSING]
+    return kind(**{field.name: _value(field.name, plain[field.name]) for field in fields})
 
 
 def _value(name: str, plain: Any) -> Any:

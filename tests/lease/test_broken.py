@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.lease import Folder, Uncoordinated, acquire_lease, mutex, process_identity
-from tests.lease.conftest import holders, needs_root, until, waiters
+from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 
 
@@ -256,6 +256,22 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
 
     assert len(holders(folder)) == 300
     assert time.process_time() - begin < 30
+
+
+@needs_root
+def test_what_one_user_floods_hides_no_claim_of_another(folder, locked, path):
+    # Several, since some come after the flood in whatever order a file system lists them.
+    leases = [acquire_lease(folder, take, script="a") for _ in range(20)]
+    # Of each size, so that what one budget for all would leave is used up as well.
+    sizes = [size for power in range(5, 16) for size in [2 << power] * 20]
+    for number, size in enumerate(sizes):
+        name = f"job.1.2.{number:08x}"
+        locked(name, b'{"a":"' + b"x" * (size - 8) + b'"}')
+        os.chown(str(path / name), ALICE, ALICE)
+    mine = [holder for holder in holders(folder) if holder.uid == os.geteuid()]
+    assert [holder.claims for holder in mine] == [{"GPU-0": 1}] * 20
+    for lease in leases:
+        lease.release()
 
 
 @needs_root

@@ -102,7 +102,8 @@ def test_a_host_folder_that_can_not_be_trusted_is_not_passed_by(places, make, re
 
     assert reason in caught.value.what
     assert str(places["host"]) in caught.value.what
-    assert caught.value.remedy
+    repair = f"`chmod +t {places['host']}`" if reason == "not sticky" else "remove it or repair it; "
+    assert caught.value.remedy.startswith(repair)
     assert not places["fallback"].exists()
 
 

@@ -200,10 +200,16 @@ def test_tool_autogpu_that_is_no_table(workplace):
 
 
 def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
-    workplace.system("qqq = 1\n[select]\ncuont = 2\nlimit = 1\ncount = 2\n[future]\nx = 1\n")
+    workplace.system("qqq = 1\n[select]\ncuont = 2\ncount = 2\n[future]\nx = 1\n")
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.problems) == (2, ())
-    assert [note.origin.line for note in resolved.system_notes] == [1, 3, 4, 6]
+    assert [note.origin.line for note in resolved.system_notes] == [1, 3, 5]
+
+
+def test_a_known_key_in_a_wrong_place_of_the_system_file_is_for_everyone(workplace):
+    workplace.system("per_user = 2\n[select]\ncount = 2\n")
+    (problem,) = workplace.resolve().problems
+    assert str(problem).startswith(f"{workplace.system_file}:1: per_user belongs in [limits], not at the top")
 
 
 def test_bad_values_in_the_system_file_are_for_everyone(workplace):

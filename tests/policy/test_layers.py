@@ -226,6 +226,15 @@ def test_percentages_of_virtual_gpus_must_fit_on_the_card(workplace):
     ]
 
 
+def test_a_locked_limit_does_not_give_way_to_virtual_gpus(workplace):
+    workplace.system('locked = ["memory.limit"]\n[memory]\nlimit = "60%"\n')
+    resolved = workplace.resolve({"AUTOGPU_VIRTUAL_GPUS": "2"})
+    assert (resolved.policy.virtual_gpus, resolved.policy.limit) == (1, MemoryLimit(percent=60))
+    (problem,) = resolved.problems
+    assert str(problem).startswith("AUTOGPU_VIRTUAL_GPUS: memory.virtual_gpus can't be 2 with memory.limit = ")
+    assert "which is locked; allowed: up to 1" in str(problem)
+
+
 def test_percentages_of_virtual_gpus_that_just_fit_hold(workplace):
     resolved = workplace.resolve({"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "50%"})
     assert (resolved.policy.limit, resolved.problems) == (MemoryLimit(percent=50), ())
