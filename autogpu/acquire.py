@@ -11,8 +11,9 @@ from autogpu.errors import NoEligibleDevice
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
+from autogpu.selection.eligible import wanted_count
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.memory import memory_demand
+from autogpu.selection.memory import best_effort_share, demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
 
@@ -58,7 +59,7 @@ def acquire(
         environ: Names the lease folder, and the parent's lease if there is one.
         script: The running script's name, for the others to see.
         read: Takes a fresh reading of the driver.
-        on_wait: Is called after each look in vain, with the queue and the decision not to take a GPU yet.
+        on_wait: Is called after each look without a result, with the queue and the decision not to take a GPU yet.
 
     Raises:
         NoEligibleDevice: No GPU is free, and the policy asks for an error then.
@@ -70,7 +71,7 @@ def acquire(
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)
         # Ranks have their own GPUs, also where a process that has one started their launcher.
-        if parent is not None and request.chosen is None and request.local_rank is None:
+        if parent is not None and request.local_rank is None and _is_parents(request, parent):
             shared = _decide_as_member(request, parent)
             if shared is not None:
                 held = lease.acquire_lease(folder, lambda *_: shared.claims, script=script, group=parent.group)
@@ -78,8 +79,12 @@ def acquire(
         return _Acquirer(request, folder, script, read, on_wait).acquire()
     except lease.LeaseUnavailable as error:
         decision = decide(request)
-        _raise_if_refused(decision)
+        raise_if_refused(decision)
         return Acquisition(decision, uncoordinated=error)
+
+
+class _NothingToWaitFor(Exception):
+    """What the process waited for can't be had any more: the decision says what becomes of it."""
 
 
 class _Acquirer:
@@ -100,13 +105,18 @@ class _Acquirer:
         self._on_wait = on_wait
         self._read_s = time.monotonic()
         self._holder_pids: set[int] = set()
+        self._is_waiting = False
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
 
     def acquire(self) -> Acquisition:
         held = lease.acquire_lease(self._folder, self._choose, script=self._script)
         if self._decision.verdict is Verdict.WAIT:
-            held = self._wait()
-        _raise_if_refused(self._decision)
+            self._is_waiting = True
+            try:
+                held = self._wait()
+            except _NothingToWaitFor:
+                held = None
+        raise_if_refused(self._decision)
         return Acquisition(self._decision, held)
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
@@ -116,7 +126,11 @@ class _Acquirer:
         request = replace(self._request, inventory=self._without_ended(pids.values()))
         jobs = jobs_of(holders, pids, request.inventory, time.time())
         others = [waiter for waiter in waiters if not waiter.is_mine]
-        self._decision = decide(request, claims_by_gpu(jobs), is_awaited_by(others))
+        claims_on = claims_by_gpu(jobs)
+        is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
+        self._decision = decide(request, claims_on, is_awaited)
+        if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
+            raise _NothingToWaitFor
         return self._decision.claims or None
 
     def _without_ended(self, holder_pids: Iterable[int | None]) -> Inventory | None:
@@ -150,21 +164,30 @@ class _Acquirer:
 
 def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand:
     """What the others in the queue are told, so that they leave it to this process."""
-    policy, ranking = request.policy, decision.ranking
+    ranking = decision.ranking
     usable = [candidate.device for candidate in ranking.candidates]
     usable += [rejection.device for rejection in ranking.rejected if rejection.cause is Cause.IN_USE]
-    demand = memory_demand(policy)
+    demand = demand_of(request)
     return lease.Demand(
-        count=len(usable) if policy.count == "all" else min(policy.count, len(usable)),
+        count=min(wanted_count(request), len(usable), request.policy.per_user or len(usable)),
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
         uuids=tuple(device.uuid for device in usable),
     )
+
+
+def _is_parents(request: SelectionRequest, parent: Holder) -> bool:
+    """Whether what the script has chosen, if anything, is its parent's: ``gpus[0]`` in a worker of the same script."""
+    if not request.positions:
+        return request.chosen is None
+    uuids = request.uuids or ()
+    return all(position < len(uuids) and uuids[position] in parent.claims for position in request.positions)
 
 
 def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | None:
     """The GPUs of the process that started this one, if it can see them: a job's children belong to the job."""
     alone = decide(request)
     ordinals = tuple(position for position, uuid in enumerate(request.uuids or ()) if uuid in parent.claims)
+    ordinals = request.positions or ordinals
     if not alone.is_ours or not ordinals:
         return None
     return replace(
@@ -172,13 +195,26 @@ def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | N
         verdict=Verdict.TAKE,
         why=explain.inherited(parent.script, parent.pid),
         ordinals=ordinals,
+        moved={},
         claims=dict(parent.claims),
-        shares={},
+        shares=_shares_as_member(alone, ordinals, parent),
         attainable=0,
     )
 
 
-def _raise_if_refused(decision: Decision) -> None:
+def _shares_as_member(decision: Decision, ordinals: Sequence[int], parent: Holder) -> Mapping[int, int]:
+    """A job to which nothing is promised on a GPU is capped there in each of its processes."""
+    devices = ((o, decision.visible[o]) for o in ordinals)
+    shares = {o: best_effort_share(d, None) for o, d in devices if d is not None and not parent.claims.get(d.uuid)}
+    return {ordinal: share for ordinal, share in shares.items() if share is not None}
+
+
+def raise_if_refused(decision: Decision) -> None:
+    """Stop where the policy asks for that.
+
+    Raises:
+        NoEligibleDevice: The decision is to stop.
+    """
     if decision.verdict is Verdict.REFUSE:
         remedy = 'to wait for one, set select.busy = "wait"; to share one, select.busy = "share"'
         raise NoEligibleDevice(decision.why, remedy=remedy)

@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 
 from autogpu.devices import probe
-from autogpu.errors import EXIT_TRY_AGAIN, NoEligibleDevice, WaitTimeout
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout
 from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
@@ -76,10 +76,25 @@ def guard() -> Iterator[None]:
     except WaitTimeout as error:  # and for this
         say(f"{error.what}; {error.remedy}")
         raise SystemExit(EXIT_TRY_AGAIN) from None
+    except AutoGpuError as error:  # a disk that is full, a folder that has gone: known, and not for a bug report
+        say(f"{error.what}; {error.remedy}")
     except Exception as error:  # the one place: anything may break in a process that is not ours
+        if _is_of_the_script(error):
+            raise
         from autogpu.reporting import messages
 
         say(messages.internal_error(error, _place(error)))
+
+
+def _is_of_the_script(error: BaseException) -> bool:
+    """Whether code of the script raised it, as a handler of a signal does: at any moment, and for the script alone."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename if trace else ""
+    # autogpu, the standard library and what pip installs; "<frozen importlib>" and its like.
+    known = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__), "<frozen ")
+    return not file.startswith(known) and "site-packages" not in file and "dist-packages" not in file
 
 
 def _place(error: BaseException) -> str:
@@ -93,7 +108,8 @@ def _script() -> Path | None:
     """The file of the running script; ``None`` in a REPL, with ``-c`` and where there is no such file."""
     from pathlib import Path
 
-    name = sys.argv[0] if sys.argv else ""
+    argv = getattr(sys, "argv", None)
+    name = argv[0] if argv else ""
     return Path(os.path.realpath(name)) if name and os.path.isfile(name) else None
 
 

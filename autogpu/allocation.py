@@ -8,11 +8,24 @@ import sys
 
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.frameworks.base import Assignment
+from autogpu.devices.model import by_uuid
+from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
+from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
+from autogpu.selection.decide import decide
+from autogpu.selection.eligible import wanted_count
 from autogpu.selection.grants import local_rank
-from autogpu.selection.memory import CONTEXT_BYTES, caps, context_reserve_bytes, memory_demand
+from autogpu.selection.lists import unmatched_lists
+from autogpu.selection.memory import (
+    CONTEXT_BYTES,
+    caps,
+    context_reserve_bytes,
+    demand_of,
+    memory_demand,
+    script_demand,
+    usable_bytes,
+)
 from autogpu.selection.model import SelectionRequest, Verdict
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.variables import LEASE
@@ -94,11 +107,12 @@ class Allocation:
         self._rank = local_rank(environ)
         self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, keeps_order=self._rank is not None)
         self._is_reported = False
+        self._demand = memory_demand(resolved.policy)
         self._context_reserves: Mapping[int, int] = {}
         self._contexts: tuple[int, ...] = ()
 
     def imported(self) -> None:
-        """The framework's modules are there and CUDA is untouched: the last quiet moment."""
+        """The framework's modules are there and CUDA is not initialised yet."""
         hooks = self._framework.install_hooks(self)
         if hooks.obstacle:
             self.on_unsupported(hooks.obstacle)
@@ -112,6 +126,8 @@ class Allocation:
         self._visible.write(inventory, visible)
         self._readings.prepare()
         self.state = State.IMPORTED
+        if inventory and self._policy.level != "quiet":
+            self._say(unmatched_lists(self._resolved, inventory.devices).values())
         if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
             self._say([messages.hooks_missing(hooks, self._resolved, self._framework.NAME)])
 
@@ -124,39 +140,76 @@ class Allocation:
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
 
-    def assign(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Assignment:
+    def assign(self, request: DeviceRequest) -> Assignment:
         """Choose and claim among the GPUs that this process has, on fresh readings."""
         # A script that names GPUs after it was told to go without has the last word.
-        if self.assignment is None or (self.assignment.ordinals == () and chosen):
-            request = SelectionRequest(
-                policy=self._policy,
-                visible_spec=self._visible.spec,
-                inventory=self._readings.wait(CONTEXT_DEADLINE_S),
-                uuids=self._cuda.visible_uuids(),
-                gpu_count=gpu_count,
-                own_uid=os.getuid(),
-                own_pid=os.getpid(),
-                chosen=chosen,
-                local_rank=self._rank,
-                in_use=self._cuda.ordinals_in_use(),
-            )
-            self._acquire(request)
+        if self.assignment is None or (self.assignment.ordinals == () and request.visible):
+            selection = self._selection_request(request)
+            self._acquire(selection)
             assert self.decision is not None
-            ordinals = self.decision.ordinals if self.decision.is_ours else chosen or ()
+            decision, name = self.decision, self._framework
+            ordinals = decision.ordinals if decision.is_ours else request.visible or ()
             self.assignment = Assignment(
-                ordinals=ordinals if self.decision.is_ours else None,
+                ordinals=ordinals if decision.is_ours else None,
                 growth=True if self._policy.growth else None,
-                caps=self._caps(self.decision, ordinals),
+                caps=self._caps(decision, ordinals),
                 logical_gpus=self._policy.virtual_gpus,
+                moved=decision.moved,
+                ceilings=decision.shares if selection.script_demand and self._rank is None else {},
+                usable=usable_bytes(decision.visible, name.DEFAULT_SHARE),
+                totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
             )
             self.state = State.ASSIGNED
         return self.assignment
 
+    def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
+        selection = SelectionRequest(
+            policy=self._policy,
+            visible_spec=self._visible.spec,
+            inventory=self._readings.wait(CONTEXT_DEADLINE_S),
+            uuids=self._cuda.visible_uuids(),
+            gpu_count=request.gpu_count,
+            own_uid=os.getuid(),
+            own_pid=os.getpid(),
+            chosen=request.visible,
+            chosen_by_position=bool(request.visible) and self._visible.is_our_order,
+            named_count=request.named,
+            asked_count=request.count,
+            count_is_set=self._resolved.settings["select.count"].overrides is not None,
+            local_rank=self._rank,
+            in_use=self._cuda.ordinals_in_use(),
+        )
+        # A limit on some of the GPUs says nothing of what the others will take.
+        wanted = min(wanted_count(selection), request.gpu_count)
+        is_limited = bool(request.limits) and len(request.limits) >= wanted
+        # What the script allows is taken once for each of the logical GPUs that its names make of one.
+        each = max(1, -(-request.logical // max(wanted, 1)))
+        limit = max(request.limits) * each if is_limited else None
+        demand = script_demand(limit, min(request.fraction * each, 1.0))
+        return replace(selection, script_demand=demand)
+
+    def listing(self) -> Sequence[GpuListing] | None:
+        """What the framework would list, without a context and without a claim."""
+        if self._policy.count == 0:
+            return ()
+        inventory = self._readings.wait(CONTEXT_DEADLINE_S)
+        uuids, attributes = self._cuda.visible_uuids(), self._cuda.attributes()
+        if uuids is None or attributes is None:
+            return None
+        known = by_uuid(inventory.devices if inventory else ())
+        usable = usable_bytes([known.get(uuid) for uuid in uuids], self._framework.DEFAULT_SHARE)
+        totals = [known[uuid].memory_total_bytes or 0 if uuid in known else 0 for uuid in uuids]
+        return [
+            GpuListing(each.name, each.compute_capability, each.pci_bus_id, usable.get(ordinal, 0), total)
+            for ordinal, (each, total) in enumerate(zip(attributes, totals))
+        ]
+
     def _acquire(self, request: SelectionRequest) -> None:
+        self._demand = demand_of(request)
         # Not at the top: most of what a claim needs is for processes that make a context, and many only import.
         from autogpu.acquire import acquire, script_name
 
-        environ, script = self._visible.environ_without_ours(), script_name(sys.argv)
+        environ, script = self._visible.environ_without_ours(), script_name(getattr(sys, "argv", []))
         acquired = acquire(request, environ, script, self._readings.take, WaitingReport(self._print))
         self.decision, self.lease = acquired.decision, acquired.lease
         if self.lease:
@@ -180,12 +233,22 @@ class Allocation:
             return
         self._is_reported = True
         inventory = self._readings.wait(CONTEXT_DEADLINE_S)
+        if self.decision is None and self._visible.hidden_pool:
+            self._decide_without_gpus(self._visible.hidden_pool)
         if self.lease and not usage.ordinals:
             self.lease.release()
         self._say(messages.outcome(self.decision, usage, self._resolved, inventory, self._framework.NAME))
         ignored = self._visible.ignored_value
         if ignored is not None and self._policy.level != "quiet":
             self._say([messages.visible_devices_ignored(ignored, self._framework.NAME)])
+
+    def _decide_without_gpus(self, pool: Sequence[str]) -> None:
+        """The policy allows none of the pool's GPUs: what it makes of that, and why, is said as for a busy one."""
+        from autogpu.acquire import raise_if_refused
+
+        request = self._selection_request(DeviceRequest(len(pool)))
+        self.decision = decide(replace(request, uuids=pool))
+        raise_if_refused(self.decision)
 
     def on_context(self) -> None:
         """Let the lease name the GPUs that the driver says the process has, with what a context really costs."""
@@ -204,9 +267,9 @@ class Allocation:
     def _account_for_context(self, uuids: Sequence[str], decision: Decision, assignment: Assignment) -> None:
         """Correct the claim by what the context takes, and say it where that was asked or breaks a promise.
 
-        Now or never: once the script allocates, its own memory and the context's can't be told apart.
+        At this moment only: once the script allocates, its own memory and the context's can't be told apart.
         """
-        is_estimated = self.lease is not None and memory_demand(self._policy).context_bytes > 0
+        is_estimated = self.lease is not None and self._demand.context_bytes > 0
         is_asked = self._policy.level == "explain"
         if not (is_estimated or is_asked or self._context_reserves):
             return

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from autogpu.devices.model import by_uuid
-from autogpu.selection.model import Cause
+from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
 from autogpu.selection.visible_devices import (
-    VisibleSpec,
     environment_for,
     initial_visibility,
     named_uuids,
@@ -16,7 +15,7 @@ from autogpu.selection.visible_devices import (
     restore,
     visible_spec,
 )
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ class VisibleDevices:
         spec: Who says which GPUs may be used, by the last value that CUDA could read.
         may_have_gpus: False once the environment is known to hide all of them.
         ignored_value: What the script wrote after CUDA had read the variable: without effect, as without us.
+        hidden_pool: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
+        is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class VisibleDevices:
         self.spec = VisibleSpec(None, "unset")
         self.may_have_gpus = True
         self.ignored_value: str | None = None
+        self.hidden_pool: tuple[str, ...] = ()
+        self.is_our_order = False
         self._policy = policy
         self._environ = environ
         self._cuda = cuda
@@ -73,6 +76,7 @@ class VisibleDevices:
             visible: ``select.visible``: the whole ``"pool"`` or only the ``"chosen"``.
         """
         self.spec = visible_spec(self._environ, self._initial, self._policy.script)
+        self.is_our_order = False
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
             self._write_pool(inventory, visible)
@@ -98,6 +102,12 @@ class VisibleDevices:
             restore(environ, self._initial.value)
         return environ
 
+    def _parents_order(self, inventory: Inventory) -> tuple[str, ...]:
+        """Processes that count the pool's GPUs among themselves have one order, which is that of their parent."""
+        if self._initial.value is None or self._initial.value == self._initial.inherited:
+            return ()
+        return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
+
     def _write_pool(self, inventory: Inventory, visible: str) -> None:
         if self.spec.overridden is not None:
             restore(self._environ, self.spec.value)
@@ -108,9 +118,13 @@ class VisibleDevices:
         known = by_uuid(inventory.devices)
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
         count = len(pool) if self._policy.count == "all" else self._policy.count
-        devices = pool_in_order(
-            ranking, count=count if visible == "chosen" else None, kept_order=pool if self._keeps_order else ()
-        )
+        is_chosen = visible == "chosen" and not self._keeps_order
+        kept_order = pool if self._keeps_order else self._parents_order(inventory)
+        devices = pool_in_order(ranking, count=count if is_chosen else None, kept_order=() if is_chosen else kept_order)
+        self.is_our_order = bool(devices) and not self._keeps_order
+        self.hidden_pool = () if devices else pool
+        if self.spec.value is None:
+            self._environ.pop(ORIGINAL_VISIBLE_DEVICES, None)
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
             self._environ.update(
                 environment_for(

@@ -109,7 +109,7 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     from autogpu.devices import cuda as driver
     from autogpu.devices import probe
     from autogpu.errors import NoEligibleDevice, WaitTimeout
-    from autogpu.frameworks.base import Usage
+    from autogpu.frameworks.base import DeviceRequest, Usage
 
     reading = probe.start(os.environ)
     resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
@@ -122,11 +122,11 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
         allocation.prepare()
         count = cuda.init()
         try:
-            assignment = allocation.assign(count, None)
+            assignment = allocation.assign(DeviceRequest(count))
         except NoEligibleDevice as error:
             return Choice((), f"refused: {error}")
         except WaitTimeout as error:
-            return Choice((), f"waited in vain: {error}")
+            return Choice((), f"no GPU came free: {error}")
         # A framework that is left the choice takes the first.
         ordinals = (0,) if assignment.ordinals is None else assignment.ordinals
         uuids = driver.visible_uuids() or ()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Callable, Iterator
 
 import pytest
 
 from tests.support import environments
 from tests.support.forkserver import Forks
+from tests.support.processes import Process
 
 # A shell tells what it starts in the background to ignore Ctrl-C, and everything that a test starts would do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,3 +49,18 @@ def each_python() -> list:
         group = pytest.mark.xdist_group(f"python-{version}")
         parameters.append(pytest.param(version, id=version, marks=[group, *skip]))
     return parameters
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Start processes whose driver and framework are fakes; each has imported its framework."""
+    processes: list[Process] = []
+
+    def started(*devices: Any, **options: Any) -> Process:
+        processes.append(Process(tmp_path, *devices, **options).imports())
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        if process.allocation.lease:
+            process.allocation.lease.release()

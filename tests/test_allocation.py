@@ -3,82 +3,21 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from autogpu import activation, policy
 from autogpu.allocation import Allocation, State
-from autogpu.errors import NoEligibleDevice
+from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.base import Hooks
-from autogpu.lease import find_folder, snapshot
 from autogpu.reporting.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
-from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework, FakeReading
+from tests.support.fakes import FakeCuda, FakeDriver, FakeReading
 from tests.support.holders import other_job
+from tests.support.processes import Process
 from tests.support.values import gpu
 
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
-
-
-class Process:
-    """A process that imports the fake framework, on these GPUs and with this environment."""
-
-    def __init__(self, folder, *devices, driver=None, hooks=None, cuda=None, contexts=None, **environ):
-        self.environ = {LEASE_DIR: str(folder), "HOME": str(folder), **environ}
-        self.driver = driver or FakeDriver(*devices)
-        # As CUDA lists them when the pool has been written idlest first.
-        in_order = sorted(devices, key=lambda device: (bool(device.compute_processes), -device.index))
-        self.cuda = cuda or FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
-        self.framework = FakeFramework(self.cuda, **({"hooks": hooks} if hooks else {}))
-        self.lines = []
-        self.on_line = lambda line: None
-        self.reading = self.driver.start(self.environ)
-        self.allocation = Allocation(
-            self.framework,
-            policy.resolve(self.environ, script=None, working_directory=Path(folder), system_file=folder / "none"),
-            self.environ,
-            activation.guard,
-            started_with=environ.get(CUDA_VISIBLE_DEVICES),
-            first_reading=self.reading,
-            reader=self.driver,
-            cuda=self.cuda,
-            say=self.say,
-        )
-
-    def say(self, line):
-        self.lines.append(line)
-        self.on_line(line)
-
-    def imports(self):
-        with activation.guard():
-            self.allocation.imported()
-        return self
-
-    @property
-    def holders(self):
-        return snapshot(find_folder(self.environ)).holders
-
-    @property
-    def claims(self):
-        """In MiB by GPU index, as the folder says."""
-        (holder,) = self.holders
-        indices = {device.uuid: device.index for device in self.driver.now.devices}
-        return {indices[uuid]: size // MIB for uuid, size in holder.claims.items()}
-
-
-@pytest.fixture
-def started(tmp_path):
-    processes = []
-
-    def started(*devices, **options):
-        processes.append(Process(tmp_path, *devices, **options).imports())
-        return processes[-1]
-
-    yield started
-    for process in processes:
-        if process.allocation.lease:
-            process.allocation.lease.release()
 
 
 # Import
@@ -211,7 +150,7 @@ def test_a_script_that_names_gpus_after_all_has_the_last_word(started):
 
 
 def test_what_the_script_chose_is_leased_as_well(started):
-    process = started(gpu(0), gpu(1))
+    process = started(gpu(0), gpu(1), AUTOGPU_COUNT="0")
     assert process.framework.take(chosen=(1,)).ordinals is None
     assert process.claims == {0: 24 * 1024}
     assert "chosen by the script" in process.lines[0]
@@ -370,15 +309,22 @@ def test_a_driver_that_can_not_be_read_leaves_the_choice_to_the_framework(starte
 def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, capsys):
     process = started(gpu(0))
 
-    def broken(environ, last):
-        raise RuntimeError("a reader of the test")
-
-    process.driver.start_in_process = broken
+    # As if the error were autogpu's own: no line of Python of the test's is in its way.
+    process.driver.start_in_process = "a reader of the test".index
     assert process.framework.take() is None
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "internal error (RuntimeError at test_allocation.py:" in said
-    assert "a reader of the test); the framework continues with its defaults" in said
+    assert "internal error (TypeError at allocation.py:" in said
+    assert "; the framework continues with its defaults" in said
+
+
+def test_what_a_handler_of_the_script_raises_is_the_scripts(started):
+    process = started(gpu(0))
+    handler = {"__name__": "__main__"}
+    exec(compile("def interrupted(*_):\n    raise LookupError('preempted')", "/home/me/train.py", "exec"), handler)
+    process.driver.start_in_process = handler["interrupted"]
+    with pytest.raises(LookupError, match="preempted"):
+        process.framework.take()
 
 
 class BrokenStderr:
@@ -410,3 +356,27 @@ def test_a_lease_folder_that_can_not_be_used_costs_one_line(started):
     assert process.framework.take().ordinals == (0,)
     assert process.allocation.lease is None
     assert process.lines[0].startswith("choosing without regard to other jobs: AUTOGPU_LEASE_DIR is not an absolute")
+
+
+def test_a_child_of_a_best_effort_job_is_capped_as_its_parent_is(started):
+    busy = gpu(0, pids=[7], used_gib=14, busy=90)
+    parent = started(busy)
+    assert parent.framework.take().caps == {0: 5 << 30}
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            environ = {name: parent.environ[name] for name in (LEASE, LEASE_DIR, CUDA_VISIBLE_DEVICES)}
+            os.write(writer, str(started(busy, **environ).framework.take().caps).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert stream.read() == str({0: 5 << 30})
+    os.waitpid(child, 0)
+
+
+def test_a_known_failure_is_no_internal_error(capfd):
+    with activation.guard():
+        raise AutoGpuError("the folder is full", remedy="free some space")
+    assert capfd.readouterr().err == "autogpu: the folder is full; free some space\n"

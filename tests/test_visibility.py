@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autogpu.policy import Policy
-from autogpu.selection.visible_devices import VisibleSpec
+from autogpu.selection.model import VisibleSpec
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
 from autogpu.visibility import VisibleDevices

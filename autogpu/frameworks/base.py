@@ -8,10 +8,50 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Mapping, Protocol
+    from typing import Any, ContextManager, Mapping, Protocol, Sequence
 
-    from autogpu.doctor.facts import Facts
-    from autogpu.doctor.model import Finding
+    from autogpu.doctor.model import Finding, Surroundings
+
+
+@frozen
+class DeviceRequest:
+    """What a framework sees and what the script has said itself, before the framework takes GPUs.
+
+    Attributes:
+        gpu_count: How many GPUs the framework sees.
+        visible: Ordinals that the script made visible, in its order; ``None`` if it named none.
+        named: On how many different GPUs its device names would be if it had all.
+        logical: How many logical GPUs there have to be for these names.
+        count: How many it asked for; 0 if it did not say.
+        limits: Bytes that it lets the framework take, for each GPU for which it set that.
+        fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
+    """
+
+    gpu_count: int
+    visible: tuple[int, ...] | None = None
+    named: int = 0
+    logical: int = 0
+    count: int = 0
+    limits: tuple[int, ...] = ()
+    fraction: float = 0.0
+
+
+@frozen
+class GpuListing:
+    """A GPU as a listing shows it, from the driver's attributes alone.
+
+    Attributes:
+        memory_bytes: What the framework would take of it; 0 if that is unknown.
+        total_bytes: What it has; 0 if that is unknown.
+        compute_capability: Such as ``7.5``.
+        pci_bus_id: Such as ``0000:05:00.0``.
+    """
+
+    name: str
+    compute_capability: str
+    pci_bus_id: str
+    memory_bytes: int = 0
+    total_bytes: int = 0
 
 
 @frozen
@@ -24,12 +64,20 @@ class Assignment:
         growth: Whether memory is allocated as needed; ``None`` leaves it to the framework.
         caps: By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
         logical_gpus: Into how many each GPU that has a cap is split.
+        moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
+        ceilings: By CUDA ordinal, the most bytes that also what the script itself set may come to.
+        usable: By CUDA ordinal, the bytes that the framework would take where nothing limits it.
+        totals: By CUDA ordinal, the bytes of memory that the GPU has.
     """
 
     ordinals: tuple[int, ...] | None = None
     growth: bool | None = None
     caps: Mapping[int, int] = MappingProxyType({})
     logical_gpus: int = 1
+    moved: Mapping[int, int] = MappingProxyType({})
+    ceilings: Mapping[int, int] = MappingProxyType({})
+    usable: Mapping[int, int] = MappingProxyType({})
+    totals: Mapping[int, int] = MappingProxyType({})
 
 
 @frozen
@@ -108,7 +156,7 @@ if TYPE_CHECKING:
         def ENVIRONMENT(self) -> Mapping[str, str]:
             """Variables for that interpreter."""
 
-        def examine(self, answer: Any, error: str, facts: Facts) -> tuple[Finding, ...]:
+        def examine(self, answer: Any, error: str, facts: Surroundings) -> tuple[Finding, ...]:
             """Judge what the program printed, or why it printed nothing."""
 
     class GpuAllocator(Protocol):
@@ -123,12 +171,13 @@ if TYPE_CHECKING:
         def prepare(self) -> None:
             """The framework is about to initialise CUDA, or has done so: the last moment for the environment."""
 
-        def assign(self, gpu_count: int, chosen: tuple[int, ...] | None) -> Assignment:
-            """Decide, once per process; later calls get the same answer.
+        def assign(self, request: DeviceRequest) -> Assignment:
+            """Decide, once per process; later calls get the same answer."""
 
-            Args:
-                gpu_count: How many GPUs the framework sees.
-                chosen: Ordinals that the script named itself; ``None`` if it named none.
+        def listing(self) -> Sequence[GpuListing] | None:
+            """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.
+
+            ``()`` where the policy gives the process none, ``None`` where the driver does not tell.
             """
 
         def on_usage(self, usage: Usage) -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from autogpu.policy import Resolved, Setting
     from autogpu.selection.model import Decision
 
+# In one line with their names; `autogpu status` shows each.
+_MOST_GPUS = 4
+
 # What can't be in force where a framework lacks its essential hook: one that is set must be named.
 _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
 
@@ -52,11 +55,19 @@ def _taken(decision: Decision, usage: Usage, devices: list[Device], resolved: Re
     if not devices:
         gpus = counted(len(usage.ordinals), "GPU")
         return f"{gpus} taken as without autogpu: {decision.why}; memory {usage.memory}"
-    names = listed([f"GPU {d.index} ({printable(d.name, 64)}, {explain.free_memory(d)})" for d in devices])
-    line = f"{names}: {decision.why}; memory {usage.memory}; {policy}"
-    if len(devices) < decision.attainable:
+    why = f"{decision.why}; {decision.cap}" if decision.cap else decision.why
+    line = f"{_gpus(devices)}: {why}; memory {usage.memory}; {policy}"
+    if decision.remedy:
+        line += f"; {decision.remedy}"
+    elif len(devices) < decision.attainable:
         line += f"; for more GPUs: AUTOGPU_COUNT={len(devices) + 1}"
     return line
+
+
+def _gpus(devices: list[Device]) -> str:
+    if len(devices) <= _MOST_GPUS:
+        return listed([f"GPU {d.index} ({printable(d.name, 64)}, {explain.free_memory(d)})" for d in devices])
+    return f"{len(devices)} GPUs (" + ", ".join(str(device.index) for device in devices) + ")"
 
 
 def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:

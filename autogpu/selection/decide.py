@@ -6,15 +6,16 @@ its slice of the pool; else the best of the candidates that the process may take
 
 from __future__ import annotations
 
-import sys
 from types import MappingProxyType
 
 from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
-from autogpu.selection.memory import best_effort_share, memory_demand, within_context
+from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, within_quota
+from autogpu.selection.memory import best_effort_share, demand_of, within_context
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
-from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes, unmanaged_processes
+from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
+from autogpu.selection.positions import place
 from autogpu.selection.ranking import rank, rules_for
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ def decide(
     if obstacle:
         return Decision(Verdict.CANNOT_CHOOSE, obstacle)
     pool = _pool(request, claims_on)
-    if request.chosen is not None:
+    if request.chosen is not None and not request.positions:
         return _respect_choice(pool, request.chosen)
     if request.local_rank is not None:
         return _take_slice(pool, request.local_rank)
@@ -79,6 +80,11 @@ class _Pool:
     visible: tuple[Device | None, ...]
     ranking: Ranking
 
+    @property
+    def demand(self) -> MemoryDemand:
+        """What the script's framework may take, by its own word or the policy's."""
+        return demand_of(self.request)
+
     def is_free(self, device: Device) -> bool:
         return tier(device, self.request.own_pid, self.claims_on.get(device.uuid, ())) is Tier.FREE
 
@@ -96,19 +102,19 @@ class _Pool:
 def _pool(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> _Pool:
     known = by_uuid(request.inventory.devices if request.inventory else ())
     visible = tuple(known.get(uuid) for uuid in request.uuids or ())
-    rules = rules_for(request.policy, request.visible_spec, request.own_pid)
+    rules = rules_for(request.policy, request.visible_spec, request.own_pid, request.script_demand)
     ranking = rank([device for device in visible if device], rules, claims_on)
     return _Pool(request, claims_on, visible, ranking)
 
 
 def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
     """The script named its GPUs; they are claimed as far as that breaks no promise."""
-    named = [device for device in (pool.visible[ordinal] for ordinal in chosen) if device]
-    demand = memory_demand(pool.request.policy)
+    visible = pool.visible
+    named = [device for device in (visible[ordinal] for ordinal in chosen if ordinal < len(visible)) if device]
     return Decision(
         Verdict.NOT_OUR_CHOICE,
         explain.CHOSEN_BY_SCRIPT + explain.idle_alternative(pool.idle_alternatives(named)),
-        claims={device.uuid: pool.unclaimed(device, demand) for device in named},
+        claims={device.uuid: pool.unclaimed(device, pool.demand) for device in named},
         ranking=pool.ranking,
         visible=pool.visible,
     )
@@ -125,7 +131,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     positions, sharers = rank.share(len(usable))
     mine = [usable[position] for position in positions]
     mine = mine if policy.count == "all" else mine[: policy.count]
-    demand, shares = memory_demand(policy), {}
+    demand, shares = pool.demand, {}
     if sharers > 1:
         demand = MemoryDemand(percent=100 / sharers) if demand.is_whole else demand
         shares = {ordinal: within_context(_at_most_all(demand, device)) for ordinal, device in mine}
@@ -142,69 +148,88 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    policy = pool.request.policy
-    candidates = [_busy_if_awaited(candidate, pool.request, is_awaited) for candidate in pool.ranking.candidates]
-    # What another library has begun on a GPU stays with it, rather than spreading the process over two.
-    in_use = {(pool.request.uuids or ())[ordinal] for ordinal in pool.request.in_use}
-    candidates.sort(key=lambda c: (c.device.uuid not in in_use, c.tier))
-    usable = [candidate for candidate in candidates if _may_take(candidate, pool.request)]
-    wanted = len(candidates) if policy.count == "all" else policy.count
-    quota = _quota(pool)
-    taken = usable[: max(min(wanted, quota), 0)]
-    if not taken or (policy.busy == "wait" and len(taken) < _could_have(pool, wanted)):
-        return _take_none(pool, candidates, is_at_limit=quota <= 0)
-    decision = _take(pool, taken, has_context=bool(in_use))
-    if policy.count != "all" and len(taken) < wanted:
-        limit = policy.per_user if quota < wanted else None
-        decision = replace(decision, why=f"{decision.why}; {explain.shortfall(wanted, limit)}")
-    return replace(decision, attainable=min(len(usable), quota))
+    request = pool.request
+    found = [_busy_if_awaited(candidate, request, is_awaited) for candidate in pool.ranking.candidates]
+    candidates = in_order(found, request)
+    quota = user_quota(request, pool.claims_on)
+    usable = within_quota([c for c in candidates if may_take(c, request)], request, pool.claims_on)
+    taken = best_of(usable, request)
+    if not taken and request.positions and request.policy.busy == "share" and quota > 0:
+        return _respect_choice(pool, request.positions)
+    if not taken or (request.policy.busy == "wait" and len(taken) < _could_have(pool)):
+        return _take_none(pool, candidates, len(taken), is_at_limit=quota <= 0)
+    shortfall = explain.shortfall(request, len(taken), wanted_count(request), quota)
+    decision = _take(pool, taken)
+    return replace(decision, why=decision.why + shortfall, attainable=0 if request.positions else len(usable))
 
 
-def _quota(pool: _Pool) -> int:
-    """How many more GPUs the user may lease."""
-    per_user, uid = pool.request.policy.per_user, pool.request.own_uid
-    if not per_user:
-        return sys.maxsize
-    return per_user - sum(any(claim.uid == uid for claim in claims) for claims in pool.claims_on.values())
-
-
-def _take(pool: _Pool, taken: Sequence[Candidate], *, has_context: bool) -> Decision:
-    spec = pool.request.visible_spec
-    why = explain.taken(pool.ranking, taken, spec, has_context)
-    if spec.value is not None or has_context:
-        why += explain.idle_alternative(pool.idle_alternatives([candidate.device for candidate in taken]))
-    best_effort = [candidate for candidate in taken if candidate.is_best_effort]
-    if best_effort and pool.request.policy.limit is None:
-        why += "; " + explain.BEST_EFFORT
-    ordinal = {uuid: position for position, uuid in enumerate(pool.request.uuids or ())}
-    shares = {ordinal[c.device.uuid]: best_effort_share(c.device) for c in best_effort}
+def _take(pool: _Pool, taken: Sequence[Candidate]) -> Decision:
+    request, spec = pool.request, pool.request.visible_spec
+    ordinal = {uuid: position for position, uuid in enumerate(request.uuids or ())}
+    mine = [ordinal[candidate.device.uuid] for candidate in taken]
+    moved = place(request.positions, mine) if request.positions else {}
+    idle = pool.idle_alternatives([candidate.device for candidate in taken])
     return Decision(
         Verdict.TAKE,
-        why,
-        ordinals=tuple(sorted(ordinal[candidate.device.uuid] for candidate in taken)),
+        _why_taken(pool, taken, idle),
+        ordinals=tuple(dict.fromkeys(moved.values()) if moved else sorted(mine)),
+        moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        shares={position: share for position, share in shares.items() if share is not None},
+        shares=_shares(pool, taken, ordinal),
         ranking=pool.ranking,
         visible=pool.visible,
+        cap=_why_capped(pool, taken),
+        remedy=explain.OVERRIDE if idle and spec.source == "script" else "",
     )
 
 
-def _take_none(pool: _Pool, candidates: Sequence[Candidate], *, is_at_limit: bool) -> Decision:
+def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) -> str:
+    request, has_context = pool.request, bool(pool.request.in_use)
+    if request.positions:
+        return explain.positions(pool.visible, request.positions, taken)
+    why = explain.taken(pool.ranking, taken, request.visible_spec, has_context)
+    is_named = request.visible_spec.value is not None or has_context
+    return why + explain.idle_alternative(idle) if is_named else why
+
+
+def _why_capped(pool: _Pool, taken: Sequence[Candidate]) -> str:
+    is_best_effort = any(candidate.is_best_effort for candidate in taken)
+    if is_best_effort and pool.demand.by_script:
+        return explain.BEST_EFFORT_BY_SCRIPT
+    return explain.BEST_EFFORT if is_best_effort and pool.request.policy.limit is None else ""
+
+
+def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int]) -> Mapping[int, int]:
+    shares = {}
+    for candidate in taken:
+        device = candidate.device
+        share = best_effort_share(device, room_bytes(device, pool.request.own_pid, candidate.claims))
+        if candidate.is_best_effort and share is not None:
+            shares[ordinal[device.uuid]] = share
+    return shares
+
+
+def _take_none(pool: _Pool, candidates: Sequence[Candidate], taken: int, *, is_at_limit: bool) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
     verdict = _VERDICTS.get(policy.busy, Verdict.CPU)
     if not candidates and not ranking.may_come_free():
-        # Waiting can't help, and a GPU that the policy itself excludes is no error of the machine.
-        is_unsuitable = any(rejection.cause is Cause.UNSUITABLE for rejection in ranking.rejected)
-        if policy.busy == "wait" or not is_unsuitable:
-            verdict = Verdict.CPU
-    why = explain.user_at_limit(policy.per_user) if is_at_limit else explain.none_taken(candidates, ranking)
+        # Waiting can't help.
+        verdict = Verdict.CPU if policy.busy == "wait" else verdict
+    if is_at_limit:
+        why = explain.user_at_limit(policy.per_user)
+    elif taken:
+        why = explain.waiting_for_more(_could_have(pool), taken)
+    else:
+        why = explain.none_taken(candidates, ranking)
     return Decision(verdict, why, ranking=ranking, visible=pool.visible)
 
 
-def _could_have(pool: _Pool, wanted: int) -> int:
-    """How many GPUs it makes sense to wait for: those that are suitable, and what one user may ever have."""
+def _could_have(pool: _Pool) -> int:
+    """How many GPUs it makes sense to wait for: those that are suitable, and what the user may have now."""
     busy = sum(rejection.cause is Cause.IN_USE for rejection in pool.ranking.rejected)
-    return min(wanted, len(pool.ranking.candidates) + busy, pool.request.policy.per_user or wanted)
+    # A user who is at the cap waits for one of the GPUs held.
+    quota = max(user_quota(pool.request, pool.claims_on), 1)
+    return min(wanted_count(pool.request), len(pool.ranking.candidates) + busy, quota)
 
 
 def _busy_if_awaited(candidate: Candidate, request: SelectionRequest, is_awaited: IsAwaited) -> Candidate:
@@ -214,17 +239,6 @@ def _busy_if_awaited(candidate: Candidate, request: SelectionRequest, is_awaited
     if not is_awaited(device.uuid, candidate.tier is Tier.FREE, room):
         return candidate
     return replace(candidate, tier=Tier.BUSY, is_best_effort=True, claim_bytes=0, why=explain.AWAITED)
-
-
-def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
-    if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
-        return True
-    if not memory_demand(request.policy).is_whole:
-        return False  # what it needs can't be promised to a best-effort job
-    if request.policy.busy == "share-own":
-        owners = {claim.uid for claim in candidate.claims}
-        return owners == {request.own_uid} and not unmanaged_processes(candidate.device, candidate.claims)
-    return request.policy.busy == "share"
 
 
 def _at_most_all(demand: MemoryDemand, device: Device) -> int:

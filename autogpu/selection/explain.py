@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autogpu.reporting.text import counted, listed, printable, size
+from autogpu.reporting.text import GIB, counted, listed, printable, size
 from autogpu.selection.model import Cause, Tier
 
 TYPE_CHECKING = False
@@ -11,16 +11,24 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Process, UnreadableDevice
     from autogpu.selection.grants import LocalRank
-    from autogpu.selection.model import Candidate, Claim, Ranking
-    from autogpu.selection.visible_devices import VisibleSpec
+    from autogpu.selection.model import Candidate, Claim, Ranking, SelectionRequest, VisibleSpec
 
 NO_READING = "NVML timed out"
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
+SWITCHED_OFF = "autogpu is switched off"
+ONLY_CUDA_CAN_TELL = (
+    "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
+    "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
+)
 HAS_MIG = "a GPU is split into MIG instances, which autogpu does not choose among"
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
+OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
-BEST_EFFORT = "capped at half of what is free, because select.need does not say what the job needs"
+BEST_EFFORT = "capped at half of what is free and not claimed, because select.need does not say what the job needs"
+BEST_EFFORT_BY_SCRIPT = (
+    "capped at half of what is free and not claimed, because what the script itself allows does not fit there"
+)
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST_REASONS = 5
@@ -39,7 +47,7 @@ def free_memory(device: Device) -> str:
     free, total = device.memory_free_bytes, device.memory_total_bytes
     if free is None or total is None:
         return "memory unknown"
-    return f"{free / (1 << 30):.1f} of {size(total)} free"
+    return f"{free / GIB:.1f} of {size(total)} free"
 
 
 def occupancy(device: Device, others: Sequence[Process], claims: Sequence[Claim] = ()) -> str:
@@ -85,31 +93,74 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, has_
     else:
         best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
         why = f"the {best} of {total}{pool}" if count == 1 else f"the {count} {best} of {total}{pool}"
-    shared = [candidate for candidate in chosen if candidate.tier is not Tier.FREE]
-    if shared:
-        reasons = (c.why if count == 1 else f"GPU {c.device.index}: {c.why}" for c in shared)
-        why += f" (shared: {'; '.join(reasons)})"
-    return why
+    return why + _shared(chosen)
 
 
-def shortfall(wanted: int, per_user: int | None) -> str:
-    """Why the process has fewer GPUs than ``select.count`` asks for.
+def _shared(taken: Sequence[Candidate]) -> str:
+    shared = [candidate for candidate in taken if candidate.tier is not Tier.FREE]
+    if not shared:
+        return ""
+    reasons = [c.why if len(taken) == 1 else f"GPU {c.device.index}: {c.why}" for c in shared]
+    return f" (shared: {_some(reasons)})"
+
+
+def _some(reasons: list[str]) -> str:
+    more = len(reasons) - _MOST_REASONS + 1
+    return "; ".join([*reasons[: _MOST_REASONS - 1], f"and {more} more"] if more > 1 else reasons)
+
+
+def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
+    """Why a script that named positions in the pool gets these candidates.
 
     Args:
-        per_user: ``limits.per_user``, where that is the reason.
+        visible: The pool by position.
+        chosen: The positions.
     """
-    reason = f"limits.per_user allows {per_user}" if per_user else "there are no more"
-    return f"select.count asks for {wanted}, {reason}"
+    word = "position" if len(chosen) == 1 else "positions"
+    why = f"{word} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
+    mine = {candidate.device.uuid for candidate in taken}
+    left = [d for d in (visible[position] for position in chosen) if d is not None and d.uuid not in mine]
+    if left:
+        why += f"; {gpu_names(device.index for device in left)} at {'that' if len(chosen) == 1 else 'those'} "
+        why += f"{word} {'is' if len(left) == 1 else 'are'} taken"
+    return why + _shared(taken)
+
+
+def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int) -> str:
+    """Why the process has fewer GPUs than are asked for, after the reason for those that it has; ``""`` if it has all.
+
+    Args:
+        taken: How many it has.
+        wanted: How many are asked for.
+        quota: How many ``limits.per_user`` allows.
+    """
+    named = len(request.positions) or request.named_count
+    if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
+        return ""
+    if quota < wanted:
+        reason = f"limits.per_user allows {request.policy.per_user}"
+    elif taken >= wanted:
+        reason = f"select.count is {request.policy.count}"
+    elif len(request.uuids or ()) <= taken:
+        reason = "there are no more"
+    else:
+        reason = f"{taken} can be had now"
+    if named > taken:
+        return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
+    return f"; select.count asks for {wanted}, {reason}"
+
+
+def waiting_for_more(wanted: int, free: int) -> str:
+    """Why a process waits although some GPUs are free."""
+    return f"{wanted} GPUs wanted, {free} {'is' if free == 1 else 'are'} free: waiting for {wanted - free} more"
 
 
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     """Why no GPU was taken."""
     reasons = [f"GPU {c.device.index}: {c.why}" for c in candidates]
     reasons += [f"GPU {r.device.index}: {r.why}" for r in ranking.rejected]
-    if len(reasons) > _MOST_REASONS:
-        reasons[_MOST_REASONS - 1 :] = [f"and {len(reasons) - _MOST_REASONS + 1} more"]
     is_busy = candidates or ranking.may_come_free() or not ranking.rejected
-    return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({'; '.join(reasons)})"
+    return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"
 
 
 def user_at_limit(per_user: int) -> str:

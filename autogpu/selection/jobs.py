@@ -27,6 +27,7 @@ class Job:
         pid: Of the process that claimed first, as its own pid namespace counts it.
         pids_here: Those of its processes that can be told in this pid namespace.
         age_s: Since the first claim; ``None`` where no lease tells it.
+        newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
         processes: How many of its processes have a lease.
         claims: Bytes by UUID, none above what the GPU has; 0 on a GPU that can't be read.
     """
@@ -36,6 +37,7 @@ class Job:
     pids_here: tuple[int, ...]
     script: str
     age_s: float | None
+    newest_s: float
     processes: int
     claims: Mapping[str, int]
 
@@ -74,6 +76,7 @@ def _job(
         pids_here=tuple(pid for pid in pids if pid is not None),
         script=first.script,
         age_s=None if first.since_s is None else max(0.0, now_s - first.since_s),
+        newest_s=min(max(0.0, now_s - (now_s if m.since_s is None else m.since_s)) for m in members),
         processes=len(members),
         claims=claims,
     )
@@ -84,12 +87,24 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            found.setdefault(uuid, []).append(Claim(size, job.pids_here, job.uid, job.script, job.age_s or 0.0))
+            found.setdefault(uuid, []).append(Claim(size, job.pids_here, job.uid, job.script, job.newest_s))
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 
 
-def is_awaited_by(waiters: Sequence[Waiter]) -> IsAwaited:
-    """For :func:`autogpu.selection.decide.decide`: whether one of ``waiters`` could use a GPU now."""
+def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozenset[str]:
+    """The UUIDs of the GPUs that a user's jobs hold."""
+    return frozenset(uuid for uuid, claims in claims_on.items() if any(claim.uid == uid for claim in claims))
+
+
+def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
+    """For :func:`autogpu.selection.decide.decide`: whether one of ``waiters`` could use a GPU now.
+
+    Args:
+        claims_on: By UUID, what jobs were promised there.
+        per_user: ``limits.per_user``: who holds that many can use no further GPU; 0 for no such limit.
+    """
+    held = {waiter.uid: gpus_of_user(claims_on, waiter.uid) for waiter in waiters} if per_user else {}
+    waiters = [w for w in waiters if not per_user or len(held[w.uid]) < per_user]
 
     def is_awaited(uuid: str, is_free: bool, room_bytes: int | None) -> bool:
         return any(

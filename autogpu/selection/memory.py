@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from autogpu.reporting.text import GIB
 from autogpu.selection.model import MemoryDemand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device
     from autogpu.policy import Policy
-    from autogpu.selection.model import Decision
+    from autogpu.selection.model import Decision, SelectionRequest
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9. A lease is corrected by what NVML shows of its process, where NVML shows it.
@@ -43,6 +44,29 @@ def memory_demand(policy: Policy) -> MemoryDemand:
     )
 
 
+def script_demand(limit_bytes: int | None, fraction: float) -> MemoryDemand | None:
+    """What a script itself lets its framework take of each GPU; ``None`` where it says nothing."""
+    if limit_bytes is None and not fraction:
+        return None
+    percent = 100 * fraction if limit_bytes is None else None
+    return MemoryDemand(limit_bytes, percent, CONTEXT_BYTES, is_limit=True, by_script=True)
+
+
+def demand_of(request: SelectionRequest) -> MemoryDemand:
+    """What a process claims: the script's own word, else the policy's."""
+    return request.script_demand or memory_demand(request.policy)
+
+
+def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
+    """By CUDA ordinal, what the framework would take of a GPU where nothing limits it; no entry where that is unknown.
+
+    Args:
+        default_share: Of the free memory, beside the CUDA context.
+    """
+    free = {o: d.memory_free_bytes for o, d in enumerate(devices) if d is not None}
+    return {o: int(within_context(size) * default_share) for o, size in free.items() if size is not None}
+
+
 def context_reserve_bytes(measured_bytes: int | None) -> int:
     """What of a limit on the whole process is kept free for what the framework does not allocate itself.
 
@@ -57,9 +81,18 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_share(device: Device) -> int | None:
-    """What a job of unknown size may take beside others: it must not take what they were about to grow into."""
-    return None if device.memory_free_bytes is None else device.memory_free_bytes // 2
+def best_effort_share(device: Device, room_bytes: int | None) -> int | None:
+    """What a job to which nothing is promised may take beside others: half of what is free and not promised.
+
+    It must not take what they were about to grow into. Where all is promised, mostly to jobs that said nothing of
+    their size, it is half of what is free.
+
+    Args:
+        room_bytes: What is neither used nor promised; ``None`` where that is unknown.
+    """
+    if device.memory_free_bytes is None:
+        return None
+    return (device.memory_free_bytes if room_bytes is None or room_bytes < GIB else room_bytes) // 2
 
 
 def caps(
@@ -78,14 +111,14 @@ def caps(
         default_share: Of the free memory, the part that the framework takes where nothing limits it.
     """
     found = {}
+    usable_whole = usable_bytes(decision.visible, default_share)
     for ordinal, device in enumerate(decision.visible):
         if device is not None:
             usable = _cap_of_limit(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
             if usable is None:
                 usable = decision.shares.get(ordinal)
-            if usable is None and policy.virtual_gpus > 1 and device.memory_free_bytes is not None:
-                # In equal parts what the framework would take whole.
-                usable = int(within_context(device.memory_free_bytes) * default_share)
+            if usable is None and policy.virtual_gpus > 1:
+                usable = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
             if usable is not None:
                 found[ordinal] = usable // policy.virtual_gpus
     return found

@@ -9,12 +9,11 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Mapping, Sequence
+    from typing import Callable, Literal, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
     from autogpu.selection.grants import LocalRank
-    from autogpu.selection.visible_devices import VisibleSpec
 
     # Whether a waiter is ahead of this process for a GPU and could use it now, given the GPU's UUID, whether it is
     # free, and the bytes that are neither used nor promised.
@@ -55,7 +54,7 @@ class Claim:
     Attributes:
         bytes: 0 for a best-effort job, to which nothing is promised.
         pids: Those of its processes that can be told here; none of another container's.
-        age_s: Since the claim was made.
+        age_s: Since the newest claim of its processes was made.
     """
 
     bytes: int
@@ -74,12 +73,14 @@ class MemoryDemand:
         percent: Of the GPU's memory.
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
         is_limit: The job goes on with less, so that a smaller GPU is suitable as well.
+        by_script: The script has set it, and not the policy: where it does not fit, the job is a best-effort one.
     """
 
     bytes: int | None = None
     percent: float | None = None
     context_bytes: int = 0
     is_limit: bool = False
+    by_script: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -116,6 +117,21 @@ class SelectionRules:
 
 
 @frozen
+class VisibleSpec:
+    """What ``CUDA_VISIBLE_DEVICES`` says, and who says so.
+
+    Attributes:
+        value: Of the variable; ``None`` if it is not set.
+        source: ``"inherited"`` from a shell, scheduler or engine, or hard-coded in the ``"script"``.
+        overridden: The script's own value that ``select.script = "override"`` disregards, else ``None``.
+    """
+
+    value: str | None
+    source: Literal["unset", "inherited", "script"]
+    overridden: str | None = None
+
+
+@frozen
 class SelectionRequest:
     """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
 
@@ -126,6 +142,12 @@ class SelectionRequest:
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
+        chosen_by_position: The ordinals count the pool in autogpu's order, so that they mean a GPU each, and not
+            certain ones.
+        named_count: On how many different GPUs the script's device names would be; 0 if it has none.
+        asked_count: How many GPUs it asks for by number; 0 if it does not.
+        count_is_set: The policy's ``select.count`` is a user's word, and not the default.
+        script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
         own_uid: Its user.
         local_rank: Its place among the processes of a launcher; ``None`` if it is alone.
@@ -140,8 +162,18 @@ class SelectionRequest:
     own_uid: int
     own_pid: int | None = None
     chosen: Sequence[int] | None = None
+    chosen_by_position: bool = False
+    named_count: int = 0
+    asked_count: int = 0
+    count_is_set: bool = False
+    script_demand: MemoryDemand | None = None
     local_rank: LocalRank | None = None
     in_use: Sequence[int] = ()
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """What the script named in an order that is autogpu's; ``()`` where it named nothing, or certain GPUs."""
+        return tuple(self.chosen or ()) if self.chosen_by_position else ()
 
 
 @frozen
@@ -151,7 +183,8 @@ class Candidate:
     Attributes:
         claims: The live leases on it.
         claim_bytes: What the job would be promised on it; 0 as a best-effort job.
-        room_bytes: What would be left after the claim, or is free now for a job that claims all or nothing.
+        room_bytes: What would be left after the claim; for a job that claims all, what is free now; for one that is
+            placed beside others and promised nothing, what is neither used nor promised.
         is_best_effort: The job would be placed beside others and is promised nothing.
     """
 
@@ -190,9 +223,12 @@ class Decision:
     """Which GPUs a process takes.
 
     Attributes:
-        ordinals: CUDA ordinals, for ``Verdict.TAKE``.
+        ordinals: CUDA ordinals, for ``Verdict.TAKE``; for a script that named positions, in their order.
         why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
+        cap: Why a framework's memory is capped on GPUs that are shared; else empty.
+        remedy: How to have an idle GPU instead, where a busy one was named; else empty.
         claims: Bytes promised to the process, by UUID; a best-effort job is promised 0.
+        moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
         shares: By CUDA ordinal, the most that the process may take of a GPU that it shares, where no limit says so.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
@@ -203,10 +239,13 @@ class Decision:
     why: str
     ordinals: tuple[int, ...] = ()
     claims: Mapping[str, int] = MappingProxyType({})
+    moved: Mapping[int, int] = MappingProxyType({})
     shares: Mapping[int, int] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0
+    cap: str = ""
+    remedy: str = ""
 
     @property
     def is_ours(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import local_rank
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
@@ -55,8 +56,12 @@ def preview(
         pids_here: By the name of a holder's lease, its pid in this pid namespace.
         now_s: In Unix time.
     """
+    if not request.policy.enabled:
+        return Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if request.uuids == () and request.policy.count != 0:
         has_gpus = request.inventory is not None and request.inventory.devices
         return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")
-    jobs = jobs_of(leases.holders, pids_here, request.inventory, now_s)
-    return decide(request, claims_by_gpu(jobs), is_awaited_by(leases.queue))
+    if request.uuids is None and request.inventory is not None and not request.inventory.failure:
+        return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
+    claims_on = claims_by_gpu(jobs_of(leases.holders, pids_here, request.inventory, now_s))
+    return decide(request, claims_on, is_awaited_by(leases.queue, claims_on, request.policy.per_user))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
 from autogpu.reporting.text import GIB
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device
     from autogpu.policy import Policy
-    from autogpu.selection.model import Claim
-    from autogpu.selection.visible_devices import VisibleSpec
+    from autogpu.selection.model import Claim, MemoryDemand, VisibleSpec
 
 
-def rules_for(policy: Policy, spec: VisibleSpec, own_pid: int | None) -> SelectionRules:
-    """What the policy says inside a pool: the user's list wins over ours unless ours is locked."""
+def rules_for(
+    policy: Policy, spec: VisibleSpec, own_pid: int | None, script_demand: MemoryDemand | None = None
+) -> SelectionRules:
+    """What the policy says inside a pool: the user's list wins over ours unless ours is locked.
+
+    Args:
+        script_demand: What the script itself lets its framework take; ``None`` leaves it to the policy.
+    """
 
     def applies(key: str) -> bool:
         return spec.value is None or key in policy.locked
@@ -29,7 +35,7 @@ def rules_for(policy: Policy, spec: VisibleSpec, own_pid: int | None) -> Selecti
     return SelectionRules(
         devices=policy.devices if applies("select.devices") else (),
         exclude=policy.exclude if applies("select.exclude") else (),
-        demand=memory_demand(policy),
+        demand=script_demand or memory_demand(policy),
         own_pid=own_pid,
     )
 
@@ -58,21 +64,26 @@ def rank(
 
 
 def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Candidate:
-    device_tier = tier(device, rules.own_pid, claims)
-    is_best_effort = rules.demand.is_whole and device_tier is not Tier.FREE
-    wanted, room = rules.demand.on(device), room_bytes(device, rules.own_pid, claims)
+    demand, device_tier = rules.demand, tier(device, rules.own_pid, claims)
+    wanted, room = demand.on(device), room_bytes(device, rules.own_pid, claims)
+    is_too_much = demand.by_script and room is not None and wanted > room
+    is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
+    if is_best_effort and device_tier is Tier.BUSY:
+        left = room
+    else:
+        left = device.memory_free_bytes if demand.is_whole or room is None else room - wanted
     return Candidate(
         device,
         device_tier,
         explain.occupancy(device, other_processes(device, rules.own_pid), claims),
         claims=tuple(claims),
         claim_bytes=0 if is_best_effort else wanted,
-        room_bytes=device.memory_free_bytes if rules.demand.is_whole or room is None else room - wanted,
+        room_bytes=left,
         is_best_effort=is_best_effort,
     )
 
 
-def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int]:
+def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int, int]:
     device = candidate.device
     room, utilization = candidate.room_bytes, device.utilization_percent
     return (
@@ -80,7 +91,9 @@ def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int]:
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         room is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
-        -((room or 0) // GIB),
+        -(max(room or 0, 0) // GIB),
+        # A best-effort job is promised nothing, and does not show before it allocates.
+        sum(claim.bytes == 0 for claim in candidate.claims) if candidate.is_best_effort else 0,
         100 if utilization is None else utilization,
         # People and desktops sit on GPU 0.
         -device.index,
@@ -100,7 +113,7 @@ def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ())
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread")
     if is_exclusive and (claims or other_processes(device, rules.own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
-    return None if rules.demand.is_whole else _too_full(device, rules, claims)
+    return None if rules.demand.is_whole or rules.demand.by_script else _too_full(device, rules, claims)
 
 
 def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Rejection | None:
@@ -125,4 +138,7 @@ def _matches(device: Device, entry: str) -> bool:
         return int(first) <= device.index <= int(last or first)
     if entry.startswith(("gpu-", "mig-")):
         return device.uuid.lower().startswith(entry)
-    return fnmatchcase(device.name.lower(), entry)
+    try:
+        return fnmatchcase(device.name.lower(), entry)
+    except re.error:  # "[z-a]", before Python 3.9
+        return False

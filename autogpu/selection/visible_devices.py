@@ -9,7 +9,7 @@ import re
 
 from autogpu.frozen import frozen
 from autogpu.selection.grants import is_engine_worker
-from autogpu.selection.model import Cause
+from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
@@ -38,21 +38,6 @@ class InitialVisibility:
     inherited: str | None
 
 
-@frozen
-class VisibleSpec:
-    """What ``CUDA_VISIBLE_DEVICES`` says, and who says so.
-
-    Attributes:
-        value: Of the variable; ``None`` if it is not set.
-        source: ``"inherited"`` from a shell, scheduler or engine, or hard-coded in the ``"script"``.
-        overridden: The script's own value that ``select.script = "override"`` disregards, else ``None``.
-    """
-
-    value: str | None
-    source: Literal["unset", "inherited", "script"]
-    overridden: str | None = None
-
-
 def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> InitialVisibility:
     """See :class:`InitialVisibility`; ``environ`` as it was before this process changed it."""
     if started_with is not None and started_with == environ.get(WRITTEN_VISIBLE_DEVICES):
@@ -73,10 +58,17 @@ def visible_spec(environ: Mapping[str, str], initial: InitialVisibility, script:
     if now == initial.value or is_engine_worker(environ):
         value = initial.inherited if now == initial.value else now
         return VisibleSpec(value, "unset" if value is None else "inherited")
-    if script == "override":
+    # A script that hides every GPU wants none of them; there is no other one to have instead.
+    if script == "override" and not hides_all(now):
         source: Literal["unset", "inherited"] = "unset" if initial.inherited is None else "inherited"
         return VisibleSpec(initial.inherited, source, overridden="(unset)" if now is None else now)
     return VisibleSpec(now, "unset" if now is None else "script")
+
+
+def hides_all(value: str | None) -> bool:
+    """Whether a value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
+    first = None if value is None else value.split(",")[0].strip()
+    return first is not None and not re.match(r"\+?\d|GPU-|MIG-", first, re.IGNORECASE)
 
 
 def restore(environ: MutableMapping[str, str], value: str | None) -> None:
@@ -147,15 +139,16 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     Args:
         ranking: Of the pool's GPUs.
         count: List only the best so many; ``None`` for all.
-        kept_order: UUIDs in the order to keep instead, for ranks that count the pool's GPUs among themselves.
+        kept_order: UUIDs in the order to keep instead, for processes that count the pool's GPUs among themselves.
     """
     eligible = tuple(candidate.device for candidate in ranking.candidates)
-    if count is not None and not kept_order:
+    if count is not None:
         return eligible[:count]
     # A GPU that can't be taken now stays addressable: without us the script would see it, too.
     others = tuple(r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY)
     if kept_order:
-        return tuple(sorted(eligible + others, key=lambda device: kept_order.index(device.uuid)))
+        place = {uuid: number for number, uuid in enumerate(kept_order)}
+        return tuple(sorted(eligible + others, key=lambda device: place.get(device.uuid, len(place))))
     return eligible + others
 
 

@@ -33,7 +33,7 @@ def take(ordinals=None):
 PACKAGE = """
 import sys
 
-from autogpu.frameworks.base import Hooks, Usage
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
 
 NAME, DEFAULT_SHARE = "Toyflow", 1.0
 
@@ -49,8 +49,8 @@ def install_hooks(allocator):
     def take(ordinals=None):
         with allocator.guard():
             allocator.prepare()
-            assigned = allocator.assign(toyflow.gpu_count(), ordinals).ordinals
-            ordinals = assigned if ordinals is None else ordinals
+            assigned = allocator.assign(DeviceRequest(toyflow.gpu_count(), ordinals)).ordinals
+            ordinals = ordinals if assigned is None else assigned
             allocator.on_usage(Usage(ordinals, "allocated as needed"))
         original(ordinals)
         allocator.on_context()

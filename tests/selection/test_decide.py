@@ -10,8 +10,7 @@ from autogpu.selection.decide import decide
 from autogpu.selection.explain import BEST_EFFORT
 from autogpu.selection.grants import LocalRank
 from autogpu.selection.memory import CONTEXT_BYTES, caps
-from autogpu.selection.model import SelectionRequest, Verdict
-from autogpu.selection.visible_devices import VisibleSpec
+from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
 from tests.support.selections import BOB, INHERITED, ME, UNSET, claim, claimed, decided
 from tests.support.values import gpu, inventory
 
@@ -45,8 +44,7 @@ def test_count(count, ordinals, why):
 
 def test_a_shared_gpu_is_said_to_be_shared():
     assert decided(gpu(0, **BUSY), gpu(1, pids=[8], used_gib=20)).why == (
-        "the least busy of 2 (shared: pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free); "
-        "capped at half of what is free, because select.need does not say what the job needs"
+        "the least busy of 2 (shared: pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free)"
     )
 
 
@@ -66,9 +64,9 @@ def test_a_user_who_named_a_busy_gpu_is_told_of_an_idle_one():
     decision = decided(gpu(0, **BUSY), spec=VisibleSpec("0", "script"), machine=machine)
     assert decision.why == (
         "the only one in the script's CUDA_VISIBLE_DEVICES (shared: pid 7 on it without a claim, 90 % busy, "
-        "15.0 of 24.0 GiB free), busy while GPU 1 and GPU 2 are idle; "
-        "capped at half of what is free, because select.need does not say what the job needs"
+        "15.0 of 24.0 GiB free), busy while GPU 1 and GPU 2 are idle"
     )
+    assert decision.remedy == "to have the idlest instead: AUTOGPU_SCRIPT=override"
 
 
 def test_what_the_script_made_visible_is_its_own_choice():
@@ -80,6 +78,35 @@ def test_what_the_script_made_visible_is_its_own_choice():
 def test_a_policy_that_excludes_every_gpu_means_cpu():
     decision = decided(gpu(0), policy=Policy(exclude=("0",)))
     assert (decision.verdict, decision.why) == (Verdict.CPU, "no GPU is suitable (GPU 0: excluded by select.exclude)")
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict"),
+    [("share", Verdict.CPU), ("cpu", Verdict.CPU), ("wait", Verdict.CPU), ("error", Verdict.REFUSE)],
+)
+def test_a_pool_that_the_policy_empties_is_for_busy_to_judge(busy, verdict):
+    assert decided(gpu(0), policy=Policy(devices=("A100",), busy=busy)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict", "count", "why"),
+    [
+        ("share", Verdict.TAKE, 3, "all 3 (shared: GPU 0: "),
+        ("share-own", Verdict.TAKE, 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now"),
+        ("cpu", Verdict.TAKE, 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now"),
+        ("error", Verdict.TAKE, 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now"),
+        ("wait", Verdict.WAIT, 0, "3 GPUs wanted, 2 are free: waiting for 1 more"),
+    ],
+)
+def test_more_gpus_than_are_free(busy, verdict, count, why):
+    decision = decided(gpu(0, **BUSY), gpu(1), gpu(2), policy=Policy(count=3, busy=busy), count_is_set=True)
+    assert (decision.verdict, len(decision.ordinals)) == (verdict, count)
+    assert decision.why.startswith(why)
+
+
+def test_all_that_fit_are_waited_for_with_a_need_too():
+    policy = Policy(count="all", need_bytes=20 * GIB, busy="wait")
+    assert decided(gpu(0), gpu(1), policy=policy, claims_on=claimed((0, claim(10)))).verdict is Verdict.WAIT
 
 
 def test_gpus_that_cannot_be_taken_mean_cpu():
@@ -168,7 +195,20 @@ def test_share_own_goes_beside_my_own_jobs_only():
 def test_a_best_effort_job_is_capped_at_half_of_what_is_free_and_says_so():
     decision = decided(gpu(0, pids=[7], used_gib=4), claims_on=claimed((0, claim(24))))
     assert decision.shares == caps(Policy(), decision) == {0: 10 * GIB}
-    assert decision.why.endswith("; " + BEST_EFFORT)
+    assert decision.cap == BEST_EFFORT
+
+
+def test_what_others_were_promised_is_not_there_for_a_best_effort_job():
+    decision = decided(gpu(0, pids=[7], used_gib=2), claims_on=claimed((0, claim(14, pid=7))))
+    assert decision.shares == {0: 5 * GIB}, "half of the 10 GiB that are neither used nor promised"
+
+
+def test_best_effort_jobs_go_where_the_most_is_not_promised_and_then_where_the_fewest_are():
+    devices = [gpu(0, total_gib=11), gpu(1, total_gib=11)]
+    leases = claimed((0, claim(4)), (1, claim(11)))
+    assert decided(*devices, claims_on=leases).ordinals == (0,), "although nothing is allocated on either"
+    leases = claimed((0, claim(11)), (1, claim(11), claim(0, pid=8)))
+    assert decided(*devices, claims_on=leases).ordinals == (0,)
 
 
 def test_the_gpu_on_which_the_process_has_a_context_stays_its_gpu():
@@ -177,8 +217,7 @@ def test_the_gpu_on_which_the_process_has_a_context_stays_its_gpu():
     assert decided(*devices, in_use=[1]).why == "1 of 3, where another library of this process has a CUDA context"
     assert decided(*devices, in_use=[0]).why == (
         "1 of 3, where another library of this process has a CUDA context (shared: pid 7 on it without a claim, "
-        "90 % busy, 15.0 of 24.0 GiB free), busy while GPU 1 and GPU 2 are idle; capped at half of what is free, "
-        "because select.need does not say what the job needs"
+        "90 % busy, 15.0 of 24.0 GiB free), busy while GPU 1 and GPU 2 are idle"
     )
     assert decided(*devices, in_use=[0], policy=Policy(count=2)).ordinals == (0, 2)
 
@@ -205,11 +244,14 @@ def test_no_job_waits_for_more_than_the_cap_per_user_allows():
     assert decided(gpu(0), gpu(1), policy=policy).ordinals == (1,)
     leases = claimed((0, claim(24, uid=ME)))
     assert decided(gpu(0), gpu(1), policy=policy, claims_on=leases).verdict is Verdict.WAIT
+    policy = Policy(per_user=2, count=2, busy="wait")
+    assert decided(gpu(0), gpu(1), gpu(2), policy=policy, claims_on=leases).ordinals == (2,), "one more is allowed"
 
 
 def test_a_cap_per_user_holds():
     leases = claimed((0, claim(24, uid=ME)))
-    assert decided(gpu(0), gpu(1), gpu(2), policy=Policy(per_user=1), claims_on=leases).why == (
+    policy = Policy(per_user=1, busy="cpu")
+    assert decided(gpu(0), gpu(1), gpu(2), policy=policy, claims_on=leases).why == (
         "you hold 1 GPU, the most that limits.per_user allows"
     )
     decision = decided(gpu(0), gpu(1), gpu(2), policy=Policy(per_user=2, count=2), claims_on=leases)
@@ -217,6 +259,19 @@ def test_a_cap_per_user_holds():
         (2,),
         "select.count asks for 2, limits.per_user allows 2",
     )
+
+
+@pytest.mark.parametrize(
+    ("policy", "best_effort"),
+    [
+        (Policy(per_user=1), True),
+        (Policy(per_user=1, busy="share-own"), True),
+        (Policy(per_user=1, need_bytes=GIB), False),
+    ],
+)
+def test_one_more_job_on_a_gpu_of_ones_own_takes_no_further_one(policy, best_effort):
+    decision = decided(gpu(0), gpu(1), policy=policy, claims_on=claimed((0, claim(4, uid=ME))))
+    assert (decision.ordinals, bool(decision.shares)) == ((0,), best_effort)
 
 
 def test_an_explicit_choice_is_leased_with_what_is_promised_to_no_other_job():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autogpu.frozen import replace
-from autogpu.lease import Holder
+from autogpu.lease import Demand, Holder, Waiter
 from autogpu.reporting.text import GIB
-from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.model import Claim
 from tests.support.values import gpu, inventory
 
@@ -67,3 +67,32 @@ def test_a_job_has_the_oldest_of_its_processes_and_all_of_their_claims():
 def test_a_claim_on_a_gpu_that_cannot_be_read_counts_as_held():
     unknown = replace(holder("a", 6), claims={"GPU-gone": GIB})
     assert [claim.bytes for claim in claims_by_gpu(jobs_of([unknown], {"a": 1}, MACHINE, 100.0))["GPU-gone"]] == [0]
+
+
+def waiter(uid=1001, **demand):
+    return Waiter("wait.1", 1, uid, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
+
+
+def test_a_waiter_for_a_whole_gpu_awaits_a_free_one():
+    is_awaited = is_awaited_by([waiter()], {})
+    assert is_awaited(UUID, True, 24 * GIB)
+    assert not is_awaited(UUID, False, 24 * GIB)
+
+
+def test_a_waiter_for_some_memory_awaits_what_has_room_for_it():
+    is_awaited = is_awaited_by([waiter(bytes_per_gpu=8 * GIB)], {})
+    assert is_awaited(UUID, False, 8 * GIB)
+    assert not is_awaited(UUID, True, 7 * GIB)
+    assert not is_awaited_by([waiter(uuids=("GPU-else",))], {})(UUID, True, 24 * GIB)
+
+
+def test_a_waiter_that_may_have_no_further_gpu_keeps_none_from_others():
+    held = {UUID: (Claim(GIB, (7,), 1001, "train.py", 1.0),)}
+    assert not is_awaited_by([waiter()], held, per_user=1)("GPU-else", True, 24 * GIB)
+    assert is_awaited_by([waiter()], held, per_user=2)("GPU-else", True, 24 * GIB)
+    assert is_awaited_by([waiter(uid=1002)], held, per_user=1)("GPU-else", True, 24 * GIB)
+
+
+def test_a_job_is_as_idle_as_its_newest_process():
+    (claim,) = claims(holder("a", 6, group="j", since_s=10.0), holder("b", 6, group="j", since_s=99.0))
+    assert claim.age_s == 1.0

@@ -136,7 +136,11 @@ def test_only_the_chosen_are_listed_on_request():
 
 def test_ranks_keep_the_order_of_the_pool():
     kept = [gpu(index).uuid for index in (1, 0, 2)]
-    assert order(gpu(0), gpu(1), gpu(2, compute_mode="prohibited"), kept_order=kept, count=1) == [1, 0, 2]
+    assert order(gpu(0), gpu(1), gpu(2, compute_mode="prohibited"), kept_order=kept) == [1, 0, 2]
+
+
+def test_a_gpu_that_the_kept_order_does_not_name_comes_last():
+    assert order(gpu(0), gpu(1), gpu(2), kept_order=[gpu(2).uuid, gpu(0).uuid]) == [2, 0, 1]
 
 
 def test_excluded_gpus_are_hidden_and_others_that_cannot_be_taken_stay_last():

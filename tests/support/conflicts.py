@@ -71,6 +71,10 @@ POLICIES = (
 )
 
 
+# A limit says nothing of the GPU for which it is not set.
+ONE_OF_TWO_IS_LIMITED = {"count=2": {2: "grows", 3: "grows to 1200 MiB"}}
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """What a script does, after ``PROLOGUE``.
@@ -150,15 +154,17 @@ ROWS = (
     # A limit by tf.config says as well that memory is taken at once: there it excludes growth.
     Row(
         "limit-on-gpus[0]",
-        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1024)]); use()",
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1200)]); use()",
         growth=False,
-        limit=1024,
+        limit=1200,
+        but=ONE_OF_TWO_IS_LIMITED,
     ),
     Row(
         "limit-on-gpus[2]",
-        "config.set_virtual_device_configuration(gpus[2], [Limit(memory_limit=1024)]); use()",
+        "config.set_virtual_device_configuration(gpus[2], [Limit(memory_limit=1200)]); use()",
         growth=False,
-        limit=1024,
+        limit=1200,
+        but=ONE_OF_TWO_IS_LIMITED,
     ),
     Row(
         "limit-on-each",
@@ -168,11 +174,10 @@ ROWS = (
     ),
     Row(
         "two-limits-on-gpus[0]",
-        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=512)] * 2); use()",
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=608)] * 2); use()",
         but={
-            **{policy.name: {3: "512 MiB + 512 MiB"} for policy in POLICIES if policy.count == 1},
-            # Split is what the script split; the other one is not left without a limit.
-            "count=2": {2: "1024 MiB", 3: "512 MiB + 512 MiB"},
+            **{policy.name: {3: "608 MiB + 608 MiB"} for policy in POLICIES if policy.count == 1},
+            "count=2": {2: "grows", 3: "grows to 608 MiB + grows to 608 MiB"},
         },
     ),
     # What the script limited is not used, and says nothing of what is.
@@ -239,10 +244,11 @@ ROWS = (
     Row("growth-loop-then-own-session", "growth_loop(); use_session(config=v1.ConfigProto())", growth=True),
     Row(
         "limit-on-gpus[0]-then-own-session",
-        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1024)])\n"
+        "config.set_virtual_device_configuration(gpus[0], [Limit(memory_limit=1200)])\n"
         "use_session(config=v1.ConfigProto())",
         growth=False,
-        limit=1024,
+        limit=1200,
+        but=ONE_OF_TWO_IS_LIMITED,
     ),
     # Its own default is growth.
     Row(
@@ -260,14 +266,20 @@ ROWS = (
         "print(tf.distribute.MirroredStrategy().num_replicas_in_sync, 'replicas'); use()",
         prints_replicas=True,
     ),
-    # The one exception to "never raises": who addresses a second GPU asks for it by `count`.
     Row(
         "second-gpu-without-soft-placement",
         "tf.config.set_soft_device_placement(False)\n"
         "with tf.device('/GPU:1'):\n    second = tf.raw_ops.Empty(shape=[2], dtype=tf.float32)\n"
         "if not tf.executing_eagerly():\n    v1.Session().run(second.op)\n"
         "use()",
-        but={policy.name: "InvalidArgumentError" for policy in POLICIES if policy.count * policy.logical_gpus < 2},
+        # Every name exists, on one card; a limit is for the card. In steps of 16 MiB.
+        but={
+            "limit": {3: " + ".join(["192 MiB"] * 4)},
+            "share": {3: " + ".join(["384 MiB"] * 4)},
+            "growth-up-to-a-limit": {3: " + ".join(["grows to 320 MiB"] * 4)},
+            "everything": {3: " + ".join(["1312 MiB"] * 4)},
+            "virtual_gpus=2": {3: " + ".join(["grows to 400 MiB"] * 4)},
+        },
     ),
 )
 # Raise without autogpu as well, on each version that has the rule.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from autogpu.devices.model import Inventory, Process
-from autogpu.frameworks.base import Hooks, Usage
+from autogpu.devices.model import CudaAttributes, Inventory, Process
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
 from autogpu.frozen import replace
 from tests.support.values import inventory
 
@@ -86,6 +86,9 @@ class FakeCuda:
     def visible_uuids(self):
         return tuple(device.uuid for device in self._devices) if self._is_initialised else None
 
+    def attributes(self):
+        return tuple(CudaAttributes(d.name, "7.5", d.pci_bus_id or "") for d in self._devices)
+
     def ordinals_in_use(self):
         return tuple(sorted(set(self.contexts)))
 
@@ -136,8 +139,12 @@ class FakeFramework:
     def load_diagnosis(self):
         raise AssertionError("a process that takes GPUs is not examined")
 
-    def take(self, chosen=None, gpu_count=None):
-        """Make contexts as an operation of a script does; returns what the framework was assigned."""
+    def take(self, chosen=None, gpu_count=None, **said):
+        """Make contexts as an operation of a script does; returns what the framework was assigned.
+
+        Args:
+            said: What else the script says, as fields of :class:`autogpu.frameworks.base.DeviceRequest`.
+        """
         allocator, assignment = self._allocator, None
         with allocator.guard():
             allocator.prepare()
@@ -146,7 +153,7 @@ class FakeFramework:
             if not count:
                 allocator.on_usage(Usage((), ""))
                 return None
-            assignment = allocator.assign(count, chosen)
+            assignment = allocator.assign(DeviceRequest(count, chosen, **said))
             ordinals = assignment.ordinals
             if ordinals is None:
                 ordinals = tuple(range(count)) if chosen is None else chosen

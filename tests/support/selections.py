@@ -5,8 +5,7 @@ from __future__ import annotations
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
-from autogpu.selection.model import Claim, SelectionRequest
-from autogpu.selection.visible_devices import VisibleSpec
+from autogpu.selection.model import Claim, SelectionRequest, VisibleSpec
 from tests.support.values import gpu, inventory
 
 UNSET = VisibleSpec(None, "unset")

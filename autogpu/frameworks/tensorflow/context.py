@@ -10,6 +10,7 @@ import functools
 import sys
 from contextlib import ExitStack, contextmanager
 
+from autogpu.frameworks.tensorflow.names import named_gpu
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
 
 TYPE_CHECKING = False
@@ -28,7 +29,10 @@ def config(original: Any, resolver: PlacementResolver) -> Any:
     def config(context: Any) -> Any:
         is_question = resolver.in_remote_session or _is_only_a_question(sys._getframe(1), original)
         if allocator.assignment is None and is_question:
-            return original(context)
+            proto = original(context)
+            if resolver.in_remote_session:
+                resolver.place_softly(proto)
+            return proto
         with resolver.lock, ExitStack() as settings:
             with allocator.guard():
                 allocator.prepare()
@@ -75,6 +79,22 @@ def set_visible_devices(original: Any) -> Any:
             setattr(context, SCRIPT_CHOSE, True)
 
     return set_visible_devices
+
+
+def memory_reading(original: Any, resolver: PlacementResolver, unused: Any) -> Any:
+    """A reading of a GPU's memory by its name; ``unused`` is the answer for one that this process does not have.
+
+    There the process has allocated nothing.
+    """
+
+    @functools.wraps(original)
+    def read(context: Any, device: Any) -> Any:
+        number = named_gpu(device)
+        if number is not None and resolver.lacks(number):
+            return dict(unused) if isinstance(unused, dict) else unused
+        return original(context, device)
+
+    return read
 
 
 def _is_only_a_question(caller: Any, original: Any) -> bool:

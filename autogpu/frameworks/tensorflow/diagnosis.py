@@ -11,7 +11,7 @@ from autogpu.reporting.text import counted, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Surroundings
 
 # Run by a fresh interpreter of the environment; prints null or an object as the last line.
 PROGRAM = """
@@ -60,7 +60,7 @@ class TensorFlow:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def examine(answer: Any, error: str, facts: Facts) -> tuple[Finding, ...]:
+def examine(answer: Any, error: str, facts: Surroundings) -> tuple[Finding, ...]:
     """The findings about TensorFlow.
 
     Args:
@@ -77,7 +77,7 @@ def examine(answer: Any, error: str, facts: Facts) -> tuple[Finding, ...]:
     )
 
 
-def _check_growth(facts: Facts) -> Finding:
+def _check_growth(facts: Surroundings) -> Finding:
     value = facts.environ.get(FORCE_GROWTH)
     if value is None:
         return not_applicable("growth", f"{FORCE_GROWTH} is not set")
@@ -88,7 +88,7 @@ def _check_growth(facts: Facts) -> Finding:
     return failed("growth", what, f"export {FORCE_GROWTH}={meant}")
 
 
-def _check_build(found: TensorFlow | None, facts: Facts) -> Finding:
+def _check_build(found: TensorFlow | None, facts: Surroundings) -> Finding:
     install = f"{facts.executable} -m pip install {_PIP_EXTRA}"
     if found is None:
         return failed("tensorflow", f"no TensorFlow in this environment ({facts.executable})", install)
@@ -105,7 +105,7 @@ def _check_build(found: TensorFlow | None, facts: Facts) -> Finding:
     return passed("tensorflow", f"TensorFlow {found.version}, built with CUDA")
 
 
-def _check_libraries(found: TensorFlow | None, facts: Facts) -> Finding:
+def _check_libraries(found: TensorFlow | None, facts: Surroundings) -> Finding:
     if found is None or found.error or not found.has_cuda or not facts.inventory.devices:
         return not_applicable("libraries", "nothing to compare")
     if found.gpus or facts.hides_all_gpus:
@@ -120,7 +120,7 @@ def _check_libraries(found: TensorFlow | None, facts: Facts) -> Finding:
     return failed("libraries", what, remedy)
 
 
-def _check_hooks(found: TensorFlow | None, facts: Facts) -> Finding:
+def _check_hooks(found: TensorFlow | None, facts: Surroundings) -> Finding:
     if found is None or found.error or found.has_rocm:
         return not_applicable("hooks", "nothing to hook into")
     if found.has_hooks and not found.missing:

@@ -22,10 +22,12 @@ def session(original: Any, resolver: PlacementResolver) -> Any:
     def __init__(self: Any, target: Any = "", graph: Any = None, config: Any = None, **kwargs: Any) -> None:
         # TensorFlow's __del__ looks for it, also in a session that the policy refuses.
         self._session = None
+        with resolver.allocator.guard():
+            resolver.note_graph(graph)
         if target:
             # Its devices are made where the target is; a target in this process has made them already.
             with resolver.remote_session():
-                original(self, target, graph, config, **kwargs)
+                original(self, target, graph, resolver.softened(config), **kwargs)
             return
         # Without a proto TensorFlow reads Context.config, which completes itself.
         config = config if config is None else resolver.completed(config)
@@ -33,21 +35,6 @@ def session(original: Any, resolver: PlacementResolver) -> Any:
         resolver.on_context()
 
     return __init__
-
-
-def list_local_devices(original: Any, resolver: PlacementResolver) -> Any:
-    """``device_lib.list_local_devices``, and ``tf.test.gpu_device_name`` and ``is_gpu_available`` which call it.
-
-    It makes a context on every GPU that it lists.
-    """
-
-    @functools.wraps(original)
-    def list_local_devices(session_config: Any = None) -> Any:
-        devices = original(resolver.completed(session_config))
-        resolver.on_context()
-        return devices
-
-    return list_local_devices
 
 
 def server(original: Any, resolver: PlacementResolver) -> Any:
@@ -92,11 +79,16 @@ def _with_config(
 
 
 def mirrored(original: Any, resolver: PlacementResolver) -> Any:
-    """``MirroredExtended.__init__``: a strategy over all GPUs that TensorFlow has."""
+    """``MirroredExtended.__init__``: a strategy over all GPUs that TensorFlow has, or over those that it is told.
+
+    By how many logical and physical GPUs there are, TensorFlow judges whether two replicas are on one card, where NCCL
+    fails: cards that the process does not use must not count.
+    """
 
     @functools.wraps(original)
     def __init__(self: Any, container_strategy: Any, devices: Any = None, *args: Any, **kwargs: Any) -> None:
-        original(self, container_strategy, devices, *args, **kwargs)
+        with resolver.only_cards_in_use():
+            original(self, container_strategy, devices, *args, **kwargs)
         if devices is None:
             with resolver.allocator.guard():
                 resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))

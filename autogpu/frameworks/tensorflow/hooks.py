@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.tensorflow import context, entry_points
+from autogpu.frameworks.tensorflow import context, entry_points, listing, names
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
 from autogpu.frameworks.tensorflow.proto import FORCE_GROWTH
 from autogpu.frozen import frozen
@@ -72,7 +72,20 @@ _POINTS = (
     _HookPoint(
         "client.session", "BaseSession", "__init__", f"sessions with a ConfigProto {_PLAIN}", entry_points.session
     ),
-    _HookPoint("client.device_lib", "", "list_local_devices", f"callers {_PLAIN}", entry_points.list_local_devices),
+    _HookPoint(
+        "client.session",
+        "BaseSession",
+        "list_devices",
+        "multi_gpu_model refuses GPUs that the process does not have",
+        lambda original, resolver: names.list_devices(original, resolver.missing_devices),
+    ),
+    _HookPoint(
+        "client.device_lib",
+        "",
+        "list_local_devices",
+        "listing makes a context on each GPU",
+        listing.list_local_devices,
+    ),
     _HookPoint("training.server_lib", "Server", "__init__", f"servers {_PLAIN}", entry_points.server),
     _HookPoint(
         "distribute.mirrored_strategy",
@@ -81,6 +94,22 @@ _POINTS = (
         "its replicas are not counted",
         entry_points.mirrored,
     ),
+)
+
+# Readings of memory by a name, and what they are for a GPU that the process does not have. Old versions lack them.
+_MEMORY_READINGS = {
+    "get_memory_info": {"current": 0, "peak": 0},
+    "get_memory_usage": 0,
+    "get_total_memory_usage": 0,
+    "reset_memory_stats": None,
+}
+
+# Strategies that are told their devices. Not every version has each, and a name that is not seen is placed softly.
+_STRATEGIES = (
+    ("distribute.mirrored_strategy", "MirroredExtended"),
+    ("distribute.one_device_strategy", "OneDeviceExtended"),
+    ("distribute.central_storage_strategy", "CentralStorageStrategy"),
+    ("distribute.central_storage_strategy", "CentralStorageStrategyV1"),
 )
 
 
@@ -105,9 +134,9 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     resolver = PlacementResolver(
         allocator,
         module,
+        default_graph=lambda: _module("framework.ops").get_default_graph(),
         sees_choice=hasattr(module.Context, "set_visible_devices"),
-        # Its devices XLA_GPU:0 and so on are counted once per process, from the first visible_device_list on.
-        topology_fixed=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
+        has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
     )
     wrapped = context.config(config.fget, resolver)
     setattr(wrapped, _INSTALLED, True)
@@ -116,7 +145,34 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         original = point.original()
         if original:
             setattr(point.holder(), point.attribute, point.wrap(original, resolver))
+    for name, unused in _MEMORY_READINGS.items():
+        reading = module.Context.__dict__.get(name)
+        if callable(reading):
+            setattr(module.Context, name, context.memory_reading(reading, resolver, unused))
+    _note_names_until_first_context(module, resolver)
     return hooks
+
+
+def _note_names_until_first_context(module: Any, resolver: PlacementResolver) -> None:
+    """Eager code comes through ``context.device`` at each operation: it is itself again after the first context."""
+    owners: list[tuple[Any, str, Any, Any]] = []
+    device = getattr(module, "device", None)
+    if callable(device):
+        owners.append((module, "device", device, names.device(device, resolver.named)))
+    for path, name in _STRATEGIES:
+        strategy: Any = getattr(_module(path), name, None)
+        if strategy is not None:
+            original = strategy.__init__
+            owners.append((strategy, "__init__", original, names.constructor(original, resolver.named)))
+
+    def put_back() -> None:
+        for owner, attribute, original, ours in owners:
+            if getattr(owner, attribute, None) is ours:
+                setattr(owner, attribute, original)
+
+    for owner, attribute, _, ours in owners:
+        setattr(owner, attribute, ours)
+    resolver.on_first_context = put_back
 
 
 def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 
-from autogpu.frameworks.base import Usage
-from autogpu.frameworks.tensorflow.proto import read_user_settings, usage_of, write_placement
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings, merge_settings
+from autogpu.frameworks.base import DeviceRequest, Usage
+from autogpu.frameworks.tensorflow.logical import named_gpus, named_logical, script_limits
+from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.names import NamedGpus
+from autogpu.frameworks.tensorflow.proto import has_invalid_list, read_user_settings, usage_of, write_placement
+from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
+from autogpu.frozen import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Iterator
+    from typing import Any, Callable, Iterator
 
     from autogpu.frameworks.base import GpuAllocator
 
@@ -21,33 +26,57 @@ SCRIPT_CHOSE = "_autogpu_script_chose"
 
 
 class PlacementResolver:
-    """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first."""
+    """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
+
+    Attributes:
+        named: The GPUs that the script has named so far.
+        gpu_count: How many GPUs TensorFlow lists; 0 until it was asked.
+        has_xla_devices: Whether this TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process,
+            so that it can't add a GPU later to those that it has made.
+        on_first_context: Called once, when the first context is there.
+    """
 
     def __init__(
-        self, allocator: GpuAllocator, context_module: ModuleType, *, sees_choice: bool, topology_fixed: bool
+        self,
+        allocator: GpuAllocator,
+        context_module: ModuleType,
+        *,
+        default_graph: Callable[[], Any],
+        sees_choice: bool,
+        has_xla_devices: bool,
     ) -> None:
         """Nothing is resolved yet.
 
         Args:
             context_module: TensorFlow's ``eager.context``.
+            default_graph: TensorFlow's function of the name.
             sees_choice: Whether ``set_visible_devices`` is hooked, so that a script's choice of all GPUs is known.
-            topology_fixed: Whether this TensorFlow can't add a GPU later to those that it has made.
+            has_xla_devices: See the attribute.
         """
         self.allocator = allocator
+        self.named = NamedGpus()
+        self.gpu_count = 0
+        self.on_first_context: Callable[[], None] = _nothing
         self.lock = threading.RLock()
+        # A child that is forked while another thread is at work here would find it locked for ever.
+        os.register_at_fork(after_in_child=self._unlock_in_child)
         self._context_module: Any = context_module
+        self._default_graph = default_graph
         self._sees_choice = sees_choice
-        self._topology_fixed = topology_fixed
+        self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
         self._first: DevicePlacement | None = None
         self._thread = threading.local()
+
+    def _unlock_in_child(self) -> None:
+        self.lock = threading.RLock()
 
     def completed(self, proto: Any) -> Any:
         """A copy of an explicit ConfigProto that sets what the script left unset; ``None`` stands for an empty one.
 
         The proto itself where there is nothing to fill in.
         """
-        config_proto = self._context_module.config_pb2.ConfigProto
+        config_proto = self.config_proto
         if not isinstance(proto, config_proto) and proto is not None:
             return proto  # TensorFlow says what is wrong with it
         result = proto
@@ -55,12 +84,13 @@ class PlacementResolver:
             if proto is not None and "GPU" in proto.device_count and proto.device_count["GPU"] == 0:
                 return proto
             self.allocator.prepare()
+            gpus = self.listed_gpus()
             context = self._context_module.context()
-            context._initialize_physical_devices()
-            gpus = self.gpus_of(context)
             copy = config_proto()
             if proto is not None:
                 copy.CopyFrom(proto)
+            if has_invalid_list(copy, len(gpus)):
+                return proto
             settings = read_user_settings(copy, len(gpus)).over(self.settings_of(context, gpus))
             placement = self.resolve_placement(settings, len(gpus))
             if placement is not None:
@@ -92,6 +122,7 @@ class PlacementResolver:
             limits=limits,
             limits_exclude_growth=bool(limits),
         )
+        settings = replace(settings, places_hard=getattr(context, "_soft_device_placement", None) is False)
         own = getattr(context, "_config", None)
         return settings if own is None else settings.over(read_user_settings(own, len(gpus)))
 
@@ -106,28 +137,108 @@ class PlacementResolver:
         """What TensorFlow gets at this entry point; ``None`` where it has no GPU, or the script asks for none."""
         if settings.max_count == 0:
             return None
+        self.gpu_count = gpu_count
         if not gpu_count:
             if self._allowed is None:
                 self.allocator.on_usage(Usage((), ""))
             return None
-        assignment = self.allocator.assign(gpu_count, settings.visible)
+        self.named.note_callers()
+        settings = replace(settings, named=settings.named | self.named.found)
+        assignment = self.allocator.assign(_request(settings, gpu_count))
+        if settings.visible and assignment.ordinals == ():
+            settings = replace(settings, visible=())
+        settings = settings.on_moved(assignment.moved)
         if self._allowed is None:
             chosen = tuple(range(gpu_count)) if settings.visible is None else settings.visible
             self._allowed = chosen if assignment.ordinals is None else assignment.ordinals
-        return merge_settings(settings, assignment, self._allowed, self._first, self._topology_fixed)
+        return merge_settings(settings, assignment, self._allowed, self._first, self.has_xla_devices, gpu_count)
 
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
         """Write ``placement`` into a ConfigProto that TensorFlow is about to use, and report it."""
-        write_placement(proto, placement)
+        write_placement(proto, placement, self.gpu_count)
+        self.place_softly(proto, len(placement.logical))
         if self._first is None or len(placement.logical) > len(self._first.logical):
             self._first = placement if placement.ordinals else None
         self.allocator.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
+    def place_softly(self, proto: Any, logical_count: int | None = None) -> None:
+        """Let what names a GPU later run on one of those that there are, where without autogpu there would be more.
+
+        Args:
+            logical_count: How many there are; by default as many as TensorFlow has been given.
+        """
+        if logical_count is None:
+            logical_count = len(self._first.logical) if self._first else self.gpu_count
+        if logical_count < self.gpu_count:
+            proto.allow_soft_placement = True
+
+    def softened(self, proto: Any) -> Any:
+        """A copy of a ConfigProto for a session on a server of this process; ``None`` stays ``None``."""
+        if not isinstance(proto, self.config_proto) or self._first is None:
+            return proto
+        copy = self.config_proto()
+        copy.CopyFrom(proto)
+        self.place_softly(copy)
+        return copy
+
+    def note_graph(self, graph: Any) -> None:
+        """Note what a graph names; ``None`` stands for the default graph."""
+        self.named.note_graph(self._default_graph() if graph is None else graph)
+
+    @property
+    def config_proto(self) -> Any:
+        """TensorFlow's class of that name."""
+        return self._context_module.config_pb2.ConfigProto
+
+    def listed_gpus(self) -> list[Any]:
+        """TensorFlow's CUDA GPUs; makes no context."""
+        context = self._context_module.context()
+        context._initialize_physical_devices()
+        return self.gpus_of(context)
+
+    def missing_devices(self, devices: list[Any]) -> list[Any]:
+        """Entries of ``Session.list_devices()`` for the GPUs that there would be without autogpu."""
+        gpus = [device for device in devices if device.device_type == "GPU"]
+        if not gpus:
+            return []
+        stem, last = gpus[-1].name.rsplit(":", 1)[0], gpus[-1]
+        return [
+            type(last)(f"{stem}:{number}", "GPU", last.memory_limit_bytes, last.incarnation)
+            for number in range(len(gpus), self.gpu_count)
+        ]
+
     def on_context(self) -> None:
         """An entry point has made its devices."""
+        first, self.on_first_context = self.on_first_context, _nothing
+        first()
         if self._first is not None:
             with self.allocator.guard():
                 self.allocator.on_context()
+
+    def lacks(self, number: int) -> bool:
+        """Whether there would be a logical GPU of that number without autogpu, and is none."""
+        return self._first is not None and len(self._first.logical) <= number < self.gpu_count
+
+    @contextmanager
+    def only_cards_in_use(self) -> Iterator[None]:
+        """While TensorFlow counts physical GPUs, it finds those on which this process has a context."""
+        context = self._context_module.context()
+        if context.executing_eagerly():
+            context.ensure_initialized()  # as what comes does first
+        if self._first is None:
+            yield
+            return
+        original, gpus = context.list_physical_devices, self.gpus_of(context)
+        unused = [gpu for ordinal, gpu in enumerate(gpus) if ordinal not in self._first.ordinals]
+
+        def list_physical_devices(device_type: Any = None) -> list[Any]:
+            return [device for device in original(device_type) if device not in unused]
+
+        context.list_physical_devices = list_physical_devices
+        try:
+            yield
+        finally:
+            del context.list_physical_devices
 
     @property
     def in_remote_session(self) -> bool:
@@ -142,3 +253,21 @@ class PlacementResolver:
             yield
         finally:
             self._thread.in_remote_session = False
+
+
+def _request(settings: UserSettings, gpu_count: int) -> DeviceRequest:
+    limits = script_limits(settings)
+    mine = limits if settings.visible is None else {o: size for o, size in limits.items() if o in settings.visible}
+    return DeviceRequest(
+        gpu_count=gpu_count,
+        visible=settings.visible,
+        named=named_gpus(settings, gpu_count),
+        logical=named_logical(settings, gpu_count),
+        count=min(settings.max_count or 0, gpu_count),
+        limits=tuple(mine.values()),
+        fraction=settings.fraction,
+    )
+
+
+def _nothing() -> None:
+    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from autogpu.frameworks.base import Usage
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
@@ -22,8 +23,8 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
     """What an explicit ConfigProto says. Growth that is false can't be told from growth that is unset."""
     options = proto.gpu_options
     entries = [tuple(entry.memory_limit_mb) for entry in options.experimental.virtual_devices]
-    max_count = int(proto.device_count["GPU"]) if "GPU" in proto.device_count else None
-    visible = _listed_ordinals(options.visible_device_list) if options.visible_device_list else None
+    max_count = int(proto.device_count["GPU"]) if proto.device_count.get("GPU", -1) >= 0 else None
+    visible = listed_ordinals(proto, gpu_count)
     if visible is None and len(entries) > 1:
         visible = tuple(range(len(entries)))  # an entry for each of several GPUs names them
     if visible is None and entries:
@@ -37,11 +38,27 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
     )
 
 
-def write_placement(proto: Any, placement: DevicePlacement) -> None:
+def listed_ordinals(proto: Any, gpu_count: int) -> tuple[int, ...] | None:
+    """The GPUs of a ``visible_device_list``; ``None`` where there is none, or TensorFlow takes it for none."""
+    text = proto.gpu_options.visible_device_list
+    entries = [entry.strip() for entry in text.split(",")]
+    # Of other digits than these, and of more, int() makes numbers that TensorFlow refuses.
+    if not all(re.fullmatch(r"[+]?[0-9]{1,9}", entry) for entry in entries):
+        return None
+    ordinals = tuple(map(int, entries))
+    return ordinals if max(ordinals) < gpu_count and len(set(ordinals)) == len(ordinals) else None
+
+
+def has_invalid_list(proto: Any, gpu_count: int) -> bool:
+    """Whether TensorFlow has an answer of its own to a ``visible_device_list``: an error, or no GPU."""
+    return bool(proto.gpu_options.visible_device_list) and listed_ordinals(proto, gpu_count) is None
+
+
+def write_placement(proto: Any, placement: DevicePlacement, gpu_count: int) -> None:
     """Let ``proto`` say what ``placement`` does; an entry that is as it should be keeps its other fields."""
     options = proto.gpu_options
     old = options.experimental.virtual_devices
-    named = _listed_ordinals(options.visible_device_list) if options.visible_device_list else placement.ordinals
+    named = listed_ordinals(proto, gpu_count) or placement.ordinals
     entries = {ordinal: type(entry).FromString(entry.SerializeToString()) for ordinal, entry in zip(named, old)}
     del old[:]
     options.visible_device_list = ",".join(map(str, placement.ordinals))
@@ -66,11 +83,14 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     limits_mb = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     forced = os.environ.get(FORCE_GROWTH)
     grows = allow_growth if forced not in ("true", "false") else forced == "true"
+    by_script = " by the script" if placement.by_script else ""
     as_needed = ", allocated as needed" if grows else ""
-    if any(limits_mb):
-        memory = _limits_in_words(limits_mb) + as_needed
+    if placement.is_split_only:
+        memory = f"allocated as needed, as {len(placement.logical)} logical GPUs"
+    elif any(limits_mb):
+        memory = f"limited{by_script}" + _limits_in_words(limits_mb) + as_needed
     elif placement.fraction:
-        memory = f"limited to {placement.fraction:.0%} of each GPU" + as_needed
+        memory = f"limited{by_script} to {placement.fraction:.0%} of each GPU" + as_needed
     else:
         memory = "allocated as needed" if grows else "allocated whole at once"
     if (any(limits_mb) or placement.fraction) and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
@@ -82,9 +102,5 @@ def _limits_in_words(limits_mb: Sequence[tuple[float, ...]]) -> str:
     """Given those of the logical GPUs of each GPU."""
     each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mb]
     if len(set(each)) > 1:
-        return "limited, in this order, to " + ", ".join(each)
-    return f"limited to {each[0]}" + (" on each" if len(each) > 1 else "")
-
-
-def _listed_ordinals(visible_device_list: str) -> tuple[int, ...]:
-    return tuple(int(ordinal) for ordinal in visible_device_list.split(","))
+        return ", in this order, to " + ", ".join(each)
+    return f" to {each[0]}" + (" on each" if len(each) > 1 else "")

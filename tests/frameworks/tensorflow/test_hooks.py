@@ -76,7 +76,7 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
             "client.device_lib",
             "module.list_devices_now = module.__dict__.pop('list_local_devices')",
             EAGER,
-            "device_lib.list_local_devices (callers take what they would without autogpu)",
+            "device_lib.list_local_devices (listing makes a context on each GPU)",
             [3],
             id="a-function",
         ),
@@ -92,7 +92,8 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
             "client.session",
             "class Base(module.BaseSession): pass\n    module.BaseSession = Base",
             SESSION,
-            "BaseSession.__init__ (sessions with a ConfigProto take what they would without autogpu)",
+            "BaseSession.__init__ (sessions with a ConfigProto take what they would without autogpu), "
+            "BaseSession.list_devices (multi_gpu_model refuses GPUs that the process does not have)",
             [0, 1, 2, 3],
             id="sessions",
         ),

@@ -2,119 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import shutil
 import signal
 import subprocess
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.gpusim import Gpu, Server
-from tests.support import environments
+from tests.gpusim import Gpu
+from tests.support.live_jobs import GIB, HOLD, claims, leases
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-GIB = 1 << 30
 CONTEXT = 256 << 20
-
-# Takes a GPU, says so, and keeps it until its input ends.
-HOLD = """
-import sys
-import tensorflow as tf
-with tf.device("/GPU:0"):
-    x = tf.random.uniform((256, 256))
-print("ready", x.device[-5:], flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    base = environments.tensorflow()
-    return environments.environment(base.resolve(), ["joblib"], on_top_of=base, with_hook=True)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """The host's lease folder."""
-    made = tmp_path / "leases"
-    made.mkdir()
-    made.chmod(0o1777)
-    return made
-
-
-class Job:
-    def __init__(self, server, python, file, **environ):
-        self.server = server
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = server.popen([str(python), str(file)], environ=environ, **pipes)
-        self.pid = self.process.pid
-
-    def ready(self):
-        """What the job says once it has its GPU; empty if it has ended without."""
-        return self.process.stdout.readline().strip()
-
-    def end(self):
-        """Let it end by itself; its exit status and what autogpu said."""
-        _, errors = self.process.communicate(timeout=120)
-        return self.process.returncode, [line for line in errors.splitlines() if line.startswith("autogpu: ")]
-
-    def gpus(self):
-        return self.server.contexts().get(self.pid, [])
-
-    def allocated(self):
-        return sum(call.bytes for call in self.server.calls(pid=self.pid, call="allocate"))
-
-
-@pytest.fixture
-def host(tmp_path, python, folder):
-    """Start jobs on a server of ``gpus``; each is killed at the end."""
-    servers = []
-
-    def running(*gpus, script=HOLD):
-        place = tmp_path / f"server{len(servers)}"
-        place.mkdir()
-        server = Server(gpus, folder=place)
-        server.__enter__()
-        servers.append(server)
-        file = place / "train.py"
-        file.write_text(script)
-
-        def start(**environ):
-            return Job(server, python, file, AUTOGPU_LEASE_DIR=str(folder), TF_CPP_MIN_LOG_LEVEL="3", **environ)
-
-        start.server = server
-        return start
-
-    yield running
-    for server in servers:
-        server.__exit__(None, None, None)
-
-
-def leases(folder):
-    """The text of every lease that is alive, read without autogpu."""
-    alive = {}
-    for path in folder.glob("job.*"):
-        with path.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                alive[path.name] = json.load(file)
-    return alive
-
-
-def claims(folder, server):
-    """By pid, the GPU indices and GiB that its lease claims."""
-    index = {gpu.uuid: position for position, gpu in enumerate(server.gpus)}
-    return {
-        fields["pid"]: {index[uuid]: round(size / GIB, 2) for uuid, size in fields["gpus"].items()}
-        for fields in leases(folder).values()
-    }
 
 
 def test_jobs_that_start_in_the_same_instant_get_different_gpus(host, folder):

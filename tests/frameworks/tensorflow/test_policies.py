@@ -186,17 +186,22 @@ def test_busy_is_cpu_lets_the_usual_boilerplate_run(start):
         pytest.param(
             "tf.config.experimental.set_memory_growth(gpus[2], True)", {"AUTOGPU_GROWTH": "0"}, MIB, id="growth"
         ),
-        pytest.param("tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])", {}, GIB, id="limit"),
-        pytest.param(
-            "tf.config.set_logical_device_configuration(gpus[2], [Limit(1024)])", {}, GIB, id="limit-on-another"
-        ),
     ],
 )
-def test_what_is_said_for_one_gpu_holds_for_each_granted_one(start, setting, policy, taken):
+def test_growth_that_is_set_for_one_gpu_holds_for_each_granted_one(start, setting, policy, taken):
     ran = start(setting + "\ntouch()", AUTOGPU_COUNT="2", **policy)
     assert sorted(ran.allocated) == [1, 3]
     for size in ran.allocated.values():
         assert taken <= size <= max(taken, 64 * MIB) or 20 * GIB <= taken <= size
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_a_limit_on_one_gpu_says_nothing_of_the_other(start, named):
+    script = f"tf.config.set_logical_device_configuration(gpus[{named}], [Limit(1024)])\nfill(0.75, 1.5)"
+    ran = start(script, AUTOGPU_COUNT="2")
+    assert 0.7 * GIB < ran.allocated[3] <= GIB
+    assert ran.allocated[1] > 1.5 * GIB
+    assert "memory limited by the script, in this order, to 1024 MiB, none" in ran.said[0]
 
 
 def test_beside_a_limit_of_the_script_the_policys_holds_on_the_others(start):

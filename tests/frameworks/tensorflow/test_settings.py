@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from autogpu.frameworks.base import Assignment
-from autogpu.frameworks.tensorflow.proto import usage_of
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings, merge_settings, user_growth
+from autogpu.frameworks.tensorflow.merge import merge_settings, user_growth
+from autogpu.frameworks.tensorflow.proto import has_invalid_list, listed_ordinals, usage_of
+from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 
 GIB = 1 << 30
 
@@ -15,6 +18,28 @@ def limited(*gib, logical_gpus=1):
     """A assignment of the first GPUs, each with that limit."""
     caps = {ordinal: int(size * GIB) for ordinal, size in enumerate(gib)}
     return Assignment(tuple(caps), True, caps, logical_gpus)
+
+
+@pytest.mark.parametrize(
+    ("text", "ordinals"),
+    [
+        ("2", (2,)),
+        ("1, 0", (1, 0)),
+        ("+1", (1,)),
+        ("", None),
+        ("-1", None),
+        ("4", None),
+        ("0,9", None),
+        ("1,01", None),
+        ("x", None),
+        ("\u0661", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_a_list_is_read_as_tensorflow_reads_it(text, ordinals):
+    proto = SimpleNamespace(gpu_options=SimpleNamespace(visible_device_list=text))
+    assert listed_ordinals(proto, 4) == ordinals
+    assert has_invalid_list(proto, 4) == (bool(text) and ordinals is None)
 
 
 def test_what_is_not_set_is_filled():
@@ -47,7 +72,7 @@ def test_the_scripts_choice_holds(settings, expected):
 
 def test_a_fraction_excludes_limits_and_grows():
     placement = merge_settings(UserSettings(fraction=0.5), limited(2), (0,))
-    assert placement == DevicePlacement((0,), growth=True, fraction=0.5)
+    assert placement == DevicePlacement((0,), growth=True, fraction=0.5, by_script=True)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +83,14 @@ def test_a_fraction_excludes_limits_and_grows():
         pytest.param(
             UserSettings(limits={0: (1024.0,)}),
             Assignment((0, 1)),
-            {0: (1024.0,), 1: (1024.0,)},
-            id="leaves-none-uncapped",
+            {0: (1024.0,)},
+            id="says-nothing-of-the-others",
         ),
         pytest.param(
             UserSettings(limits={0: (512.0, 512.0)}),
             Assignment((2, 3)),
-            {2: (512.0, 512.0), 3: (1024.0,)},
-            id="a-split-on-one-is-a-sum-on-the-others",
+            {2: (512.0, 512.0)},
+            id="a-split-says-nothing-of-the-others",
         ),
         pytest.param(
             UserSettings(limits={0: (1024.0,)}),

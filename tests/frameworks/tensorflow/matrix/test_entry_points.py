@@ -45,17 +45,16 @@ def session(target="", *, device_count=None, **options):
             made.run(result.op)
 
 def eager():
-    show(device_lib.list_local_devices()) if tf.__version__ < "2" else print(
-        len(tf.config.experimental.list_logical_devices("GPU"))
-    )
+    from tensorflow.python.eager import context
+
+    context.context().ensure_initialized()
+    print(context.context().num_gpus())
 """
 
 ENTRY_POINTS = {
     "session": "session()",
     "session-without-a-proto": "with tf.Graph().as_default(): show(v1.Session().list_devices())",
     "interactive": "v1.disable_eager_execution()\nshow(v1.InteractiveSession(config=v1.ConfigProto()).list_devices())",
-    "list-local-devices": "show(device_lib.list_local_devices())",
-    "gpu-device-name": "assert tf.test.gpu_device_name() == '/device:GPU:0'; print([2048])",
     "server": "server = v1.train.Server.create_local_server(); session(server.target)",
     "server-with-a-proto": "session(v1.train.Server.create_local_server(config=v1.ConfigProto()).target)",
 }
@@ -80,6 +79,36 @@ def assert_leased_with_limit(ran, server):
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 def test_an_entry_point_takes_the_lease_and_fills_what_the_script_left_unset(run, server, entry_point):
     assert_leased_with_limit(run(ENTRY_POINTS[entry_point] + "\nprint(leased())", AUTOGPU_LIMIT="2GiB"), server)
+
+
+LISTING = """
+def fields(device):
+    description = device.physical_device_desc
+    return device.name, device.device_type, device.memory_limit >> 30, description[:description.find("pci")], bool(
+        device.incarnation), device.locality.bus_id
+print(sorted(map(fields, device_lib.list_local_devices())))
+print(tf.test.gpu_device_name(), tf.test.is_gpu_available(), tf.test.is_gpu_available(False, (9, 0)))
+"""
+
+
+def test_a_listing_is_what_it_would_be_and_takes_nothing(run, tmp_path):
+    plain, ran = run(LISTING, AUTOGPU="0"), run(LISTING + "print(leased())")
+    *listed, leased = ran.stdout.splitlines()
+
+    def without_order(text):
+        # The order is autogpu's: of each kind of GPU there are as many, whatever their numbers.
+        return sorted((name.rpartition(":")[0], *rest) for name, *rest in ast.literal_eval(text))
+
+    def without_numbers(rows):
+        # What TensorFlow would take of one is estimated, to a GiB or two.
+        return sorted((kind, kind_again, desc.partition("name")[2], *rest) for kind, kind_again, _, desc, *rest in rows)
+
+    shown, wanted = (without_order(text) for text in (listed[0], plain.stdout.splitlines()[0]))
+    assert without_numbers(shown) == without_numbers(wanted)
+    for (*_, here, _, _, _), (*_, there, _, _, _) in zip(shown, wanted):
+        assert abs(here - there) <= 2
+    assert listed[1] == plain.stdout.splitlines()[1]
+    assert (leased, ran.contexts, ran.said) == ("None", [], [])
 
 
 def test_keras_takes_the_lease(run, server, version):
@@ -131,7 +160,7 @@ estimator.train(data, hooks=[Show()], steps=1)
             6 * GIB,
             id="fraction",
         ),
-        pytest.param("visible_device_list='2'", {"AUTOGPU_LIMIT": "1GiB"}, [2], 1, GIB, id="visible-device-list"),
+        pytest.param("visible_device_list='2'", {"AUTOGPU_LIMIT": "1GiB"}, [3], 1, GIB, id="visible-device-list"),
         pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "2"}, [3], 1, 64 * MIB, id="one-of-two"),
         pytest.param("device_count={'GPU': 0}", {}, None, 0, 0, id="no-gpu"),
         pytest.param("", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only"),
@@ -176,4 +205,4 @@ def test_every_hook_is_found(with_autogpu):
             "print(dict(tensorflow.find_hooks().missing), len(tensorflow.find_hooks().found))",
         )
     )
-    assert (ran.stdout, ran.said) == ("{} 7\n", [])
+    assert (ran.stdout, ran.said) == ("{} 8\n", [])

@@ -1,0 +1,115 @@
+"""The GPUs that a script names before TensorFlow has made any: in graphs, eager blocks, strategies and towers."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from weakref import WeakKeyDictionary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Callable, Iterable, MutableMapping
+
+# "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
+_NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)
+# More than any machine has; a number comes from the script.
+_MOST_GPUS = 1024
+_JOB = re.compile(r"/job:(\w+)")
+
+
+def named_gpu(name: Any) -> int | None:
+    """The number of the logical GPU of this process that a device's name means; ``None`` if it means none.
+
+    Args:
+        name: A string, a ``DeviceSpec`` or a ``LogicalDevice``.
+    """
+    if not isinstance(name, str) and type(name).__module__.startswith("tensorflow"):
+        to_string = getattr(name, "to_string", None)
+        name = to_string() if callable(to_string) else getattr(name, "name", None)
+    found = _NAME.search(name) if isinstance(name, str) else None
+    job = _JOB.search(name) if isinstance(name, str) else None
+    return int(found.group(1)) if found and (job is None or job.group(1) == "localhost") else None
+
+
+class NamedGpus:
+    """What has been named so far, as numbers of logical GPUs.
+
+    Attributes:
+        found: The numbers.
+    """
+
+    def __init__(self) -> None:
+        self.found: frozenset[int] = frozenset()
+        self._looked_at: MutableMapping[Any, int] = WeakKeyDictionary()
+
+    def note(self, names: Iterable[Any]) -> None:
+        """Note what ``names`` mean; what can't be read is for TensorFlow to judge."""
+        try:
+            numbers = {named_gpu(name) for name in names}
+        except Exception:
+            return
+        self.found |= {number for number in numbers if number is not None}
+
+    def note_graph(self, graph: Any) -> None:
+        """Note the GPUs on which operations of a graph are placed."""
+        try:
+            operations = graph.get_operations()
+            # A graph only grows, and some scripts make a thousand sessions for one.
+            self.note({operation.device for operation in operations[self._looked_at.get(graph, 0) :]})
+            self._looked_at[graph] = len(operations)
+        except Exception:  # a class of the script's own, or no graph at all: TensorFlow says what is wrong with it
+            return
+
+    def note_callers(self) -> None:
+        """Note what Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
+        frame = _caller_named("multi_gpu_model")
+        if frame is not None:
+            gpus = frame.f_locals.get("gpus")
+            numbers = range(min(gpus, _MOST_GPUS)) if isinstance(gpus, int) else gpus
+            self.note(f"/gpu:{number}" for number in numbers or ())
+
+
+def device(original: Any, named: NamedGpus) -> Any:
+    """``context.device``, through which ``tf.device`` of eager code comes, and which makes the first context."""
+
+    @functools.wraps(original)
+    def device(name: Any) -> Any:
+        named.note([name])
+        return original(name)
+
+    return device
+
+
+def constructor(original: Any, named: NamedGpus) -> Any:
+    """``__init__`` of a strategy that is told its devices: it looks at them after it has made a context."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        for argument in (*args, *kwargs.values()):
+            named.note(argument if isinstance(argument, (list, tuple)) else [argument])
+        original(self, *args, **kwargs)
+
+    return __init__
+
+
+def list_devices(original: Any, missing: Callable[[list[Any]], list[Any]]) -> Any:
+    """``BaseSession.list_devices``, which ``multi_gpu_model`` takes for the GPUs that may be named.
+
+    In a session that was made before, the towers are placed softly on the GPUs that it has.
+    """
+
+    @functools.wraps(original)
+    def list_devices(self: Any) -> list[Any]:
+        devices: list[Any] = original(self)
+        return devices if _caller_named("multi_gpu_model") is None else devices + missing(devices)
+
+    return list_devices
+
+
+def _caller_named(name: str) -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,134 @@
+"""Logical GPUs for the names of a script, and the memory of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.frameworks.base import Assignment
+from autogpu.frameworks.tensorflow.logical import named_gpus
+from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
+
+GIB = 1 << 30
+WHOLE = dict.fromkeys(range(4), 10 * GIB)
+TOTALS = dict.fromkeys(range(4), 16 * GIB)
+
+
+def merged(settings, *ordinals, first=None, gpu_count=4, growth=True, **fields):
+    assignment = Assignment(ordinals, growth, usable=WHOLE, totals=TOTALS, **fields)
+    return merge_settings(settings, assignment, ordinals, first, gpu_count=gpu_count)
+
+
+def named(*numbers, **fields):
+    return UserSettings(named=frozenset(numbers), **fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        (named(), 0),
+        (named(2), 1),
+        (named(0, 1, 3), 3),
+        (named(0, 7), 1),
+        pytest.param(named(0, 1, limits={0: (512.0, 512.0)}), 1, id="its-own-split"),
+        pytest.param(named(0, 2, limits={0: (512.0, 512.0)}), 2, id="beside-its-own-split"),
+        pytest.param(named(0, 1, visible=(3,)), 1, id="it-made-one-visible"),
+        pytest.param(named(0, 1, max_count=1), 1, id="it-asked-for-one"),
+    ],
+)
+def test_on_how_many_gpus_the_names_would_be(settings, count):
+    assert named_gpus(settings, 4) == count
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ordinals", "logical"),
+    [
+        pytest.param((2,), (3,), (3, 3, 3), id="one-named"),
+        pytest.param((0, 1), (3, 1), (3, 1), id="as-many-as-there-are"),
+        pytest.param((0, 2), (3, 1), (3, 3, 1), id="a-gap"),
+        pytest.param((2, 3), (3, 1), (3, 3, 3, 1), id="a-gap-in-front"),
+        pytest.param((0, 1, 2, 3), (3, 1), (3, 3, 1, 1), id="more-than-there-are"),
+        pytest.param((3,), (3, 1), (3, 1, 1, 1), id="fewer-than-there-are"),
+        pytest.param((9,), (3,), (3,), id="what-raises-without-autogpu-too"),
+    ],
+)
+def test_each_name_has_a_logical_gpu_and_different_names_different_gpus(numbers, ordinals, logical):
+    assert merged(named(*numbers), *ordinals).logical == logical
+
+
+def test_a_split_for_names_alone_limits_nothing():
+    placement = merged(named(1), 3)
+    assert placement.limits == {3: (10240.0, 10240.0)}
+    assert placement.is_split_only
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1,)])
+def test_without_growth_they_share_what_there_is(numbers):
+    # Whatever is named, what is placed nowhere goes to the first.
+    assert merged(named(*numbers), 3, growth=None).limits == {3: (5120.0, 5120.0)}
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1,)])
+def test_a_policys_limit_is_for_the_gpu(numbers):
+    assert merged(named(*numbers), 3, caps={3: 4 * GIB}).limits == {3: (2048.0, 2048.0)}
+
+
+def test_a_scripts_limit_is_for_what_it_names():
+    placement = merged(named(0, 1, limits={0: (3000.0,)}), 3)
+    assert placement.limits == {3: (3000.0, 3000.0)}
+    assert placement.by_script
+    placement = merged(named(1, fraction=0.25), 3)
+    assert (placement.limits, placement.fraction) == ({3: (4096.0, 4096.0)}, 0.0)
+
+
+def test_a_later_session_has_what_there_is():
+    first = merged(named(0, 2), 3, 1)
+    assert first.logical == (3, 3, 1)
+    second = merged(named(0, 3), 3, 1, first=first)
+    assert (second.logical, second.limits) == (first.logical, first.limits)
+
+
+def test_where_nothing_is_placed_softly_every_name_exists():
+    assert merged(UserSettings(places_hard=True), 3).logical == (3, 3, 3, 3)
+
+
+def test_unknown_memory_is_no_obstacle():
+    assignment = Assignment((3,), True)
+    assert merge_settings(named(1), assignment, (3,), gpu_count=4).logical == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param(UserSettings(fraction=0.9), {3: (5120.0,)}, id="a-fraction"),
+        pytest.param(UserSettings(limits={0: (8000.0,)}), {3: (5120.0,)}, id="a-limit"),
+        pytest.param(UserSettings(limits={0: (6000.0, 2000.0)}), {3: (3840.0, 1280.0)}, id="a-split"),
+        pytest.param(UserSettings(limits={0: (800.0,)}), {3: (800.0,)}, id="less-than-that"),
+    ],
+)
+def test_what_a_script_allows_itself_on_a_shared_gpu_has_a_ceiling(settings, expected):
+    placement = merged(settings, 3, ceilings={3: 5 * GIB})
+    assert (placement.limits, placement.fraction) == (expected, 0.0)
+
+
+def test_a_ceiling_is_for_all_logical_gpus_of_a_card():
+    placement = merged(named(0, 1, fraction=0.5), 3, ceilings={3: 5 * GIB})
+    assert placement.limits == {3: (2560.0, 2560.0)}
+    assert merged(named(1), 3, ceilings={3: 5 * GIB}).limits == {3: (2560.0, 2560.0)}
+
+
+def test_settings_follow_a_position_to_its_gpu():
+    settings = UserSettings(visible=(2,), limits={2: (1024.0,)}, growths={0: False, 2: True})
+    moved = settings.on_moved({2: 0})
+    assert (moved.visible, moved.limits, moved.growths) == ((0,), {0: (1024.0,)}, {0: True})
+    assert settings.on_moved({2: 2}) == settings
+
+
+def test_positions_on_one_gpu_are_logical_gpus_there():
+    settings = UserSettings(visible=(0, 1, 2)).on_moved({0: 3, 1: 3, 2: 1})
+    assert settings.visible == (3, 1)
+    assert len(merged(settings, 3, 1).logical) == 3
+
+
+def test_a_placement_without_gpus_has_no_logical_ones():
+    assert merged(named(0, 1)) == DevicePlacement((), growth=True)

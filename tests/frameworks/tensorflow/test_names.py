@@ -1,0 +1,80 @@
+"""The GPUs that a script names, as strings and objects; anything may come from a script."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu
+
+
+class Operation:
+    def __init__(self, device):
+        self.device = device
+
+
+class Graph:
+    def __init__(self, *devices):
+        self.operations = [Operation(device) for device in devices]
+
+    def get_operations(self):
+        return list(self.operations)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("/gpu:1", 1),
+        ("GPU:0", 0),
+        ("/device:GPU:3", 3),
+        ("/job:localhost/replica:0/task:0/device:GPU:2", 2),
+        ("/job:worker/replica:0/task:1/device:GPU:2", None),
+        ("/device:XLA_GPU:1", None),
+        ("/cpu:0", None),
+        ("", None),
+        (None, None),
+        (7, None),
+        ("/gpu:999999999999999999999", None),
+        ("/gpu:\u0661", None),
+        (lambda operation: "/gpu:1", None),
+    ],
+)
+def test_what_a_name_means(name, number):
+    assert named_gpu(name) == number
+
+
+def test_a_graph_is_looked_at_once_and_then_where_it_has_grown():
+    named, graph = NamedGpus(), Graph("/gpu:1", "", "/cpu:0")
+    named.note_graph(graph)
+    assert named.found == {1}
+    graph.operations[0].device = "/gpu:2"
+    graph.operations.append(Operation("/gpu:3"))
+    named.note_graph(graph)
+    assert named.found == {1, 3}
+
+
+@pytest.mark.parametrize("graph", [None, 7, Graph(object()), [], {}])
+def test_what_is_no_graph_names_nothing(graph):
+    named = NamedGpus()
+    named.note_graph(graph)
+    assert named.found == frozenset()
+
+
+def test_an_object_of_the_script_is_not_asked():
+    class Strategy:
+        def to_string(self, how):
+            raise AssertionError
+
+    named = NamedGpus()
+    named.note([Strategy()])
+    assert named.found == frozenset()
+
+
+def test_towers_are_noted_before_they_are_built():
+    def multi_gpu_model(model, gpus):
+        named = NamedGpus()
+        named.note_callers()
+        return named.found
+
+    assert multi_gpu_model(None, gpus=2) == {0, 1}
+    assert multi_gpu_model(None, [1, 3]) == {1, 3}
+    assert len(multi_gpu_model(None, 10**9)) == 1024

@@ -1,0 +1,63 @@
+"""Jobs of real TensorFlow that run side by side on one simulated server, and what the lease folder says of them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+
+GIB = 1 << 30
+
+# Takes a GPU, says so, and keeps it until its input ends.
+HOLD = """
+import sys
+import tensorflow as tf
+with tf.device("/GPU:0"):
+    x = tf.random.uniform((256, 256))
+print("ready", x.device[-5:], flush=True)
+sys.stdin.read()
+"""
+
+
+class Job:
+    def __init__(self, server, python, file, *arguments, **environ):
+        self.server = server
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self.process = server.popen([str(python), str(file), *arguments], environ=environ, **pipes)
+        self.pid = self.process.pid
+
+    def ready(self):
+        """What the job says once it has its GPU; empty if it has ended without."""
+        return self.process.stdout.readline().strip()
+
+    def end(self):
+        """Let it end by itself; its exit status and what autogpu said."""
+        _, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, [line for line in errors.splitlines() if line.startswith("autogpu: ")]
+
+    def gpus(self):
+        return self.server.contexts().get(self.pid, [])
+
+    def allocated(self):
+        return sum(call.bytes for call in self.server.calls(pid=self.pid, call="allocate"))
+
+
+def leases(folder):
+    """The text of every lease that is alive, read without autogpu."""
+    alive = {}
+    for path in folder.glob("job.*"):
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                alive[path.name] = json.load(file)
+    return alive
+
+
+def claims(folder, server):
+    """By pid, the GPU indices and GiB that its lease claims."""
+    index = {gpu.uuid: position for position, gpu in enumerate(server.gpus)}
+    return {
+        fields["pid"]: {index[uuid]: round(size / GIB, 2) for uuid, size in fields["gpus"].items()}
+        for fields in leases(folder).values()
+    }
