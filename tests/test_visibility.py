@@ -72,7 +72,20 @@ def test_what_the_script_wrote_before_the_import_is_its_own():
     environ = {VISIBLE: "1"}
     visible = made(environ)
     visible.write(MACHINE, "pool")
-    assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", "script"), gpu(1).uuid)
+    # As the script wrote it, for it may read it again: no UUID, and in its order.
+    assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", "script"), "1")
+    assert visible.environ_without_ours()[VISIBLE] == "1"
+    assert not visible.is_our_order
+
+
+def test_what_the_script_wrote_is_changed_where_the_policy_has_a_say_in_it():
+    environ = {VISIBLE: "1,2"}
+    visible = made(environ, policy=Policy(exclude=("1",), locked=frozenset({"select.exclude"})))
+    visible.write(MACHINE, "pool")
+    assert environ[VISIBLE] == gpu(2).uuid
+    environ = {VISIBLE: "1,2"}
+    made(environ).write(MACHINE, "chosen")
+    assert environ[VISIBLE] == gpu(2).uuid
 
 
 def test_what_the_script_wrote_after_the_import_is_followed():
@@ -81,7 +94,7 @@ def test_what_the_script_wrote_after_the_import_is_followed():
     visible.write(MACHINE, "pool")
     environ[VISIBLE] = "1"
     visible.refresh(MACHINE)
-    assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), gpu(1).uuid, None)
+    assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
 
 
 def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored():

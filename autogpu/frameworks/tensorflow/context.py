@@ -81,6 +81,20 @@ def set_visible_devices(original: Any) -> Any:
     return set_visible_devices
 
 
+def soft_device_placement(original: Any, resolver: PlacementResolver) -> Any:
+    """The setter of ``Context.soft_device_placement``.
+
+    Turned off when TensorFlow has its GPUs, it would let a name raise of which there would be a GPU without autogpu.
+    Until then every such name is made to exist instead.
+    """
+
+    @functools.wraps(original)
+    def set_placement(context: Any, enable: Any) -> None:
+        original(context, enable or resolver.lacks_any)
+
+    return set_placement
+
+
 def memory_reading(original: Any, resolver: PlacementResolver, unused: Any) -> Any:
     """A reading of a GPU's memory by its name; ``unused`` is the answer for one that this process does not have.
 

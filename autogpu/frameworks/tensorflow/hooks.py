@@ -145,6 +145,9 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         original = point.original()
         if original:
             setattr(point.holder(), point.attribute, point.wrap(original, resolver))
+    placement = module.Context.__dict__.get("soft_device_placement")
+    if isinstance(placement, property) and placement.fset is not None:
+        module.Context.soft_device_placement = placement.setter(context.soft_device_placement(placement.fset, resolver))
     for name, unused in _MEMORY_READINGS.items():
         reading = module.Context.__dict__.get(name)
         if callable(reading):

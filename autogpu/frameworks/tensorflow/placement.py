@@ -219,6 +219,11 @@ class PlacementResolver:
         """Whether there would be a logical GPU of that number without autogpu, and is none."""
         return self._first is not None and len(self._first.logical) <= number < self.gpu_count
 
+    @property
+    def lacks_any(self) -> bool:
+        """Whether TensorFlow has made fewer logical GPUs than there would be without autogpu."""
+        return self._first is not None and self.lacks(len(self._first.logical))
+
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
         """While TensorFlow counts physical GPUs, it finds those on which this process has a context."""

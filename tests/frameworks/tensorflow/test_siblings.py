@@ -222,3 +222,26 @@ except ValueError:
 def test_memory_can_be_read_of_each_gpu_that_there_would_be(host):
     job = host(*[Gpu()] * 4, script=READS_MEMORY)()
     assert (job.ready(), job.ready()) == ("ready [4, 0, 0, 0]", "raised")
+
+
+PLACED_HARD_LATE = """
+import tensorflow as tf
+x = tf.ones((3, 3))
+tf.config.set_soft_device_placement(False)
+with tf.device("/gpu:1"):
+    y = tf.matmul(x, x)
+print("ready", y.device[-5:], tf.config.get_soft_device_placement(), flush=True)
+try:
+    with tf.device("/gpu:0"):
+        tf.strings.join(["a", "b"])
+except tf.errors.InvalidArgumentError:
+    print("raised", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("count", "device"), [("1", "GPU:0"), ("all", "GPU:1")])
+def test_a_late_name_does_not_raise_either_where_soft_placement_is_turned_off(host, count, device):
+    job = host(*[Gpu()] * 2, script=PLACED_HARD_LATE)(AUTOGPU_COUNT=count)
+    assert job.ready() == f"ready {device} {count == '1'}"
+    # With all GPUs there, the script's word is TensorFlow's.
+    assert job.ready() == ("raised" if count == "all" else "")
