@@ -101,11 +101,11 @@ def _table_lines(gpus: Sequence[GpuStatus], width: int, has_blocks: bool, limits
     if not gpus:
         return
     cells = 24 if width >= 140 else 16 if width >= 100 else 10
-    room = width - len("GPU 0  ") - cells - len("  24.0 of  24.0 GiB  ") - cells // 2 - len("  97 %  idle lease")
+    space = width - len("GPU 0  ") - cells - len("  24.0 of  24.0 GiB  ") - cells // 2 - len("  97 %  idle lease")
     models = [printable(gpu.name, 40) for gpu in gpus]
-    if max(map(len, models)) > room:
+    if max(map(len, models)) > space:
         models = [model.replace("NVIDIA ", "") for model in models]
-    models = [printable(model, max(room, 10)) for model in models]
+    models = [printable(model, max(space, 10)) for model in models]
     longest = max(map(len, models))
     memory, busy = cells + len(" 24.0 of  24.0 GiB"), cells // 2 + len("  97 %")
     heading = f"{'':7}{'name':{longest}} {'memory':{memory}}  {'utilization':{busy}}  state"

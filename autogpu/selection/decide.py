@@ -235,8 +235,8 @@ def _could_have(pool: _Pool) -> int:
 def _busy_if_awaited(candidate: Candidate, request: SelectionRequest, is_awaited: IsAwaited) -> Candidate:
     """A GPU that a waiter could have now is as good as taken."""
     device = candidate.device
-    room = room_bytes(device, request.own_pid, candidate.claims)
-    if not is_awaited(device.uuid, candidate.tier is Tier.FREE, room):
+    spare = room_bytes(device, request.own_pid, candidate.claims)
+    if not is_awaited(device.uuid, candidate.tier is Tier.FREE, spare):
         return candidate
     return replace(candidate, tier=Tier.BUSY, is_best_effort=True, claim_bytes=0, why=explain.AWAITED)
 

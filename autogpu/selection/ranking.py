@@ -65,13 +65,13 @@ def rank(
 
 def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Candidate:
     demand, device_tier = rules.demand, tier(device, rules.own_pid, claims)
-    wanted, room = demand.on(device), room_bytes(device, rules.own_pid, claims)
-    is_too_much = demand.by_script and room is not None and wanted > room
+    wanted, spare = demand.on(device), room_bytes(device, rules.own_pid, claims)
+    is_too_much = demand.by_script and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     if is_best_effort and device_tier is Tier.BUSY:
-        left = room
+        left = spare
     else:
-        left = device.memory_free_bytes if demand.is_whole or room is None else room - wanted
+        left = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
     return Candidate(
         device,
         device_tier,
@@ -85,13 +85,13 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -
 
 def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int, int]:
     device = candidate.device
-    room, utilization = candidate.room_bytes, device.utilization_percent
+    spare, utilization = candidate.room_bytes, device.utilization_percent
     return (
         candidate.tier,
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
-        room is None or utilization is None,
+        spare is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
-        -(max(room or 0, 0) // GIB),
+        -(max(spare or 0, 0) // GIB),
         # A best-effort job is promised nothing, and does not show before it allocates.
         sum(claim.bytes == 0 for claim in candidate.claims) if candidate.is_best_effort else 0,
         100 if utilization is None else utilization,
@@ -118,13 +118,13 @@ def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ())
 
 def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Rejection | None:
     wanted, total = rules.demand.on(device), device.memory_total_bytes
-    room = room_bytes(device, rules.own_pid, claims)
-    if room is None or total is None or wanted <= room:
+    spare = room_bytes(device, rules.own_pid, claims)
+    if spare is None or total is None or wanted <= spare:
         return None
     if rules.demand.is_limit and tier(device, rules.own_pid, claims) is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that goes on with less
     cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
-    return Rejection(device, explain.too_full(wanted, total, room), cause)
+    return Rejection(device, explain.too_full(wanted, total, spare), cause)
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
