@@ -15,7 +15,9 @@ import pytest
 
 from tests.conftest import each_python
 from tests.hook import throwaway
-from tests.hook.hook_cases import CASES, ZIP, Case
+from tests.hook.case import Case
+from tests.hook.finder_cases import FINDER_CASES, ZIP
+from tests.hook.import_cases import IMPORT_CASES
 from tests.hook.throwaway import TEMPLATES, Throwaway
 from tests.support.environments import interpreter
 
@@ -39,7 +41,7 @@ def own_place(place: Throwaway) -> Iterator[Throwaway]:
         shutil.rmtree(str(cache))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*IMPORT_CASES, *FINDER_CASES], ids=lambda case: case.name)
 def test_steps(place: Throwaway, case: Case, tmp_path: Path) -> None:
     if place.version < case.since:
         pytest.skip(f"needs Python {case.since[0]}.{case.since[1]}")

@@ -1,75 +1,14 @@
-"""What programs do with TensorFlow's import, and the steps that must come of it (facts of the import system, 3.7-3.13).
-
-Each case runs in a fresh interpreter, which asserts what only it can see; the expected ``steps`` are the events of
-the stand-ins in their order.
-"""
+"""How programs come to TensorFlow's import, ask about it, repeat it, fail in it, and look at what they got."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Mapping
-
-ALL = "before body after"
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    code: str
-    steps: str = ALL
-    environ: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    since: tuple[int, int] = (3, 7)
-    stderr: str = ""
-
-
-FINDER_THAT_ASKS_ALL_OTHERS = """
-import sys
-class Curious:
-    def find_spec(self, name, path=None, target=None):
-        for finder in sys.meta_path:
-            if finder is not self:
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
-sys.meta_path.insert({place}, Curious())
-import tensorflow
-assert tensorflow.configured
-"""
-
-WRAPT_STYLE = """
-import sys, importlib.util
-class Chained:
-    def __init__(self, loader):
-        self.loader = loader
-        self.exec_module = self._exec_module
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-    def _exec_module(self, module):
-        self.loader.exec_module(module)
-        module.wrapped = True
-class Restarting:
-    busy = False
-    def find_spec(self, name, path=None, target=None):
-        if name != "tensorflow" or self.busy:
-            return None
-        self.busy = True
-        try:
-            spec = importlib.util.find_spec(name)
-            spec.loader = Chained(spec.loader)
-            return spec
-        finally:
-            self.busy = False
-sys.meta_path.insert({place}, Restarting())
-import tensorflow
-assert tensorflow.wrapped and tensorflow.configured
-"""
+from tests.hook.case import ALL, Case
 
 OFF = [
     Case(f"off-by-{value}", "import tensorflow", "body", {"AUTOGPU": value}) for value in ("0", "off", "False", "no")
 ]
 
-DOORS = [
+IMPORTS = [
     Case("import", "import tensorflow as tf; assert tf.configured"),
     Case("keras-first", "import keras"),
     Case("submodule-first", "import tensorflow.python"),
@@ -326,95 +265,6 @@ assert tensorflow.__spec__.origin in (None, "namespace")
         "",
     ),
     Case("invalidate-caches", "import importlib; importlib.invalidate_caches(); import tensorflow"),
-    Case("finder-that-asks-all-others", FINDER_THAT_ASKS_ALL_OTHERS.format(place=0)),
-    Case(
-        "finder-before-us-is-asked-once",
-        """
-import sys
-asked = []
-class Counting:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        asked.append(name)
-sys.meta_path.insert(0, Counting)
-import tensorflow
-assert asked.count("tensorflow") == 1, asked
-""",
-    ),
-    Case("wrapt-style-finder-before-us", WRAPT_STYLE.format(place=0)),
-    Case("wrapt-style-finder-after-us", WRAPT_STYLE.format(place=1)),
-    Case(
-        "finder-that-forbids",
-        """
-import sys, traceback
-class Forbidding:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name == "tensorflow":
-            raise ImportError("forbidden")
-sys.meta_path.insert(1, Forbidding)
-try:
-    import tensorflow
-except ImportError as error:
-    assert str(error) == "forbidden" and "_autogpu_hook" not in traceback.format_exc()
-else:
-    raise AssertionError
-""",
-        "",
-    ),
-    Case(
-        "loader-that-is-a-class",
-        """
-import sys, importlib.util
-class Static:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return importlib.util.spec_from_loader(name, Static) if name in ("tensorflow", "other") else None
-    @staticmethod
-    def create_module(spec):
-        return None
-    @staticmethod
-    def exec_module(module):
-        module.mine = True
-sys.meta_path.insert(1, Static)
-before = dict(vars(Static))
-import tensorflow, other
-assert tensorflow.mine and other.mine and dict(vars(Static)) == before
-""",
-        "",
-    ),
-    Case(
-        "loader-changed-by-others",
-        """
-import importlib.util, sys
-class Own:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name != "tensorflow":
-            return None
-        spec = sys.meta_path[-1].find_spec(name, path, target)
-        real = spec.loader.exec_module
-        def exec_module(module):
-            real(module)
-            module.theirs = True
-        spec.loader.exec_module = exec_module
-        return spec
-sys.meta_path.insert(1, Own)
-import tensorflow
-assert tensorflow.theirs
-""",
-        "body",
-    ),
-    Case("meta-path-copied", "import sys; sys.meta_path = list(sys.meta_path); import tensorflow"),
-    Case(
-        "taken-out-of-meta-path",
-        """
-import sys
-sys.meta_path = [f for f in sys.meta_path if getattr(f, "__name__", "") != "_autogpu_hook"]
-import tensorflow
-""",
-        "body",
-    ),
     Case(
         "import-at-exit",
         """
@@ -438,38 +288,32 @@ sys.late = Late()
     ),
 ]
 
-ZIP = """
-import sys, zipfile
-with zipfile.ZipFile("archive.zip", "w") as archive:
-    archive.writestr("tensorflow/__init__.py", "from events import log; log('body')")
-    archive.writestr("other.py", "from events import log; log('other')")
-sys.path.insert(0, "archive.zip")
-"""
-
 THREADS = """
 import threading, sys
 gate = threading.Barrier(8)
 seen = []
-def door(statement):
+def run(statement):
     gate.wait()
     exec(statement)
     seen.append(sys.modules["tensorflow"].configured)
-doors = {doors}
-threads = [threading.Thread(target=door, args=(doors[i % len(doors)],)) for i in range(8)]
+statements = {statements}
+threads = [threading.Thread(target=run, args=(statements[i % len(statements)],)) for i in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 assert seen == [True] * 8, seen
 """
 
 TOGETHER = [
-    Case("eight-threads", THREADS.format(doors=["import tensorflow"])),
+    Case("eight-threads", THREADS.format(statements=["import tensorflow"])),
     Case(
         "eight-threads-different-doors",
-        THREADS.format(doors=["import keras", "import tensorflow.python", "from tensorflow import keras_api"]),
+        THREADS.format(statements=["import keras", "import tensorflow.python", "from tensorflow import keras_api"]),
     ),
     Case(
         "threads-import-other-things-meanwhile",
-        THREADS.format(doors=["import tensorflow", "import json.tool, wave; import tensorflow", "import tensorflow"]),
+        THREADS.format(
+            statements=["import tensorflow", "import json.tool, wave; import tensorflow", "import tensorflow"]
+        ),
     ),
     Case(
         "body-waits-for-an-importing-thread",
@@ -486,30 +330,6 @@ events.log = lambda *words: (beside(words), real(*words))
 import tensorflow
 """,
     ),
-    Case("zip", ZIP + "import tensorflow\n", since=(3, 10)),
-    # Before 3.10 a zipimporter has no exec_module to stand before.
-    Case(
-        "zip-shares-one-loader",
-        ZIP
-        + """
-import importlib.util
-spec = importlib.util.find_spec("tensorflow")
-import other
-assert not hasattr(other, "configured")
-import tensorflow
-""",
-        "other before body after",
-        since=(3, 10),
-    ),
 ]
 
-GROUPS = {
-    "off": OFF,
-    "doors": DOORS,
-    "questions": QUESTIONS,
-    "again": AGAIN,
-    "failures": FAILURES,
-    "unchanged": UNCHANGED,
-    "together": TOGETHER,
-}
-CASES = [case for group in GROUPS.values() for case in group]
+IMPORT_CASES = [*OFF, *IMPORTS, *QUESTIONS, *AGAIN, *FAILURES, *UNCHANGED, *TOGETHER]
