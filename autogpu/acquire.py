@@ -186,8 +186,8 @@ def _is_parents(request: SelectionRequest, parent: Holder) -> bool:
 def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | None:
     """The GPUs of the process that started this one, if it can see them: a job's children belong to the job."""
     alone = decide(request)
-    ordinals = tuple(position for position, uuid in enumerate(request.uuids or ()) if uuid in parent.claims)
-    ordinals = request.positions or ordinals
+    parents = tuple(position for position, uuid in enumerate(request.uuids or ()) if uuid in parent.claims)
+    ordinals = request.positions or parents
     if not alone.is_ours or not ordinals:
         return None
     return replace(

@@ -83,25 +83,24 @@ def guard() -> Iterator[None]:
             raise
         from autogpu.reporting import messages
 
-        say(messages.internal_error(error, _place(error)))
+        file, line = _raised_at(error)
+        say(messages.internal_error(error, f"{os.path.basename(file)}:{line}"))
 
 
 def _is_of_the_script(error: BaseException) -> bool:
     """Whether code of the script raised it, as a handler of a signal does: at any moment, and for the script alone."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    file = trace.tb_frame.f_code.co_filename if trace else ""
+    file, _ = _raised_at(error)
     # autogpu, the standard library and what pip installs; "<frozen importlib>" and its like.
     known = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__), "<frozen ")
     return not file.startswith(known) and "site-packages" not in file and "dist-packages" not in file
 
 
-def _place(error: BaseException) -> str:
+def _raised_at(error: BaseException) -> tuple[str, int]:
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    assert trace is not None  # it was caught
+    while trace.tb_next is not None:
         trace = trace.tb_next
-    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "?"
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
 def _script() -> Path | None:

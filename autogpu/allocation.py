@@ -13,10 +13,7 @@ from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
-from autogpu.selection.decide import decide
-from autogpu.selection.eligible import wanted_count
 from autogpu.selection.grants import local_rank
-from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.memory import (
     CONTEXT_BYTES,
     caps,
@@ -126,7 +123,9 @@ class Allocation:
         self._visible.write(inventory, visible)
         self._readings.prepare()
         self.state = State.IMPORTED
-        if inventory and self._policy.level != "quiet":
+        if inventory and (self._policy.devices or self._policy.exclude) and self._policy.level != "quiet":
+            from autogpu.selection.lists import unmatched_lists
+
             self._say(unmatched_lists(self._resolved, inventory.devices).values())
         if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
             self._say([messages.hooks_missing(hooks, self._resolved, self._framework.NAME)])
@@ -147,7 +146,7 @@ class Allocation:
             selection = self._selection_request(request)
             self._acquire(selection)
             assert self.decision is not None
-            decision, name = self.decision, self._framework
+            decision = self.decision
             ordinals = decision.ordinals if decision.is_ours else request.visible or ()
             self.assignment = Assignment(
                 ordinals=ordinals if decision.is_ours else None,
@@ -156,13 +155,16 @@ class Allocation:
                 logical_gpus=self._policy.virtual_gpus,
                 moved=decision.moved,
                 ceilings=decision.shares if selection.script_demand and self._rank is None else {},
-                usable=usable_bytes(decision.visible, name.DEFAULT_SHARE),
+                usable=usable_bytes(decision.visible, self._framework.DEFAULT_SHARE),
                 totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
             )
             self.state = State.ASSIGNED
         return self.assignment
 
     def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
+        # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
+        from autogpu.selection.eligible import wanted_count
+
         selection = SelectionRequest(
             policy=self._policy,
             visible_spec=self._visible.spec,
@@ -197,18 +199,17 @@ class Allocation:
         if uuids is None or attributes is None:
             return None
         known = by_uuid(inventory.devices if inventory else ())
-        usable = usable_bytes([known.get(uuid) for uuid in uuids], self._framework.DEFAULT_SHARE)
-        totals = [known[uuid].memory_total_bytes or 0 if uuid in known else 0 for uuid in uuids]
+        devices = [known.get(uuid) for uuid in uuids]
+        usable = usable_bytes(devices, self._framework.DEFAULT_SHARE)
         return [
-            GpuListing(each.name, each.compute_capability, each.pci_bus_id, usable.get(ordinal, 0), total)
-            for ordinal, (each, total) in enumerate(zip(attributes, totals))
+            GpuListing(of_cuda, usable.get(ordinal, 0), (device.memory_total_bytes if device else None) or 0)
+            for ordinal, (of_cuda, device) in enumerate(zip(attributes, devices))
         ]
 
     def _acquire(self, request: SelectionRequest) -> None:
-        self._demand = demand_of(request)
-        # Not at the top: most of what a claim needs is for processes that make a context, and many only import.
         from autogpu.acquire import acquire, script_name
 
+        self._demand = demand_of(request)
         environ, script = self._visible.environ_without_ours(), script_name(getattr(sys, "argv", []))
         acquired = acquire(request, environ, script, self._readings.take, WaitingReport(self._print))
         self.decision, self.lease = acquired.decision, acquired.lease
@@ -245,6 +246,7 @@ class Allocation:
     def _decide_without_gpus(self, pool: Sequence[str]) -> None:
         """The policy allows none of the pool's GPUs: what it makes of that, and why, is said as for a busy one."""
         from autogpu.acquire import raise_if_refused
+        from autogpu.selection.decide import decide
 
         request = self._selection_request(DeviceRequest(len(pool)))
         self.decision = decide(replace(request, uuids=pool))

@@ -78,9 +78,13 @@ class VisibleDevices:
         self.spec = visible_spec(self._environ, self._initial, self._policy.script)
         self.is_our_order = False
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
-        can_write = self._policy.count != 0 and self._cuda.visible_uuids() is None
-        if can_write and inventory is not None and self._write_pool(inventory, visible):
-            self._written = self._environ.get(CUDA_VISIBLE_DEVICES)
+        if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
+            before = self._environ.get(CUDA_VISIBLE_DEVICES)
+            self._write_pool(inventory, visible)
+            now = self._environ.get(CUDA_VISIBLE_DEVICES)
+            # What the script wrote and we left as it is stays the script's.
+            if self.spec.source != "script" or now != before:
+                self._written = now
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
     def refresh(self, inventory: Inventory | None) -> None:
@@ -108,14 +112,13 @@ class VisibleDevices:
             return ()
         return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
 
-    def _write_pool(self, inventory: Inventory, visible: str) -> bool:
-        """Whether what stands there now is ours to change."""
+    def _write_pool(self, inventory: Inventory, visible: str) -> None:
         if self.spec.overridden is not None:
             restore(self._environ, self.spec.value)
         pool = named_uuids(self.spec.value, inventory, self._environ.get(CUDA_DEVICE_ORDER))
         self.may_have_gpus = pool != ()
         if not pool or any(device.mig_enabled for device in inventory.devices):
-            return True
+            return
         known = by_uuid(inventory.devices)
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
         count = len(pool) if self._policy.count == "all" else self._policy.count
@@ -123,7 +126,7 @@ class VisibleDevices:
         kept_order = pool if self._keeps_order else self._parents_order(inventory)
         devices = pool_in_order(ranking, count=count if is_chosen else None, kept_order=() if is_chosen else kept_order)
         if self.spec.source == "script" and len(devices) == len(pool):
-            return False  # what a script wrote there it may read again; a choice among these GPUs needs no order
+            return  # what a script wrote there it may read again; a choice among these GPUs needs no order
         self.is_our_order = bool(devices) and not self._keeps_order
         self.hidden_pool = () if devices else pool
         if self.spec.value is None:
@@ -137,4 +140,3 @@ class VisibleDevices:
                     index_is_certain=not inventory.unreadable,
                 )
             )
-        return True

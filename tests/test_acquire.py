@@ -1,17 +1,107 @@
-"""What a process tells the others when it acquires GPUs."""
+"""How a process acquires GPUs, and what it tells the others then."""
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
-from autogpu.acquire import script_name
+from autogpu import lease
+from autogpu.acquire import acquire, script_name
+from autogpu.devices.model import Inventory
+from autogpu.policy import Policy
+from autogpu.reporting.text import GIB
+from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
+from autogpu.variables import LEASE, LEASE_DIR
+from tests.support.holders import other_job
+from tests.support.values import gpu, inventory
+
+BUSY = gpu(0, pids=[7], used_gib=20, busy=90)
+
+
+def request(*devices, **fields):
+    policy = {name: fields.pop(name) for name in ("busy", "wait_s", "need", "per_user", "count") if name in fields}
+    uuids = [device.uuid for device in devices]
+    values = {"gpu_count": len(uuids), "own_pid": 1, "own_uid": os.getuid(), **fields}
+    return SelectionRequest(Policy(**policy), VisibleSpec(None, "unset"), inventory(*devices), uuids, **values)
+
+
+def acquired(folder, asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):
+    return acquire(asked, {LEASE_DIR: str(folder), **environ}, "train.py", read, on_wait)
+
+
+def waiters(folder):
+    return lease.snapshot(lease.find_folder({LEASE_DIR: str(folder)})).waiters
+
+
+@pytest.fixture
+def parent(tmp_path):
+    """The environment of the children of a job that holds 8 GiB of GPU 0."""
+    environ = {LEASE_DIR: str(tmp_path)}
+    with other_job(environ, {gpu(0).uuid: 8 * GIB}, script="launch.py"):
+        (holder,) = lease.snapshot(lease.find_folder(environ)).holders
+        yield {LEASE: f"v1:{holder.name}:{holder.pid}:{holder.start_time}:"}
 
 
 @pytest.mark.parametrize(
-    ("argv", "expected"),
-    [(["/home/me/train.py", "--key", "secret"], "train.py"), (["-c"], "python"), ([], "python")],
+    ("argv", "executable", "expected"),
+    [
+        (["/home/me/train.py", "--key", "secret"], "/opt/bin/python3.11", "train.py"),
+        (["-c"], "/opt/bin/python3.11", "python3.11"),
+        (["-m"], "/opt/bin/python3.11", "python3.11"),
+        ([""], "/opt/bin/python3.11", "python3.11"),
+        ([], "", "python"),
+        ([], None, "python"),
+    ],
 )
-def test_only_the_scripts_name_is_told(argv, expected):
-    name = script_name(argv)
-    # Where Python has no script its own name is told, such as python3.11.
-    assert name == expected or (expected == "python" and name.startswith(expected))
+def test_only_the_scripts_name_is_told(monkeypatch, argv, executable, expected):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert script_name(argv) == expected
+
+
+def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(tmp_path):
+    lost = []
+    result = acquired(
+        tmp_path,
+        request(BUSY, busy="wait", wait_s=60.0),
+        read=lambda: Inventory(failure="NVML reports: GPU is lost", failure_cause="driver"),
+        on_wait=lambda queue, decision: lost.append(decision.verdict),
+    )
+    assert set(lost) == {Verdict.WAIT}
+    assert (result.decision.verdict, result.lease) == (Verdict.CANNOT_CHOOSE, None)
+    assert waiters(tmp_path) == ()
+
+
+def test_a_waiter_tells_the_others_what_it_could_use(tmp_path):
+    told = []
+    asked = request(
+        BUSY,
+        gpu(1, compute_mode="exclusive-process", pids=[8], used_gib=1),
+        gpu(2, compute_mode="prohibited"),
+        gpu(3, total_gib=48, pids=[9], used_gib=30, busy=50),
+        busy="wait",
+        wait_s=0.0,
+        count="all",
+        per_user=2,
+    )
+    with pytest.raises(Exception, match="no GPU came free"):
+        acquired(tmp_path, asked, on_wait=lambda queue, decision: told.extend(waiters(tmp_path)))
+    demand = told[0].demand
+    assert (demand.count, demand.bytes_per_gpu) == (2, None)
+    assert set(demand.uuids) == {BUSY.uuid, gpu(1).uuid, gpu(3).uuid}
+
+
+def test_a_child_whose_script_names_its_parents_gpu_is_of_the_parents_job(tmp_path, parent):
+    child = acquired(tmp_path, request(gpu(0), gpu(1), chosen=(0,), chosen_by_position=True), **parent)
+    assert (child.decision.ordinals, dict(child.decision.claims)) == ((0,), {gpu(0).uuid: 8 * GIB})
+    assert "shared with its parent process" in child.decision.why
+    child.lease.release()
+
+
+@pytest.mark.parametrize("positions", [(1,), (0, 1), (0, 2)])
+def test_a_child_whose_script_names_another_gpu_is_a_job_of_its_own(tmp_path, parent, positions):
+    child = acquired(tmp_path, request(gpu(0), gpu(1), gpu(2), chosen=positions, chosen_by_position=True), **parent)
+    assert gpu(0).uuid not in child.decision.claims
+    assert len(child.decision.claims) == len(positions)
+    child.lease.release()

@@ -78,6 +78,15 @@ def test_what_the_script_wrote_before_the_import_is_its_own():
     assert not visible.is_our_order
 
 
+def test_what_an_ancestor_left_behind_is_replaced():
+    environ = {VISIBLE: "1,2", "AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES": "0"}
+    made(environ, started_with="0").write(MACHINE, "chosen")
+    assert environ["AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES"] == "1,2"
+    environ = {"AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES": "0"}
+    made(environ).write(MACHINE, "pool")
+    assert "AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES" not in environ
+
+
 def test_what_the_script_wrote_is_changed_where_the_policy_has_a_say_in_it():
     environ = {VISIBLE: "1,2"}
     visible = made(environ, policy=Policy(exclude=("1",), locked=frozenset({"select.exclude"})))

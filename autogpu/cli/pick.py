@@ -10,7 +10,6 @@ import click
 from autogpu.cli.gpu_request import read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import EXIT_TRY_AGAIN
-from autogpu.frozen import replace
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
@@ -57,8 +56,6 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     _, leases, problem = read_leases(os.environ)
     if problem:
         say(f"picking without regard to the claims of other jobs: {problem}")
-    # Asked for by name, it answers also where scripts are left alone.
-    request = replace(request, policy=replace(request.policy, enabled=True))
     decision = preview(request, leases, leases.pids_here, time.time())
     if decision.verdict is Verdict.TAKE:
         names = explain.gpu_names(device.index for device in decision.devices)

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ContextManager, Mapping, Protocol, Sequence
 
+    from autogpu.devices.model import CudaAttributes
     from autogpu.doctor.model import Finding, Surroundings
 
 
@@ -43,13 +44,9 @@ class GpuListing:
     Attributes:
         memory_bytes: What the framework would take of it; 0 if that is unknown.
         total_bytes: What it has; 0 if that is unknown.
-        compute_capability: Such as ``7.5``.
-        pci_bus_id: Such as ``0000:05:00.0``.
     """
 
-    name: str
-    compute_capability: str
-    pci_bus_id: str
+    attributes: CudaAttributes
     memory_bytes: int = 0
     total_bytes: int = 0
 

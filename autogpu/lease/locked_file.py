@@ -12,6 +12,10 @@ import os
 from autogpu.frozen import frozen
 from autogpu.lease import locks
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 MAX_TEXT_BYTES = 64 * 1024
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
@@ -134,13 +138,17 @@ class _Open:
 
 
 def view(
-    folder: int, name: str, *, remove_stale: bool = False, max_bytes: int = MAX_TEXT_BYTES
+    folder: int,
+    name: str,
+    *,
+    remove_stale: bool = False,
+    max_bytes_of: Callable[[int], int] = lambda uid: MAX_TEXT_BYTES,
 ) -> LockedFileView | None:
     """The live file of that name, or ``None`` for one that is stale, gone, no plain file, or not ours to open.
 
     Args:
         remove_stale: Remove a stale one, where the system permits.
-        max_bytes: Do not read a longer text.
+        max_bytes_of: Given the owner's uid, how long a text is read at most.
     """
     for _ in range(_MOST_REPLACED):
         try:
@@ -157,7 +165,7 @@ def view(
                     uid=status.st_uid,
                     modified_s=status.st_mtime,
                     is_mine=_placed.get(name) == os.getpid(),
-                    text=_read_text(descriptor, min(max_bytes, MAX_TEXT_BYTES)),
+                    text=_read_text(descriptor, min(max_bytes_of(status.st_uid), MAX_TEXT_BYTES)),
                 )
             # The order matters: first the lock, then whether the name still means this file. A holder that
             # replaces its file lets the old one go only after the name has moved, so what is free and still

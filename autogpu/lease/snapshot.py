@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import defaultdict
 
 from autogpu.frozen import frozen
 from autogpu.lease import locked_file, record
@@ -77,19 +78,17 @@ def read_snapshot(folder: Folder, descriptor: int, *, remove_stale: bool = False
     holders = []
     waiters = []
     # For each owner: what one user floods may not hide the claims of others.
-    remaining_bytes: dict[int, int] = {}
+    remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
     for name in _names(folder, descriptor):
         ticket = _TICKET.fullmatch(name)
         if not ticket and not _LEASE.fullmatch(name):
             if remove_stale and _HIDDEN.fullmatch(name):
-                locked_file.view(descriptor, name, remove_stale=True, max_bytes=0)
+                locked_file.view(descriptor, name, remove_stale=True, max_bytes_of=lambda uid: 0)
             continue
-        owner = _owner(descriptor, name)
-        most = remaining_bytes.setdefault(owner, _MAX_BYTES)
-        found = locked_file.view(descriptor, name, remove_stale=remove_stale, max_bytes=most)
+        found = locked_file.view(descriptor, name, remove_stale=remove_stale, max_bytes_of=remaining_bytes.__getitem__)
         if found is None:
             continue
-        remaining_bytes[owner] -= len(found.text or b"")
+        remaining_bytes[found.uid] -= len(found.text or b"")
         if ticket:
             waiters.append(_waiter(found, int(ticket.group(1))))
         else:
@@ -105,13 +104,6 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
         return None
     found = locked_file.view(descriptor, name)
     return None if found is None else _holder(found)
-
-
-def _owner(descriptor: int, name: str) -> int:
-    try:
-        return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
-    except OSError:
-        return -1  # gone since
 
 
 def _names(folder: Folder, descriptor: int) -> list[str]:

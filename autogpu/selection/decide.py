@@ -202,11 +202,10 @@ def _why_capped(pool: _Pool, taken: Sequence[Candidate]) -> str:
 def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int]) -> Mapping[int, int]:
     shares = {}
     for candidate in taken:
-        device = candidate.device
-        share = best_effort_share(device, room_bytes(device, pool.request.own_pid, candidate.claims))
-        if candidate.is_best_effort and share is not None:
-            shares[ordinal[device.uuid]] = share
-    return shares
+        if candidate.is_best_effort:
+            spare = room_bytes(candidate.device, pool.request.own_pid, candidate.claims)
+            shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, spare)
+    return {position: share for position, share in shares.items() if share is not None}
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], taken: int, *, is_at_limit: bool) -> Decision:

@@ -103,8 +103,8 @@ def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Cl
         claims_on: By UUID, what jobs were promised there.
         per_user: ``limits.per_user``: who holds that many can use no further GPU; 0 for no such limit.
     """
-    held = {waiter.uid: gpus_of_user(claims_on, waiter.uid) for waiter in waiters} if per_user else {}
-    waiters = [w for w in waiters if not per_user or len(held[w.uid]) < per_user]
+    if per_user:
+        waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
 
     def is_awaited(uuid: str, is_free: bool, room_bytes: int | None) -> bool:
         return any(

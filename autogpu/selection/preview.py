@@ -56,8 +56,6 @@ def preview(
         pids_here: By the name of a holder's lease, its pid in this pid namespace.
         now_s: In Unix time.
     """
-    if not request.policy.enabled:
-        return Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if request.uuids == () and request.policy.count != 0:
         has_gpus = request.inventory is not None and request.inventory.devices
         return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")

@@ -118,7 +118,13 @@ def host_status(
         gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), names) for device in inventory.devices),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
-        preview=_preview(preview(request, leases, pids_here, now_s), inventory, messages.origins(resolved)),
+        preview=_preview(
+            preview(request, leases, pids_here, now_s)
+            if resolved.policy.enabled
+            else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
+            inventory,
+            messages.origins(resolved),
+        ),
         policy_problems=tuple(map(str, resolved.problems)),
         lease_folder=_lease_folder(folder, names) if folder else None,
         lease_folder_problem=folder_problem,

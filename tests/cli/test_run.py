@@ -165,6 +165,12 @@ def test_held_gpus_are_free_again_when_the_command_ends(server):
         assert "GPU 2 for true: the idlest of 3" in done.stderr
 
 
+def test_switched_off_the_command_runs_and_nothing_is_held(server):
+    done = autogpu(server, "run", "--hold", "--", sys.executable, "-c", SHOW, AUTOGPU="0")
+    assert (done.stdout, done.returncode) == ("None -\n", 0)
+    assert "nothing is held: autogpu is switched off by AUTOGPU\n" in done.stderr
+
+
 def test_a_flag_is_the_policy_of_the_command(server):
     program = "import os; print(os.environ['AUTOGPU_NEED'])"
     assert autogpu(server, "run", "--need", "6GiB", "--", sys.executable, "-c", program).stdout == "6GiB\n"

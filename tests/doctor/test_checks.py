@@ -146,6 +146,20 @@ def test_a_healthy_machine_passes_everything(healthy):
             id="hidden",
         ),
         pytest.param(
+            "visible",
+            {"environ": {"CUDA_VISIBLE_DEVICES": "99"}},
+            'CUDA_VISIBLE_DEVICES="99" hides every GPU',
+            "unset CUDA_VISIBLE_DEVICES",
+            id="hidden-by-a-number",
+        ),
+        pytest.param(
+            "visible",
+            {"environ": {"CUDA_VISIBLE_DEVICES": "abc"}},
+            'CUDA_VISIBLE_DEVICES="abc" hides every GPU',
+            "unset CUDA_VISIBLE_DEVICES",
+            id="hidden-by-a-word",
+        ),
+        pytest.param(
             "growth",
             {"environ": {"TF_FORCE_GPU_ALLOW_GROWTH": "1"}},
             "has no effect",

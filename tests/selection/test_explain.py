@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autogpu.selection.explain import occupancy
+from autogpu.selection.explain import idle_alternative, occupancy, taken
+from autogpu.selection.model import Candidate, Ranking, Tier, VisibleSpec
 from tests.support.selections import claim
 from tests.support.values import gpu
 
@@ -21,3 +22,15 @@ def test_a_claim_is_described_by_its_script():
     assert described(gpu(pids=[7], used_gib=4), claim(24)) == (
         "claimed by train.py (pid 7), 0 % busy, 20.0 of 24.0 GiB free"
     )
+
+
+def test_of_many_idle_gpus_three_are_named():
+    assert idle_alternative([gpu(1)]) == ", busy while GPU 1 is idle"
+    assert idle_alternative([gpu(index) for index in range(5)]) == ", busy while GPU 0, GPU 1 and GPU 2 are idle"
+
+
+def test_of_many_shared_gpus_four_have_their_reason_told():
+    shared = tuple(Candidate(gpu(index), Tier.BUSY, f"reason {index}") for index in range(6))
+    told = taken(Ranking(shared, ()), shared, VisibleSpec(None, "unset"), False)
+    assert told.startswith("all 6 (shared: GPU 0: reason 0; ")
+    assert told.endswith("; GPU 3: reason 3; and 2 more)")

@@ -74,6 +74,12 @@ def test_what_a_job_would_get_stays_inside_the_inherited_list():
     assert (hidden.verdict, hidden.why) == ("cpu", "CUDA_VISIBLE_DEVICES hides every GPU")
 
 
+def test_where_scripts_are_left_alone_nothing_is_promised_to_one():
+    preview = host(inventory(gpu(0), gpu(1)), AUTOGPU="0").preview
+    assert (preview.verdict, preview.uuids, preview.why) == ("cannot_choose", (), "autogpu is switched off")
+    assert preview.policy == "AUTOGPU"
+
+
 def test_the_reason_for_each_gpu_is_told():
     preview = host(inventory(gpu(0, mig_enabled=False, compute_mode="prohibited"), gpu(1))).preview
     assert [(each.uuid, each.state) for each in preview.candidates] == [(gpu(1).uuid, "free")]

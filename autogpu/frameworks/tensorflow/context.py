@@ -15,7 +15,7 @@ from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator
+    from typing import Any, Callable, Iterator, Mapping
 
     from autogpu.frameworks.tensorflow.placement import PlacementResolver
     from autogpu.frameworks.tensorflow.settings import DevicePlacement
@@ -95,17 +95,23 @@ def soft_device_placement(original: Any, resolver: PlacementResolver) -> Any:
     return set_placement
 
 
-def memory_reading(original: Any, resolver: PlacementResolver, unused: Any) -> Any:
-    """A reading of a GPU's memory by its name; ``unused`` is the answer for one that this process does not have.
+# What readings of a GPU's memory are where the process has allocated nothing.
+UNUSED_MEMORY: Mapping[str, Callable[[], Any]] = {
+    "get_memory_info": lambda: {"current": 0, "peak": 0},
+    "get_memory_usage": lambda: 0,
+    "get_total_memory_usage": lambda: 0,
+    "reset_memory_stats": lambda: None,
+}
 
-    There the process has allocated nothing.
-    """
+
+def memory_reading(original: Any, resolver: PlacementResolver, unused: Callable[[], Any]) -> Any:
+    """A reading of a GPU's memory by its name; ``unused`` answers for one that this process does not have."""
 
     @functools.wraps(original)
     def read(context: Any, device: Any) -> Any:
         number = named_gpu(device)
         if number is not None and resolver.lacks(number):
-            return dict(unused) if isinstance(unused, dict) else unused
+            return unused()
         return original(context, device)
 
     return read

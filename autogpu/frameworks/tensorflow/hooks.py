@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from autogpu.frameworks.base import Hooks
 from autogpu.frameworks.tensorflow import context, entry_points, listing, names
@@ -30,7 +31,7 @@ class _HookPoint:
     """A function that is replaced.
 
     Attributes:
-        effect: What is not in force where a version lacks it.
+        effect: What is not in force where a version lacks it; empty where nothing is, and it is not asked for.
         wrap: Given the original and the resolver, what takes its place.
     """
 
@@ -94,15 +95,12 @@ _POINTS = (
         "its replicas are not counted",
         entry_points.mirrored,
     ),
+    # Readings of memory by a GPU's name. Each version has some of them.
+    *(
+        _HookPoint(_CONTEXT, "Context", name, "", partial(context.memory_reading, unused=unused))
+        for name, unused in context.UNUSED_MEMORY.items()
+    ),
 )
-
-# Readings of memory by a name, and what they are for a GPU that the process does not have. Old versions lack them.
-_MEMORY_READINGS = {
-    "get_memory_info": {"current": 0, "peak": 0},
-    "get_memory_usage": 0,
-    "get_total_memory_usage": 0,
-    "reset_memory_stats": None,
-}
 
 # Strategies that are told their devices. Not every version has each, and a name that is not seen is placed softly.
 _STRATEGIES = (
@@ -120,8 +118,9 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
     if _config_property() is None:
         return Hooks(version, missing={"Context.config": "autogpu chooses at the import, and claims nothing"})
-    found = [point.name for point in _POINTS if point.original()]
-    missing = {point.name: point.effect for point in _POINTS if not point.original()}
+    needed = [point for point in _POINTS if point.effect]
+    found = [point.name for point in needed if point.original()]
+    missing = {point.name: point.effect for point in needed if not point.original()}
     return Hooks(version, ("Context.config", *found), missing, has_essential=True)
 
 
@@ -148,10 +147,6 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     placement = module.Context.__dict__.get("soft_device_placement")
     if isinstance(placement, property) and placement.fset is not None:
         module.Context.soft_device_placement = placement.setter(context.soft_device_placement(placement.fset, resolver))
-    for name, unused in _MEMORY_READINGS.items():
-        reading = module.Context.__dict__.get(name)
-        if callable(reading):
-            setattr(module.Context, name, context.memory_reading(reading, resolver, unused))
     _note_names_until_first_context(module, resolver)
     return hooks
 

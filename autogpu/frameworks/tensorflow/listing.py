@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 
-from autogpu.frameworks.tensorflow.proto import has_invalid_list, listed_ordinals
+from autogpu.frameworks.tensorflow.proto import asked_count, has_invalid_list, listed_ordinals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def list_local_devices(original: Any, resolver: PlacementResolver) -> Any:
 
     @functools.wraps(original)
     def list_local_devices(session_config: Any = None) -> Any:
-        devices = None
+        devices = None  # also where that fails
         with resolver.lock, resolver.allocator.guard():
             devices = _composed(original, resolver, session_config)
         return original(session_config) if devices is None else devices
@@ -43,7 +43,7 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
         proto.CopyFrom(session_config)
     elif session_config is not None:
         return None
-    wanted = proto.device_count.get("GPU")
+    wanted = asked_count(proto)
     resolver.allocator.prepare()
     count = len(resolver.listed_gpus())
     if wanted == 0 or not count or has_invalid_list(proto, count):
@@ -67,9 +67,10 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
 
 def _gpu_entry(kind: Any, number: int, ordinal: int, gpu: GpuListing, fraction: float) -> Any:
     memory_limit = int(gpu.total_bytes * fraction) if fraction else gpu.memory_bytes
+    cuda = gpu.attributes
     description = (
-        f"device: {ordinal}, name: {gpu.name}, pci bus id: {gpu.pci_bus_id}, "
-        f"compute capability: {gpu.compute_capability}"
+        f"device: {ordinal}, name: {cuda.name}, pci bus id: {cuda.pci_bus_id}, "
+        f"compute capability: {cuda.compute_capability}"
     )
     entry = _entry(kind, "GPU", number, memory_limit, description)
     entry.locality.bus_id = 1

@@ -34,14 +34,14 @@ def named_logical(settings: UserSettings, gpu_count: int) -> int:
 
 
 def within_ceilings(placement: DevicePlacement, assignment: Assignment) -> DevicePlacement:
-    """The placement with what the script allowed itself cut to what a GPU that is shared has for it."""
+    """The placement with its limits cut to what a GPU that is shared has for them, also where they are the script's."""
     ceilings = {o: assignment.ceilings[o] // MIB for o in placement.ordinals if o in assignment.ceilings}
     if not ceilings or not (placement.limits or placement.fraction):
         return placement
     limits = dict(placement.limits)
     for ordinal in placement.ordinals:
         if placement.fraction:
-            limits[ordinal] = (_whole_mib(placement.fraction * assignment.totals.get(ordinal, _UNKNOWN_MIB * MIB)),)
+            limits[ordinal] = (_fraction_mib(placement, assignment, ordinal),)
         parts = limits.get(ordinal, ())
         if ordinal in ceilings and sum(parts) > ceilings[ordinal]:
             limits[ordinal] = tuple(float(max(int(ceilings[ordinal] * part / sum(parts)), 1)) for part in parts)
@@ -90,7 +90,7 @@ def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, cou
     """MB of each of ``count`` logical GPUs on a GPU."""
     given = placement.limits.get(ordinal, ())
     if placement.fraction:
-        return (_whole_mib(placement.fraction * assignment.totals.get(ordinal, _UNKNOWN_MIB * MIB)),) * count
+        return (_fraction_mib(placement, assignment, ordinal),) * count
     if given and placement.by_script:
         # What the script allows each is its own word, and claimed as often.
         return (*given, *[given[-1]] * (count - len(given)))
@@ -99,6 +99,10 @@ def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, cou
     size = _whole_mib(assignment.usable.get(ordinal, _UNKNOWN_MIB * MIB))
     # Each may grow to all that there is. What is taken at once has to fit, whichever of them are used.
     return (size if placement.growth else float(max(int(size) // count, 1)),) * count
+
+
+def _fraction_mib(placement: DevicePlacement, assignment: Assignment, ordinal: int) -> float:
+    return _whole_mib(placement.fraction * assignment.totals.get(ordinal, _UNKNOWN_MIB * MIB))
 
 
 def _whole_mib(size_bytes: float) -> float:

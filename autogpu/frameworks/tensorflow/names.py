@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
 _NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)
+_JOB = re.compile(r"/job:(\w+)")
+
 # More than any machine has; a number comes from the script.
 _MOST_GPUS = 1024
-_JOB = re.compile(r"/job:(\w+)")
 
 
 def named_gpu(name: Any) -> int | None:

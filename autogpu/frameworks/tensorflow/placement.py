@@ -10,7 +10,13 @@ from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frameworks.tensorflow.logical import named_gpus, named_logical, script_limits
 from autogpu.frameworks.tensorflow.merge import merge_settings
 from autogpu.frameworks.tensorflow.names import NamedGpus
-from autogpu.frameworks.tensorflow.proto import has_invalid_list, read_user_settings, usage_of, write_placement
+from autogpu.frameworks.tensorflow.proto import (
+    asked_count,
+    has_invalid_list,
+    read_user_settings,
+    usage_of,
+    write_placement,
+)
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 from autogpu.frozen import replace
 
@@ -81,7 +87,7 @@ class PlacementResolver:
             return proto  # TensorFlow says what is wrong with it
         result = proto
         with self.lock, self.allocator.guard():
-            if proto is not None and "GPU" in proto.device_count and proto.device_count["GPU"] == 0:
+            if proto is not None and asked_count(proto) == 0:
                 return proto
             self.allocator.prepare()
             gpus = self.listed_gpus()
@@ -118,11 +124,11 @@ class PlacementResolver:
         growths = {ordinal: context._memory_growth_map[gpu] for ordinal, gpu in enumerate(gpus)}
         settings = UserSettings(
             visible=self._chosen(context, gpus),
+            places_hard=getattr(context, "_soft_device_placement", None) is False,
             growths={ordinal: growth for ordinal, growth in growths.items() if growth is not None},
             limits=limits,
             limits_exclude_growth=bool(limits),
         )
-        settings = replace(settings, places_hard=getattr(context, "_soft_device_placement", None) is False)
         own = getattr(context, "_config", None)
         return settings if own is None else settings.over(read_user_settings(own, len(gpus)))
 

@@ -23,7 +23,7 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
     """What an explicit ConfigProto says. Growth that is false can't be told from growth that is unset."""
     options = proto.gpu_options
     entries = [tuple(entry.memory_limit_mb) for entry in options.experimental.virtual_devices]
-    max_count = int(proto.device_count["GPU"]) if proto.device_count.get("GPU", -1) >= 0 else None
+    max_count = asked_count(proto)
     visible = listed_ordinals(proto, gpu_count)
     if visible is None and len(entries) > 1:
         visible = tuple(range(len(entries)))  # an entry for each of several GPUs names them
@@ -36,6 +36,12 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
         limits={ordinal: limits for ordinal, limits in zip(visible or (0,), entries) if limits},
         fraction=options.per_process_gpu_memory_fraction,
     )
+
+
+def asked_count(proto: Any) -> int | None:
+    """How many GPUs a ConfigProto asks for; ``None`` where it does not, or by a number that TensorFlow disregards."""
+    count = int(proto.device_count.get("GPU", -1))
+    return None if count < 0 else count
 
 
 def listed_ordinals(proto: Any, gpu_count: int) -> tuple[int, ...] | None:

@@ -53,6 +53,19 @@ def run(python, tmp_path):
         yield lambda text, **environ: runner(text, TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 
+ONLY_IMPORTS = """
+import sys
+import tensorflow
+needless = ["acquire", "lease", "selection.decide", "selection.eligible", "selection.positions", "selection.lists"]
+print("autogpu.allocation" in sys.modules, [name for name in needless if "autogpu." + name in sys.modules])
+"""
+
+
+def test_an_import_loads_nothing_that_only_a_claim_needs(run):
+    # Many processes import a framework and make no context; each module costs all of them.
+    assert run(ONLY_IMPORTS, AUTOGPU_LIMIT="2GiB").stdout == "True []\n"
+
+
 def changed(module, change, *parts):
     return CHANGED.format(module=module, change=change) + "".join(parts)
 

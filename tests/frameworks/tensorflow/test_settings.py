@@ -8,7 +8,7 @@ import pytest
 
 from autogpu.frameworks.base import Assignment
 from autogpu.frameworks.tensorflow.merge import merge_settings, user_growth
-from autogpu.frameworks.tensorflow.proto import has_invalid_list, listed_ordinals, usage_of
+from autogpu.frameworks.tensorflow.proto import asked_count, has_invalid_list, listed_ordinals, usage_of
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 
 GIB = 1 << 30
@@ -40,6 +40,11 @@ def test_a_list_is_read_as_tensorflow_reads_it(text, ordinals):
     proto = SimpleNamespace(gpu_options=SimpleNamespace(visible_device_list=text))
     assert listed_ordinals(proto, 4) == ordinals
     assert has_invalid_list(proto, 4) == (bool(text) and ordinals is None)
+
+
+@pytest.mark.parametrize(("counts", "asked"), [({}, None), ({"GPU": 2}, 2), ({"GPU": 0}, 0), ({"GPU": -1}, None)])
+def test_a_count_is_read_as_tensorflow_reads_it(counts, asked):
+    assert asked_count(SimpleNamespace(device_count=counts)) == asked
 
 
 def test_what_is_not_set_is_filled():

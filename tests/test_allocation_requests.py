@@ -26,7 +26,7 @@ def test_a_position_whose_gpu_is_taken_is_another_one_for_the_life_of_the_proces
 def test_a_listing_claims_nothing_and_shows_the_pool(started):
     process = started(gpu(0), gpu(1))
     process.cuda.initialise()
-    assert [listed.name for listed in process.allocation.listing()] == ["NVIDIA TITAN RTX"] * 2
+    assert [listed.attributes.name for listed in process.allocation.listing()] == ["NVIDIA TITAN RTX"] * 2
     assert process.allocation.listing()[0].memory_bytes == int((24 * 1024 - 512) * MIB * 0.9)
     assert (process.allocation.assignment, process.holders) == (None, ())
     assert started(gpu(0), AUTOGPU_COUNT="0").allocation.listing() == ()

@@ -1,0 +1,51 @@
+"""Where a script or a policy rules the idle GPUs out: what the process has, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support.live_jobs import HOLD, leases
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
+
+HARD_CODED = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" + HOLD
+BUSY = Gpu(processes={5000007: "14GiB"}, utilization=99)
+
+
+def test_a_busy_gpu_that_a_script_hard_codes_is_had_with_a_remedy(host):
+    start = host(BUSY, *[Gpu()] * 3, script=HARD_CODED.format(value="0"))
+    job = start(CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert job.ready() == "ready GPU:0"
+    assert job.gpus() == [0]
+    (line,) = job.end()[1]
+    assert "busy while GPU 1, GPU 2 and GPU 3 are idle" in line
+    assert line.endswith("; to have the idlest instead: AUTOGPU_SCRIPT=override")
+    again = start(CUDA_DEVICE_ORDER="PCI_BUS_ID", AUTOGPU_SCRIPT="override")
+    assert again.ready() == "ready GPU:0"
+    assert again.gpus() == [3]
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_a_script_that_wants_no_gpu_has_none_under_override(host, folder, value):
+    start = host(Gpu(), script=HARD_CODED.format(value=value))
+    job = start(AUTOGPU_SCRIPT="override")
+    assert job.ready() == "ready CPU:0"
+    assert (job.gpus(), leases(folder), job.end()) == ([], {}, (0, []))
+
+
+def test_a_list_that_matches_nothing_is_never_silent(host):
+    start = host(*[Gpu(name="NVIDIA TITAN RTX")] * 2)
+    job = start(AUTOGPU_DEVICES="A100")
+    assert job.ready() == "ready CPU:0"
+    status, lines = job.end()
+    assert status == 0
+    assert [line.partition(": ")[2][:40] for line in lines] == [
+        "select.devices = A100 (AUTOGPU_DEVICES) ",
+        "no GPU for this process, TensorFlow star",
+    ]
+    refused = start(AUTOGPU_DEVICES="A100", AUTOGPU_BUSY="error")
+    assert refused.ready() == ""
+    _, errors = refused.process.communicate(timeout=120)
+    assert refused.process.returncode == 1
+    assert errors.splitlines()[-1].startswith("autogpu.errors.NoEligibleDevice: no GPU is suitable (GPU 0: not among")
