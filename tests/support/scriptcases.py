@@ -151,6 +151,7 @@ CASES = (
         machines=("four-gpus",),
     ),
     Case("graph_named_late", ("GPU 1 whole, GPU 3 whole, contexts on 0, 2", IDLEST), (FAILS, FAILS)),
+    Case("copies_late", ("GPU 1 whole, GPU 3 whole, contexts on 0, 2", IDLEST), (FAILS, FAILS), since=EAGER),
     Case(
         "device_count_2",
         ("GPU 1 whole, GPU 3 whole, contexts on 0, 2", "GPU 1 grows, GPU 3 grows"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frameworks.tensorflow.logical import named_gpus, named_logical, script_limits
 from autogpu.frameworks.tensorflow.merge import merge_settings
-from autogpu.frameworks.tensorflow.names import NamedGpus
+from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, renumbered
 from autogpu.frameworks.tensorflow.proto import (
     asked_count,
     has_invalid_list,
@@ -224,6 +224,11 @@ class PlacementResolver:
     def lacks(self, number: int) -> bool:
         """Whether there would be a logical GPU of that number without autogpu, and is none."""
         return self._first is not None and len(self._first.logical) <= number < self.gpu_count
+
+    def existing(self, name: Any) -> Any:
+        """``name``; the first GPU's where it names one that there would be without autogpu, and is not."""
+        number = named_gpu(name) if isinstance(name, str) else None
+        return renumbered(name, 0) if number is not None and self.lacks(number) else name
 
     @property
     def lacks_any(self) -> bool:
