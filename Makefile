@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix lint docs site pictures clean
+.PHONY: help demo demo-real test test-fast test-matrix test-engines lint docs site pictures clean
 
 help:
 	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
@@ -12,6 +12,7 @@ help:
 	@echo "make test         lint, types and all tests; sets itself up, takes some minutes"
 	@echo "make test-fast    the tests that need no TensorFlow"
 	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
+	@echo "make test-engines jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make docs         write the generated pages again"
 	@echo "make site         the documents as a site, in site/; fails at a dead link"
 	@echo "make pictures     draw the pictures of the documents again; installs TensorFlow the first time"
@@ -30,6 +31,9 @@ test-fast: $(VENV)/ready
 
 test-matrix: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix
+
+test-engines: $(VENV)/ready
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m engine
 
 lint: $(VENV)/ready
 	$(RUN) -m ruff check .

@@ -11,19 +11,20 @@ from autogpu.errors import NoEligibleDevice
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.eligible import wanted_count
+from autogpu.selection.eligible import wanted_count, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.memory import best_effort_share, demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
+from autogpu.selection.together import job_of_ranks, request_of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping, Sequence
+    from typing import Callable, Collection, Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
-    from autogpu.selection.model import SelectionRequest
+    from autogpu.selection.model import Claim, IsAwaited, SelectionRequest
 
     OnWait = Callable[[QueueState, Decision], None]
 
@@ -37,11 +38,13 @@ class Acquisition:
 
     Attributes:
         lease: Keeps its claim for the life of the process; ``None`` where nothing is claimed.
+        reserved: UUIDs that the lease keeps for other ranks of the same job, until they have leases of their own.
         uncoordinated: Why the claims of other jobs could not be regarded; ``None`` if they were.
     """
 
     decision: Decision
     lease: Lease | None = None
+    reserved: frozenset[str] = frozenset()
     uncoordinated: LeaseUnavailable | None = None
 
 
@@ -65,18 +68,19 @@ def acquire(
         NoEligibleDevice: No GPU is free, and the policy asks for an error then.
         WaitTimeout: No GPU came free in the time that the policy gives.
     """
-    if request.policy.count == 0 and request.chosen is None:
+    if why_none(request):
         return Acquisition(decide(request))
     try:
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)
         # Ranks have their own GPUs, also where a process that has one started their launcher.
-        if parent is not None and request.local_rank is None and _is_parents(request, parent):
+        if parent is not None and request.grant.rank is None and _is_parents(request, parent):
             shared = _decide_as_member(request, parent)
             if shared is not None:
                 held = lease.acquire_lease(folder, lambda *_: shared.claims, script=script, group=parent.group)
                 return Acquisition(shared, held)
-        return _Acquirer(request, folder, script, read, on_wait).acquire()
+        job = "" if parent is not None else job_of_ranks(request)
+        return _Acquirer(request, folder, script, read, on_wait, job).acquire()
     except lease.LeaseUnavailable as error:
         decision = decide(request)
         raise_if_refused(decision)
@@ -97,7 +101,10 @@ class _Acquirer:
         script: str,
         read: Callable[[], Inventory | None],
         on_wait: OnWait,
+        job: str,
     ) -> None:
+        self._job = job or None
+        self._reserved: frozenset[str] = frozenset()
         self._request = request
         self._folder = folder
         self._script = script
@@ -109,7 +116,7 @@ class _Acquirer:
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
 
     def acquire(self) -> Acquisition:
-        held = lease.acquire_lease(self._folder, self._choose, script=self._script)
+        held = lease.acquire_lease(self._folder, self._choose, script=self._script, group=self._job)
         if self._decision.verdict is Verdict.WAIT:
             self._is_waiting = True
             try:
@@ -117,21 +124,45 @@ class _Acquirer:
             except _NothingToWaitFor:
                 held = None
         raise_if_refused(self._decision)
-        return Acquisition(self._decision, held)
+        return Acquisition(self._decision, held, self._reserved)
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         # Each is a look into /proc, and the mutex is held: once for every holder that the driver lists.
         listed = compute_pids(self._request.inventory)
         pids = {holder.name: holder.pid_here if holder.pid in listed else None for holder in holders}
         request = replace(self._request, inventory=self._without_ended(pids.values()))
-        jobs = jobs_of(holders, pids, request.inventory, time.time())
+        ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
+        jobs = jobs_of([holder for holder in holders if holder not in ranks], pids, request.inventory, time.time())
         others = [waiter for waiter in waiters if not waiter.is_mine]
         claims_on = claims_by_gpu(jobs)
         is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
-        self._decision = decide(request, claims_on, is_awaited)
+        if self._job is None:
+            self._decision = decide(request, claims_on, is_awaited)
+            claims = self._decision.claims
+        else:
+            promised = {uuid for rank in ranks for uuid in rank.claims}
+            claims = self._choose_as_rank(request, promised, claims_on, is_awaited)
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor
-        return self._decision.claims or None
+        return claims or None
+
+    def _choose_as_rank(
+        self,
+        request: SelectionRequest,
+        promised: Collection[str],
+        claims_on: Mapping[str, Sequence[Claim]],
+        is_awaited: IsAwaited,
+    ) -> Mapping[str, int]:
+        """This rank's part of what the ranks of its job were promised; the first of them takes that for all."""
+        held: Mapping[str, int] = {}
+        if not promised:
+            self._decision = decide(request_of_all(request), claims_on, is_awaited)
+            if self._decision.verdict is Verdict.WAIT:
+                return {}
+            promised = held = self._decision.claims
+            self._reserved = frozenset(held)
+        self._decision = decide(replace(request, promised=promised or None), claims_on)
+        return {**held, **self._decision.claims}
 
     def _without_ended(self, holder_pids: Iterable[int | None]) -> Inventory | None:
         """The readings without the processes of leases that ended since they were taken."""
@@ -145,11 +176,12 @@ class _Acquirer:
         return lease.wait_for_lease(
             self._folder,
             self._choose,
-            demand=_queue_demand(self._request, self._decision),
+            demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self._decision),
             script=self._script,
             timeout_s=self._request.policy.wait_s,
             on_wait=lambda state: self._on_wait(state, self._decision),
             before_look=self._read_again,
+            group=self._job,
         )
 
     def _read_again(self) -> None:

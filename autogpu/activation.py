@@ -39,12 +39,13 @@ def before_import(framework: str, started_with: str | None) -> None:
     with guard():
         reading = probe.start(os.environ)
         # Not at the top of the file: the driver is read while the rest of the package is imported.
-        from autogpu import policy
+        from autogpu import engines, policy
         from autogpu.allocation import Allocation
         from autogpu.frameworks import registry
 
         resolved = policy.resolve(os.environ, script=_script(), working_directory=_working_directory())
-        for problem in resolved.problems:
+        grant = engines.granted_here(os.environ)
+        for problem in resolved.problems if grant.is_first else ():
             say(str(problem))
         if resolved.policy.enabled:
             allocation = Allocation(
@@ -52,6 +53,7 @@ def before_import(framework: str, started_with: str | None) -> None:
                 resolved,
                 os.environ,
                 guard,
+                grant=grant,
                 started_with=started_with,
                 first_reading=reading,
             )

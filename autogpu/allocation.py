@@ -6,6 +6,7 @@ import enum
 import os
 import sys
 
+from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import by_uuid
@@ -13,7 +14,7 @@ from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
-from autogpu.selection.grants import local_rank
+from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import (
     CONTEXT_BYTES,
     caps,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Framework, Usage
     from autogpu.lease import Lease
     from autogpu.policy import Resolved
+    from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision
 
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
@@ -73,6 +75,7 @@ class Allocation:
         environ: MutableMapping[str, str],
         guard: Callable[[], ContextManager[None]],
         *,
+        grant: Grant,
         started_with: str | None,
         first_reading: Reading,
         reader: DeviceReader = probe,
@@ -83,6 +86,7 @@ class Allocation:
 
         Args:
             environ: The environment that the driver, the framework and child processes read.
+            grant: What an engine granted to the process as it was started.
             started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
             first_reading: Is under way since before the import.
             reader: Takes the later ones.
@@ -101,12 +105,12 @@ class Allocation:
         self._cuda = cuda
         self._print = say
         self._readings = _Readings(reader, environ, first_reading)
-        self._rank = local_rank(environ)
-        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, keeps_order=self._rank is not None)
+        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
         self._is_reported = False
         self._demand = memory_demand(resolved.policy)
         self._context_reserves: Mapping[int, int] = {}
         self._contexts: tuple[int, ...] = ()
+        self._reserved: frozenset[str] = frozenset()
 
     def imported(self) -> None:
         """The framework's modules are there and CUDA is not initialised yet."""
@@ -135,7 +139,10 @@ class Allocation:
         if self.assignment is not None:
             return
         is_fresh = self._readings.is_pending
-        self._visible.refresh(self._readings.wait(CONTEXT_DEADLINE_S))
+        inventory, grant = self._readings.wait(CONTEXT_DEADLINE_S), self._visible.grant
+        if is_engine_worker(self._environ):
+            grant = engines.granted_here(self._visible.environ_without_ours())
+        self._visible.refresh(inventory, grant)
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
 
@@ -154,7 +161,7 @@ class Allocation:
                 caps=self._caps(decision, ordinals),
                 logical_gpus=self._policy.virtual_gpus,
                 moved=decision.moved,
-                ceilings=decision.shares if selection.script_demand and self._rank is None else {},
+                ceilings=decision.shares if selection.script_demand and selection.grant.rank is None else {},
                 usable=usable_bytes(decision.visible, self._framework.DEFAULT_SHARE),
                 totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
             )
@@ -178,7 +185,7 @@ class Allocation:
             named_count=request.named,
             asked_count=request.count,
             count_is_set=self._resolved.settings["select.count"].overrides is not None,
-            local_rank=self._rank,
+            grant=self._visible.grant,
             in_use=self._cuda.ordinals_in_use(),
         )
         # A limit on some of the GPUs says nothing of what the others will take.
@@ -211,8 +218,9 @@ class Allocation:
 
         self._demand = demand_of(request)
         environ, script = self._visible.environ_without_ours(), script_name(getattr(sys, "argv", []))
-        acquired = acquire(request, environ, script, self._readings.take, WaitingReport(self._print))
-        self.decision, self.lease = acquired.decision, acquired.lease
+        waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
+        acquired = acquire(request, environ, script, self._readings.take, waiting)
+        self.decision, self.lease, self._reserved = acquired.decision, acquired.lease, acquired.reserved
         if self.lease:
             self._environ[LEASE] = self.lease.marker(self._environ)
         if acquired.uncoordinated:
@@ -260,7 +268,8 @@ class Allocation:
         is_first, self._contexts = not self._contexts, in_use
         self.state = State.IN_USE
         if self.lease is not None:
-            claims = {uuids[ordinal]: self.lease.claims.get(uuids[ordinal], 0) for ordinal in in_use}
+            mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
+            claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
             if set(claims) != set(self.lease.claims):
                 self.lease.update(claims)
         if is_first and self.decision and self.assignment:
@@ -297,7 +306,7 @@ class Allocation:
         self._say([messages.not_applied(why, self._framework.NAME)])
 
     def _say(self, lines: Iterable[str]) -> None:
-        if self._rank is None or self._rank.rank == 0:
+        if self._visible.grant.is_first:
             for line in lines:
                 self._print(line)
 

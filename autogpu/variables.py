@@ -8,6 +8,9 @@ from __future__ import annotations
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 CUDA_DEVICE_ORDER = "CUDA_DEVICE_ORDER"
 
+# The value of the latter by which numbers are those of `nvidia-smi`, instead of fastest first.
+PCI_ORDER = "PCI_BUS_ID"
+
 PREFIX = "AUTOGPU_"
 
 # "0" switches autogpu off for one process.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from autogpu.devices.model import by_uuid
+from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
 from autogpu.selection.visible_devices import (
+    device_order,
     environment_for,
     initial_visibility,
     named_uuids,
@@ -21,8 +23,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import MutableMapping
 
-    from autogpu.devices.model import CudaDriver, Inventory
+    from autogpu.devices.model import CudaDriver, Device, Inventory
     from autogpu.policy import Policy
+    from autogpu.selection.grants import Grant
+    from autogpu.selection.model import Ranking
 
 # Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
 _NOT_YET = "\0"
@@ -36,6 +40,7 @@ class VisibleDevices:
         may_have_gpus: False once the environment is known to hide all of them.
         ignored_value: What the script wrote after CUDA had read the variable: without effect, as without us.
         hidden_pool: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
+        grant: What an engine granted so far; Ray does it for each of its tasks.
         is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
     """
 
@@ -45,16 +50,16 @@ class VisibleDevices:
         environ: MutableMapping[str, str],
         started_with: str | None,
         cuda: CudaDriver,
-        *,
-        keeps_order: bool,
+        grant: Grant,
     ) -> None:
         """Nothing is written yet.
 
         Args:
             started_with: The variable when the interpreter started, ``None`` if it was not set.
             cuda: Tells whether CUDA has read the variable.
-            keeps_order: For ranks, which count the pool's GPUs among themselves.
+            grant: What an engine granted. Ranks count the pool's GPUs among themselves: they keep its order.
         """
+        self.grant = grant
         self.spec = VisibleSpec(None, "unset")
         self.may_have_gpus = True
         self.ignored_value: str | None = None
@@ -63,7 +68,6 @@ class VisibleDevices:
         self._policy = policy
         self._environ = environ
         self._cuda = cuda
-        self._keeps_order = keeps_order
         self._initial = initial_visibility(environ, started_with)
         self._written: str | None = _NOT_YET
         self._seen: str | None = _NOT_YET
@@ -75,8 +79,12 @@ class VisibleDevices:
             inventory: ``None`` if there are no readings yet.
             visible: ``select.visible``: the whole ``"pool"`` or only the ``"chosen"``.
         """
-        self.spec = visible_spec(self._environ, self._initial, self._policy.script)
+        if self._environ.get(CUDA_VISIBLE_DEVICES) == self._written:
+            restore(self._environ, self._initial.value)
+        self.spec = visible_spec(self._environ, self._initial, self._policy.script, self.grant)
         self.is_our_order = False
+        if inventory is not None:
+            self.grant = settled(self.grant, len(inventory.devices))
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
             before = self._environ.get(CUDA_VISIBLE_DEVICES)
@@ -87,11 +95,12 @@ class VisibleDevices:
                 self._written = now
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
-    def refresh(self, inventory: Inventory | None) -> None:
-        """Follow what the script has written since; see ``ignored_value``."""
+    def refresh(self, inventory: Inventory | None, grant: Grant) -> None:
+        """Follow what the script or its engine has written since; see ``ignored_value``."""
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
-        if now == self._written:
+        if now == self._written and grant == self.grant:
             return
+        self.grant = grant
         if self._cuda.visible_uuids() is None:
             self.write(inventory, self._policy.visible)
         elif now != self._seen:
@@ -112,22 +121,23 @@ class VisibleDevices:
             return ()
         return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
 
+    def _hide(self, pool: tuple[str, ...]) -> None:
+        self.hidden_pool = pool
+        self._environ.update(environment_for((), self.spec, identifier="uuid", index_is_certain=True))
+
     def _write_pool(self, inventory: Inventory, visible: str) -> None:
-        if self.spec.overridden is not None:
-            restore(self._environ, self.spec.value)
-        pool = named_uuids(self.spec.value, inventory, self._environ.get(CUDA_DEVICE_ORDER))
-        self.may_have_gpus = pool != ()
+        pool = self._named_pool(inventory)
+        if pool and self.grant.is_none:
+            self._hide(pool)
+            return
         if not pool or any(device.mig_enabled for device in inventory.devices):
             return
         known = by_uuid(inventory.devices)
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
-        count = len(pool) if self._policy.count == "all" else self._policy.count
-        is_chosen = visible == "chosen" and not self._keeps_order
-        kept_order = pool if self._keeps_order else self._parents_order(inventory)
-        devices = pool_in_order(ranking, count=count if is_chosen else None, kept_order=() if is_chosen else kept_order)
+        devices = self._listed(pool, ranking, inventory, visible)
         if self.spec.source == "script" and len(devices) == len(pool):
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
-        self.is_our_order = bool(devices) and not self._keeps_order
+        self.is_our_order = bool(devices) and self.grant.rank is None
         self.hidden_pool = () if devices else pool
         if self.spec.value is None:
             self._environ.pop(ORIGINAL_VISIBLE_DEVICES, None)
@@ -137,6 +147,27 @@ class VisibleDevices:
                     devices,
                     self.spec,
                     identifier=self._policy.identifier,
-                    index_is_certain=not inventory.unreadable,
+                    index_is_certain=not (inventory.unreadable or inventory.denied),
                 )
             )
+
+    def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
+        """What the variable names, or is restored to name."""
+        if self.spec.overridden is not None:
+            restore(self._environ, self.spec.value)
+        order = device_order(self._environ, self.spec, self.grant)
+        if self.spec.value is not None and order is not None:
+            self._environ[CUDA_DEVICE_ORDER] = order
+        pool = named_uuids(self.spec.value, inventory, order)
+        self.may_have_gpus = pool != ()
+        return pool
+
+    def _listed(
+        self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory, visible: str
+    ) -> tuple[Device, ...]:
+        """The GPUs of the pool as the variable is to list them."""
+        if self.grant.rank is not None:
+            return pool_in_order(ranking, kept_order=pool)
+        if visible == "chosen":
+            return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
+        return pool_in_order(ranking, kept_order=self._parents_order(inventory))

@@ -10,9 +10,12 @@ import pytest
 from autogpu import lease
 from autogpu.acquire import acquire, script_name
 from autogpu.devices.model import Inventory
+from autogpu.errors import WaitTimeout
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
+from autogpu.selection.grants import Grant
 from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
+from autogpu.selection.ranks import LocalRank
 from autogpu.variables import LEASE, LEASE_DIR
 from tests.support.holders import other_job
 from tests.support.values import gpu, inventory
@@ -105,3 +108,57 @@ def test_a_child_whose_script_names_another_gpu_is_a_job_of_its_own(tmp_path, pa
     assert gpu(0).uuid not in child.decision.claims
     assert len(child.decision.claims) == len(positions)
     child.lease.release()
+
+
+# Ranks of one job
+
+
+def rank_of(place, *devices, size=2, job="launcher.7.1", **fields):
+    rank = LocalRank(place, size, "Open MPI", job=job)
+    return request(*devices, **{"busy": "wait", "wait_s": 0.0, "grant": Grant(rank=rank), **fields})
+
+
+@pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
+def test_ranks_are_promised_the_idlest_gpus_together(tmp_path, busy):
+    idle = [gpu(1), gpu(2)]
+    first = acquired(tmp_path, rank_of(0, BUSY, *idle, busy=busy))
+    # The second has not come yet, and its GPU is kept for it.
+    assert set(first.lease.claims) == first.reserved == {device.uuid for device in idle}
+    assert (first.decision.ordinals, dict(first.decision.claims)) == ((1,), {gpu(1).uuid: 24 * GIB})
+    first.lease.release()
+
+
+def test_what_a_rank_holds_for_all_is_theirs_alone(tmp_path):
+    idle = [gpu(1), gpu(2)]
+    claims = {device.uuid: 24 * GIB for device in idle}
+    with other_job({LEASE_DIR: str(tmp_path)}, claims, group="launcher.7.1"):
+        with pytest.raises(WaitTimeout):
+            acquired(tmp_path, rank_of(0, BUSY, *idle, job="launcher.8.1"))
+        second = acquired(tmp_path, rank_of(1, BUSY, *idle))
+    assert (second.decision.ordinals, dict(second.lease.claims)) == ((2,), {gpu(2).uuid: 24 * GIB})
+    assert not second.reserved
+    second.lease.release()
+
+
+def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(tmp_path):
+    seen = []
+    with pytest.raises(WaitTimeout):
+        acquired(tmp_path, rank_of(0, BUSY, gpu(1)), on_wait=lambda queue, decision: seen.append((queue, decision)))
+    assert [decision.verdict for _, decision in seen] == [Verdict.WAIT]
+    assert lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders == ()
+    assert seen[0][1].why.startswith("2 GPUs wanted, 1 is free")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"grant": Grant("Slurm", rank=LocalRank(0, 2, "Slurm", job="launcher.7.1"))},
+        {"grant": Grant(rank=LocalRank(0, 2, "Open MPI", place=0, sharers=1, job="launcher.7.1"))},
+        {"grant": Grant(rank=LocalRank(0, 2, "Open MPI"))},
+    ],
+    ids=["granted by an engine", "with its own GPUs", "launcher unknown"],
+)
+def test_other_ranks_go_by_themselves(tmp_path, fields):
+    result = acquired(tmp_path, request(BUSY, gpu(1), busy="wait", wait_s=0.0, **fields))
+    assert (result.decision.verdict, result.reserved) == (Verdict.TAKE, frozenset())
+    result.lease.release()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autogpu.policy import Policy
+from autogpu.selection.grants import NOBODY, Grant
 from autogpu.selection.model import VisibleSpec
+from autogpu.selection.ranks import LocalRank
+from autogpu.variables import CUDA_DEVICE_ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
 from autogpu.visibility import VisibleDevices
@@ -16,8 +19,8 @@ MACHINE = inventory(gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2))
 IDLEST_FIRST = ",".join(gpu(index).uuid for index in (2, 0, 1))
 
 
-def made(environ, *, policy=Policy(), started_with=None, cuda=None, keeps_order=False):  # noqa: B008
-    return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), keeps_order=keeps_order)
+def made(environ, *, policy=Policy(), started_with=None, cuda=None, grant=NOBODY):  # noqa: B008
+    return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), grant)
 
 
 def test_the_pool_is_written_idlest_first():
@@ -28,7 +31,7 @@ def test_the_pool_is_written_idlest_first():
 
 def test_ranks_keep_the_pools_order():
     environ = {VISIBLE: "2,0"}
-    made(environ, started_with="2,0", keeps_order=True).write(MACHINE, "pool")
+    made(environ, started_with="2,0", grant=Grant(rank=LocalRank(0, 2, "MPICH"))).write(MACHINE, "pool")
     assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
 
 
@@ -102,7 +105,7 @@ def test_what_the_script_wrote_after_the_import_is_followed():
     visible = made(environ)
     visible.write(MACHINE, "pool")
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE)
+    visible.refresh(MACHINE, NOBODY)
     assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
 
 
@@ -111,10 +114,10 @@ def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored()
     visible = made(environ, cuda=cuda)
     visible.write(MACHINE, "pool")
     cuda.initialise()
-    visible.refresh(MACHINE)
+    visible.refresh(MACHINE, NOBODY)
     assert visible.ignored_value is None
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE)
+    visible.refresh(MACHINE, NOBODY)
     assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
 
 
@@ -132,3 +135,45 @@ def test_children_are_compared_with_what_this_process_was_started_with():
     assert visible.environ_without_ours()[VISIBLE] == "0,2"
     environ[VISIBLE] = "1"
     assert visible.environ_without_ours()[VISIBLE] == "1"
+
+
+def test_where_an_engine_granted_nothing_every_gpu_is_hidden():
+    environ = {}
+    visible = made(environ, grant=Grant("Slurm", "no GPU", is_none=True))
+    visible.write(MACHINE, "pool")
+    assert environ[VISIBLE] == environ[WRITTEN] == "-1"
+    assert set(visible.hidden_pool) == {gpu(index).uuid for index in range(3)}
+    assert not visible.is_our_order
+
+
+def test_what_an_engine_grants_without_setting_it_is_the_pool():
+    environ = {}
+    visible = made(environ, grant=Grant("Ray", visible="1"))
+    visible.write(MACHINE, "pool")
+    assert environ[VISIBLE] == gpu(1).uuid
+
+
+def test_an_engine_that_grants_anew_to_each_task_is_followed():
+    environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", is_none=True)
+    visible = made(environ, grant=none)
+    visible.write(MACHINE, "pool")
+    visible.refresh(MACHINE, Grant("Ray", visible="2"))
+    assert environ[VISIBLE] == gpu(2).uuid
+    visible.refresh(MACHINE, none)
+    assert environ[VISIBLE] == "-1"
+    environ[VISIBLE] = "1"
+    visible.refresh(MACHINE, Grant("Ray"))
+    assert environ[VISIBLE] == gpu(1).uuid
+
+
+def test_an_engines_numbers_are_positions_on_the_bus():
+    mixed = inventory(gpu(0), gpu(1, name="NVIDIA A100"), gpu(2))
+    environ = {VISIBLE: "1,2"}
+    visible = made(environ, started_with="1,2", grant=Grant("Slurm", counts_by_bus=True))
+    visible.write(mixed, "pool")
+    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(1).uuid}"
+    assert environ[CUDA_DEVICE_ORDER] == "PCI_BUS_ID"
+    # The script's own numbers are meant as CUDA counts, which only CUDA knows here.
+    environ = {VISIBLE: "1,2"}
+    made(environ, grant=Grant("Slurm", counts_by_bus=True)).write(mixed, "pool")
+    assert environ == {VISIBLE: "1,2"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+from autogpu import engines
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.reporting.text import printable
+from autogpu.selection.grants import settled
 from autogpu.selection.preview import request_for_new_process
 
 TYPE_CHECKING = False
@@ -40,7 +42,10 @@ def request_gpus(
     Raises:
         AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
     """
-    request = request_for_new_process(resolved.policy, environ, inventory, own_uid=os.getuid(), own_pid=own_pid)
+    grant = settled(engines.granted_here(environ), len(inventory.devices))
+    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
+    if grant.is_none:
+        raise AutoGpuError(grant.why, remedy=grant.remedy)
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"

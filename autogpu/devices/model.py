@@ -79,7 +79,7 @@ class CudaAttributes:
 
 @frozen
 class UnreadableDevice:
-    """A GPU that the driver counts but can't describe: lost, or not permitted to this process."""
+    """A GPU that the driver counts but can't describe, such as one that is lost."""
 
     index: int
     reason: str
@@ -93,6 +93,7 @@ class Inventory:
         failure: Why there is no reading at all, in words; ``None`` when there is one.
         failure_cause: ``"no-driver"`` is the ordinary state of a machine without an NVIDIA GPU, with nothing to
             report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.
+        denied: How many GPUs of the machine are not this process's to use; CUDA does not list them either.
         pynvml_lacks: Functions that the installed ``pynvml`` is too old to have; their readings are missing.
     """
 
@@ -102,6 +103,7 @@ class Inventory:
     failure: str | None = None
     failure_cause: Literal["no-driver", "driver", "pynvml"] | None = None
     pynvml_lacks: tuple[str, ...] = ()
+    denied: int = 0
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
@@ -113,6 +115,7 @@ class Inventory:
             failure=reading["failure"],
             failure_cause=reading["failure_cause"],
             pynvml_lacks=tuple(reading["pynvml_lacks"]),
+            denied=reading["denied"],
         )
 
     @property

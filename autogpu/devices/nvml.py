@@ -132,6 +132,7 @@ def read_inventory(known_unreadable: Mapping[int, str] | None = None) -> dict[st
         "failure": None,
         "failure_cause": None,
         "pynvml_lacks": [],
+        "denied": 0,
     }
     try:
         nvml = _Nvml(load_pynvml())
@@ -148,12 +149,14 @@ def read_inventory(known_unreadable: Mapping[int, str] | None = None) -> dict[st
     if known_unreadable is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
-        answers = {index: known_unreadable.get(index) or _answer(nvml, index) for index in range(count)}
+        answers = {i: known_unreadable[i] if i in known_unreadable else _answer(nvml, i) for i in range(count)}
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
     for index in range(count):
         answer = answers.get(index, "it does not answer")
-        if isinstance(answer, str):
+        if answer is None:
+            reading["denied"] += 1
+        elif isinstance(answer, str):
             reading["unreadable"].append({"index": index, "reason": answer})
         else:
             reading["devices"].append(answer)
@@ -188,12 +191,13 @@ def _ask_all_at_once(nvml: _Nvml, indices: Sequence[int]) -> dict[int, Any]:
     return dict(answers)
 
 
-def _answer(nvml: _Nvml, index: int) -> dict[str, Any] | str:
-    """A GPU's readings, or the reason why there are none."""
+def _answer(nvml: _Nvml, index: int) -> dict[str, Any] | str | None:
+    """A GPU's readings, or the reason why there are none; ``None`` for one that is not this process's to use."""
     try:
         return _read_device(nvml, index)
     except nvml.error as error:
-        return str(error)
+        # A device cgroup or a container denies it: that is no fault.
+        return None if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION") else str(error)
 
 
 def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:

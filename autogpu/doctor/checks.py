@@ -99,7 +99,8 @@ def _check_driver(facts: Facts) -> Finding:
         remedy = "sudo dmesg | grep -i xid; a lost GPU needs a restart"
         return failed("driver", f"not every GPU can be read: {lost}", remedy)
     gpus = counted(len(inventory.devices), "GPU")
-    return passed("driver", f"NVML {inventory.driver_version} reads {gpus}")
+    denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
+    return passed("driver", f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
 def _check_cuda(facts: Facts) -> Finding:
@@ -123,12 +124,15 @@ def _check_visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.inventory.has_no_driver:
         return not_applicable("visible", "no GPU to hide")
+    if facts.grant.is_none:
+        return not_applicable("visible", f"{facts.grant.why}; {facts.grant.remedy}")
     if value is None:
         return not_applicable("visible", f"{CUDA_VISIBLE_DEVICES} is not set: every GPU may be used")
     if facts.hides_all_gpus:
         what = f'{CUDA_VISIBLE_DEVICES}="{printable(value)}" hides every GPU from this shell'
         return failed("visible", what, f"unset {CUDA_VISIBLE_DEVICES}")
-    return passed("visible", f"{CUDA_VISIBLE_DEVICES}={printable(value)}: autogpu chooses among these")
+    by = f", granted by {facts.grant.engine}" if facts.grant.engine else ""
+    return passed("visible", f"{CUDA_VISIBLE_DEVICES}={printable(value)}{by}: autogpu chooses among these")
 
 
 def _check_folder(facts: Facts) -> Finding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from autogpu import lease, policy
+from autogpu import engines, lease, policy
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.frameworks import registry
@@ -20,6 +20,7 @@ from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
+from autogpu.selection.grants import NOBODY, Grant, settled
 from autogpu.selection.visible_devices import named_uuids
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, SWITCH
 
@@ -99,6 +100,7 @@ class Facts:
     folder_error: tuple[str, str] | None
     is_in_container: bool
     resolved: Resolved
+    grant: Grant = NOBODY
 
     @property
     def hides_all_gpus(self) -> bool:
@@ -141,6 +143,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
         resolved=policy.resolve(environ, script=None, working_directory=Path.cwd()),
+        grant=settled(engines.granted_here(environ), len(inventory.devices)),
     )
 
 

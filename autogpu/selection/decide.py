@@ -11,8 +11,8 @@ from types import MappingProxyType
 from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
-from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, within_quota
-from autogpu.selection.memory import best_effort_share, demand_of, within_context
+from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, why_none, within_quota
+from autogpu.selection.memory import best_effort_share, demand_of, granted_part, memory_demand, within_context
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.positions import place
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device
-    from autogpu.selection.grants import LocalRank
     from autogpu.selection.model import Candidate, Claim, IsAwaited, SelectionRequest
+    from autogpu.selection.ranks import LocalRank
 
 _NO_CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType({})
 
@@ -44,16 +44,17 @@ def decide(
         claims_on: By UUID, the live claims of other jobs.
         is_awaited: Tells of a GPU whether a waiter ahead of this process could use it now.
     """
-    if request.policy.count == 0 and request.chosen is None:
-        return Decision(Verdict.CPU, explain.COUNT_IS_ZERO)
+    none = why_none(request)
+    if none:
+        return Decision(Verdict.CPU, none)
     obstacle = _obstacle(request)
     if obstacle:
         return Decision(Verdict.CANNOT_CHOOSE, obstacle)
     pool = _pool(request, claims_on)
     if request.chosen is not None and not request.positions:
         return _respect_choice(pool, request.chosen)
-    if request.local_rank is not None:
-        return _take_slice(pool, request.local_rank)
+    if request.grant.rank is not None:
+        return _take_slice(pool, request.grant.rank)
     return _take_best(pool, is_awaited)
 
 
@@ -102,7 +103,7 @@ class _Pool:
 def _pool(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> _Pool:
     known = by_uuid(request.inventory.devices if request.inventory else ())
     visible = tuple(known.get(uuid) for uuid in request.uuids or ())
-    rules = rules_for(request.policy, request.visible_spec, request.own_pid, request.script_demand)
+    rules = rules_for(request.policy, request.visible_spec, request.own_pid, demand_of(request))
     ranking = rank([device for device in visible if device], rules, claims_on)
     return _Pool(request, claims_on, visible, ranking)
 
@@ -124,6 +125,9 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     """Rank r takes slice r of the pool in its own order, whatever else runs there: ranks never steal and never wait."""
     excluded = {r.device.uuid for r in pool.ranking.rejected if r.cause is Cause.EXCLUDED_BY_POLICY}
     usable = [(o, device) for o, device in enumerate(pool.visible) if device and device.uuid not in excluded]
+    promised = pool.request.promised
+    if promised is not None:
+        usable = [(ordinal, device) for ordinal, device in usable if device.uuid in promised]
     if not usable:
         why = explain.none_taken(pool.ranking.candidates, pool.ranking)
         return Decision(Verdict.CPU, why, ranking=pool.ranking, visible=pool.visible)
@@ -131,13 +135,13 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     positions, sharers = rank.share(len(usable))
     mine = [usable[position] for position in positions]
     mine = mine if policy.count == "all" else mine[: policy.count]
-    demand, shares = pool.demand, {}
-    if sharers > 1:
-        demand = MemoryDemand(percent=100 / sharers) if demand.is_whole else demand
+    demand, shares, part = pool.demand, {}, (pool.request.grant.fraction or 1) / sharers
+    if part < 1:
+        demand = granted_part(part) if _follows_grant(pool) else demand
         shares = {ordinal: within_context(_at_most_all(demand, device)) for ordinal, device in mine}
     return Decision(
         Verdict.TAKE,
-        explain.slice_taken(rank, sharers),
+        explain.slice_taken(rank, sharers) + (explain.granted_part(pool.request.grant) if _follows_grant(pool) else ""),
         ordinals=tuple(ordinal for ordinal, _ in mine),
         claims={device.uuid: pool.unclaimed(device, demand) for _, device in mine},
         shares=shares,
@@ -189,13 +193,14 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         return explain.positions(pool.visible, request.positions, taken)
     why = explain.taken(pool.ranking, taken, request.visible_spec, has_context)
     is_named = request.visible_spec.value is not None or has_context
+    why += explain.granted_part(request.grant) if _follows_grant(pool) else ""
     return why + explain.idle_alternative(idle) if is_named else why
 
 
 def _why_capped(pool: _Pool, taken: Sequence[Candidate]) -> str:
     is_best_effort = any(candidate.is_best_effort for candidate in taken)
-    if is_best_effort and pool.demand.by_script:
-        return explain.BEST_EFFORT_BY_SCRIPT
+    if is_best_effort and pool.demand.or_best_effort:
+        return explain.BEST_EFFORT_BY_SCRIPT if pool.request.script_demand else explain.BEST_EFFORT_OF_PART
     return explain.BEST_EFFORT if is_best_effort and pool.request.policy.limit is None else ""
 
 
@@ -205,7 +210,14 @@ def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int])
         if candidate.is_best_effort:
             spare = room_bytes(candidate.device, pool.request.own_pid, candidate.claims)
             shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, spare)
+        elif pool.request.grant.fraction and _follows_grant(pool):
+            shares[ordinal[candidate.device.uuid]] = within_context(candidate.claim_bytes)
     return {position: share for position, share in shares.items() if share is not None}
+
+
+def _follows_grant(pool: _Pool) -> bool:
+    """Whether neither the script nor the policy says how much memory the process may take."""
+    return pool.request.script_demand is None and memory_demand(pool.request.policy).is_whole
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], taken: int, *, is_at_limit: bool) -> Decision:

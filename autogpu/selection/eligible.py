@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from autogpu.selection import explain
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Tier
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.selection.model import Candidate, Claim, SelectionRequest
+
+
+def why_none(request: SelectionRequest) -> str:
+    """Why the process takes no GPU, whatever there is; ``""`` where it may take some."""
+    grant = request.grant
+    if grant.is_none:
+        return f"{grant.why}; {grant.remedy}"
+    if request.chosen is not None:
+        return ""
+    if request.policy.count == 0:
+        return explain.COUNT_IS_ZERO
+    return f"{grant.why}; {grant.remedy}" if grant.needs_none and not request.count_is_set else ""
 
 
 def wanted_count(request: SelectionRequest) -> int:
@@ -46,7 +59,7 @@ def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
     demand = demand_of(request)
-    if not (demand.is_whole or demand.by_script):
+    if not (demand.is_whole or demand.or_best_effort):
         return False  # what it needs can't be promised to a best-effort job
     if request.policy.busy == "share-own":
         owners = {claim.uid for claim in candidate.claims}

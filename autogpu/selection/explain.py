@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from typing import Iterable, Sequence
 
     from autogpu.devices.model import Device, Process, UnreadableDevice
-    from autogpu.selection.grants import LocalRank
+    from autogpu.selection.grants import Grant
     from autogpu.selection.model import Candidate, Claim, Ranking, SelectionRequest, VisibleSpec
+    from autogpu.selection.ranks import LocalRank
 
 NO_READING = "NVML timed out"
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
@@ -29,6 +30,7 @@ BEST_EFFORT = "capped at half of what is free and not claimed, because select.ne
 BEST_EFFORT_BY_SCRIPT = (
     "capped at half of what is free and not claimed, because what the script itself allows does not fit there"
 )
+BEST_EFFORT_OF_PART = "capped at half of what is free and not claimed, because the granted part of it is not free"
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST_REASONS = 5
@@ -174,6 +176,11 @@ def idle_alternative(idle: Sequence[Device]) -> str:
         return ""
     names = gpu_names(device.index for device in idle[:_MOST_NAMES])
     return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle"
+
+
+def granted_part(grant: Grant) -> str:
+    """That an engine granted a part of each GPU; ``""`` where it granted all of it."""
+    return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
 
 
 def slice_taken(rank: LocalRank, sharers: int) -> str:

@@ -1,64 +1,247 @@
-"""What an engine or launcher granted to this process, by the variables that it set. Pure.
-
-Ranks belong together: they share the pool in its own order, never take one another's GPU and never wait for it.
-"""
+"""What an engine granted to this process, by the variables that it set and by what else it says. Pure."""
 
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 
-from autogpu.frozen import frozen
+from autogpu.frozen import frozen, replace
+from autogpu.reporting.text import counted
+from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
+from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-# Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host.
-_LAUNCHERS = (
-    ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("torchrun", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("jsrun", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
-    ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-)
+    from autogpu.selection.ranks import LocalRank
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
-_ENGINE_WORKERS = ("RAY_RAYLET_PID", "__DASK_PARENT_PID")
+RAY_WORKER = "RAY_RAYLET_PID"
+_ENGINE_WORKERS = (RAY_WORKER, "__DASK_PARENT_PID")
 
 
 @frozen
-class LocalRank:
-    """One of ``size`` processes that ``launcher`` started on this host; ``rank`` counts from 0."""
+class RayTask:
+    """What Ray assigned to the running task.
 
-    rank: int
-    size: int
-    launcher: str
+    Attributes:
+        gpus: How many, or which part of one; 0 for none.
+        ids: As ``CUDA_VISIBLE_DEVICES`` would name them.
+        manages_gpus: Ray's cluster has GPUs to assign.
+    """
 
-    def share(self, gpu_count: int) -> tuple[range, int]:
-        """This rank's positions among ``gpu_count`` GPUs, and how many ranks have each of them."""
-        if self.size <= gpu_count:
-            each = gpu_count // self.size
-            return range(self.rank * each, self.rank * each + each), 1
-        position = self.rank * gpu_count // self.size
-        return range(position, position + 1), -(-self.size // gpu_count)
+    gpus: float
+    ids: tuple[str, ...]
+    manages_gpus: bool
 
 
-def local_rank(environ: Mapping[str, str]) -> LocalRank | None:
-    """The rank of this process; ``None`` for one that was not started as one of several."""
-    for launcher, rank_name, size_name in _LAUNCHERS:
-        # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
-        if launcher == "Slurm" and "SLURM_STEP_ID" not in environ:
-            continue
-        # Slurm writes "4(x2)" for four tasks on each of two nodes.
-        rank, size = (re.match(r"\d+", environ.get(name, "")) for name in (rank_name, size_name))
-        if rank and size and int(rank.group()) < int(size.group()):
-            alone = int(size.group()) == 1
-            return None if alone else LocalRank(int(rank.group()), int(size.group()), launcher)
-    return None
+@frozen
+class EngineFacts:
+    """What is known of an engine beside the variables.
+
+    Attributes:
+        slurm_conf: The text of Slurm's configuration; ``None`` where it can't be read.
+        ray: ``None`` outside of a running task.
+        pbs_gpus: The text of the file that ``PBS_GPUFILE`` names; ``None`` where there is none.
+        launcher: Names the process that started this one as one of several, and no other process of the host.
+        visible_of_ranks: By local rank, ``CUDA_VISIBLE_DEVICES`` of the launcher's other processes, as far as known.
+    """
+
+    slurm_conf: str | None = None
+    ray: RayTask | None = None
+    pbs_gpus: str | None = None
+    launcher: str = ""
+    visible_of_ranks: Mapping[int, str | None] | None = None
+
+
+@frozen
+class Grant:
+    """What this process may use of the host's GPUs, and by whose word.
+
+    Attributes:
+        engine: Who is in charge, such as ``"Slurm"``; ``""`` where nobody is.
+        why: In words, where there is something to say.
+        remedy: What to do for a GPU where there is none.
+        is_none: The engine manages the GPUs and granted none.
+        needs_none: The task only coordinates others; a user's ``select.count`` gives it GPUs all the same.
+        fraction: The part of each GPU that was granted; ``None`` for all of it.
+        visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
+        unnamed: How many GPUs were granted, where the engine does not say which; see :func:`settled`.
+        counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
+        rank: The place among the processes of a launcher; ``None`` alone.
+    """
+
+    engine: str = ""
+    why: str = ""
+    remedy: str = ""
+    is_none: bool = False
+    needs_none: bool = False
+    fraction: float | None = None
+    visible: str | None = None
+    unnamed: int | None = None
+    counts_by_bus: bool = False
+    rank: LocalRank | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks for all of its launcher's on this host."""
+        return self.rank is None or self.rank.rank == 0
+
+
+NOBODY = Grant()
+
+
+def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
+    """What was granted to a process with this environment.
+
+    Args:
+        environ: As the process was started, before autogpu wrote anything.
+    """
+    rank = local_rank(environ)
+    if rank is not None:
+        rank = among_same_gpus(rank, environ, facts.visible_of_ranks or {})
+        rank = replace(rank, job=rank.job or facts.launcher)
+    task = coordinating_task(environ)
+    if task:
+        why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"
+        return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
+    for engine in (_ray, _slurm, _condor, _pbs):
+        grant = engine(environ, facts)
+        if grant is not None:
+            return replace(grant, rank=rank)
+    return replace(NOBODY, rank=rank)
+
+
+def settled(grant: Grant, gpu_count: int) -> Grant:
+    """The grant where an engine says how many GPUs and not which: those that the driver shows, if it shows no more.
+
+    Args:
+        gpu_count: How many this process may use by the driver's word.
+    """
+    if grant.unnamed is None:
+        return grant
+    if gpu_count <= grant.unnamed:
+        return replace(grant, unnamed=None)
+    why = f"{grant.engine} granted {counted(grant.unnamed, 'GPU')} of {gpu_count} here and does not say which"
+    return replace(grant, why=why, remedy="leave --gpu-bind=none out", is_none=True, unnamed=None)
 
 
 def is_engine_worker(environ: Mapping[str, str]) -> bool:
     """Whether an engine manages this process and may set its variables after the interpreter's start."""
     return any(name in environ for name in _ENGINE_WORKERS)
+
+
+def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
+    task = facts.ray
+    if RAY_WORKER not in environ or task is None:
+        return None
+    if not task.gpus:
+        none = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
+        return none if task.manages_gpus else NOBODY
+    is_set = CUDA_VISIBLE_DEVICES in environ
+    return Grant(
+        "Ray",
+        fraction=task.gpus if task.gpus < 1 else None,
+        visible=None if is_set or not task.ids else ",".join(task.ids),
+    )
+
+
+def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    visible, is_step = environ.get(CUDA_VISIBLE_DEVICES), "SLURM_STEP_ID" in environ
+    # Those of the job are inherited by a step that was started with --gres=none.
+    numbers = environ.get("SLURM_STEP_GPUS" if is_step else "SLURM_JOB_GPUS")
+    if visible is None and numbers is None:
+        if not _manages_gpus(facts.slurm_conf):
+            return NOBODY
+        on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+        if is_step and re.fullmatch("[1-9][0-9]{0,3}", on_node):  # --gpu-bind=none
+            return Grant("Slurm", unnamed=int(on_node))
+        return _none_from_slurm(environ, is_step)
+    return Grant(
+        "Slurm",
+        fraction=_shards(environ, facts.slurm_conf, visible),
+        counts_by_bus=visible is not None and _is_slurms(visible, numbers),
+    )
+
+
+def _manages_gpus(conf: str | None) -> bool:
+    types = re.search(r"^\s*GresTypes\s*=\s*(\S+)", conf or "", re.IGNORECASE | re.MULTILINE)
+    return types is not None and "gpu" in types.group(1).lower().split(",")
+
+
+def _none_from_slurm(environ: Mapping[str, str], is_step: bool) -> Grant:
+    if is_step or "SLURM_NODEID" in environ:
+        why, remedy = "Slurm granted no GPU here", "to have one: --gpus-per-task=1 or --gres=gpu:1"
+    else:
+        why, remedy = "Slurm grants the GPUs of an allocation to its steps", "start it with srun"
+    return Grant("Slurm", why, remedy, is_none=True)
+
+
+def _is_slurms(visible: str, numbers: str | None) -> bool:
+    """Whether a list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
+    entries = visible.split(",")
+    if not all(re.fullmatch("[0-9]+", entry) for entry in entries):
+        return False
+    is_counted_anew = sorted(entries, key=int) == [str(number) for number in range(len(entries))]
+    return is_counted_anew or set(entries) <= set((numbers or "").split(","))
+
+
+def _shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
+    """The part of each GPU that the granted shards are."""
+    shards = environ.get("SLURM_SHARDS_ON_NODE", "")
+    if not re.fullmatch("[0-9]{1,6}", shards) or not visible:
+        return None
+    on_node = _gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
+    if not on_node.get("gpu") or not on_node.get("shard"):
+        return None
+    part = int(shards) * on_node["gpu"] / on_node["shard"] / len(visible.split(","))
+    return part if 0 < part < 1 else None
+
+
+def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
+    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
+    for line in re.sub(r"\\\n", " ", conf).splitlines():
+        fields = {name.lower(): value for name, value in re.findall(r"(\w+)=(\S+)", line.split("#")[0])}
+        if not any(_is_node(node, each) for each in re.split(r",(?![^\[]*\])", fields.get("nodename", ""))):
+            continue
+        counts: dict[str, int] = {}
+        for entry in re.split(r",(?![^(]*\))", fields.get("gres", "")):
+            found = re.fullmatch(r"(\w+)(?::.*?)??:([0-9]{1,6})(?:\(.*\))?", entry)
+            if found:
+                counts[found.group(1)] = counts.get(found.group(1), 0) + int(found.group(2))
+        if counts:
+            return counts
+    return {}
+
+
+def _is_node(node: str, pattern: str) -> bool:
+    """Whether one of Slurm's host lists means a node: ``gpu[01-08,12]``."""
+    found = re.fullmatch(r"([^\[]*)\[([0-9,-]+)\](.*)", pattern)
+    if found is None:
+        return bool(node) and (pattern == node or pattern == "DEFAULT")
+    number = node[len(found.group(1)) : len(node) - len(found.group(3))]
+    if not fnmatchcase(node, f"{found.group(1)}*{found.group(3)}") or not re.fullmatch("[0-9]+", number):
+        return False
+    spans = (part.partition("-") for part in found.group(2).split(","))
+    return any(int(first) <= int(number) <= int(last or first) for first, _, last in spans if first)
+
+
+def _condor(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
+    if environ.get("BATCH_SYSTEM") != "HTCondor":
+        return None
+    if CUDA_VISIBLE_DEVICES not in environ and environ.get("NVIDIA_VISIBLE_DEVICES") == "none":
+        return Grant("HTCondor", "HTCondor granted no GPU here", "to have one: request_gpus = 1", is_none=True)
+    return Grant("HTCondor")
+
+
+def _pbs(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
+    """Torque names the GPUs in a file, ``host-gpu0`` in each line, and often nowhere else."""
+    if "PBS_JOBID" not in environ:
+        return None
+    numbers = re.findall(r"-gpu([0-9]{1,3})\s*$", facts.pbs_gpus or "", re.MULTILINE)
+    if not numbers or CUDA_VISIBLE_DEVICES in environ:
+        return Grant("PBS")
+    return Grant("PBS", visible=",".join(numbers), counts_by_bus=True)

@@ -49,12 +49,18 @@ def script_demand(limit_bytes: int | None, fraction: float) -> MemoryDemand | No
     if limit_bytes is None and not fraction:
         return None
     percent = 100 * fraction if limit_bytes is None else None
-    return MemoryDemand(limit_bytes, percent, CONTEXT_BYTES, is_limit=True, by_script=True)
+    return MemoryDemand(limit_bytes, percent, CONTEXT_BYTES, is_limit=True, or_best_effort=True)
 
 
 def demand_of(request: SelectionRequest) -> MemoryDemand:
-    """What a process claims: the script's own word, else the policy's."""
-    return request.script_demand or memory_demand(request.policy)
+    """What a process claims: the script's own word, else the policy's, else the part that an engine granted."""
+    demand, fraction = request.script_demand or memory_demand(request.policy), request.grant.fraction
+    return demand if fraction is None or not demand.is_whole else granted_part(fraction)
+
+
+def granted_part(fraction: float) -> MemoryDemand:
+    """That part of a GPU, the CUDA context included."""
+    return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:

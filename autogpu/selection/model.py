@@ -6,14 +6,14 @@ import enum
 from types import MappingProxyType
 
 from autogpu.frozen import frozen
+from autogpu.selection.grants import NOBODY, Grant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Literal, Mapping, Sequence
+    from typing import Callable, Collection, Literal, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
-    from autogpu.selection.grants import LocalRank
 
     # Whether a waiter is ahead of this process for a GPU and could use it now, given the GPU's UUID, whether it is
     # free, and the bytes that are neither used nor promised.
@@ -73,14 +73,14 @@ class MemoryDemand:
         percent: Of the GPU's memory.
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
         is_limit: The job goes on with less, so that a smaller GPU is suitable as well.
-        by_script: The script has set it, and not the policy: where it does not fit, the job is a best-effort one.
+        or_best_effort: Where it does not fit the job is a best-effort one: the number is the script's or an engine's.
     """
 
     bytes: int | None = None
     percent: float | None = None
     context_bytes: int = 0
     is_limit: bool = False
-    by_script: bool = False
+    or_best_effort: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -150,7 +150,8 @@ class SelectionRequest:
         script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
         own_uid: Its user.
-        local_rank: Its place among the processes of a launcher; ``None`` if it is alone.
+        grant: What an engine granted to it, and its place among the processes of a launcher.
+        promised: UUIDs that the ranks of this job were promised together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
     """
 
@@ -167,7 +168,8 @@ class SelectionRequest:
     asked_count: int = 0
     count_is_set: bool = False
     script_demand: MemoryDemand | None = None
-    local_rank: LocalRank | None = None
+    grant: Grant = NOBODY
+    promised: Collection[str] | None = None
     in_use: Sequence[int] = ()
 
     @property

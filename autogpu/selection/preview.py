@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.grants import local_rank
+from autogpu.selection.eligible import why_none
+from autogpu.selection.grants import settled
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
-from autogpu.selection.visible_devices import initial_visibility, named_uuids, visible_spec
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+from autogpu.selection.visible_devices import device_order, initial_visibility, named_uuids, visible_spec
+from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Inventory
     from autogpu.lease import LeaseSnapshot
     from autogpu.policy import Policy
+    from autogpu.selection.grants import Grant
 
 
 def request_for_new_process(
     policy: Policy,
     environ: Mapping[str, str],
     inventory: Inventory,
+    grant: Grant,
     *,
     own_uid: int,
     own_pid: int | None = None,
@@ -32,9 +35,10 @@ def request_for_new_process(
     Its ordinals count the pool in the order of ``CUDA_VISIBLE_DEVICES``; ``uuids`` is ``None`` if only the CUDA driver
     can tell which GPUs that names.
     """
+    grant = settled(grant, len(inventory.devices))
     initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
-    spec = visible_spec(environ, initial, policy.script)
-    uuids = named_uuids(spec.value, inventory, environ.get(CUDA_DEVICE_ORDER))
+    spec = visible_spec(environ, initial, policy.script, grant)
+    uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
     return SelectionRequest(
         policy=policy,
         visible_spec=spec,
@@ -43,7 +47,7 @@ def request_for_new_process(
         gpu_count=len(uuids or ()),
         own_uid=own_uid,
         own_pid=own_pid,
-        local_rank=local_rank(environ),
+        grant=grant,
     )
 
 
@@ -56,7 +60,10 @@ def preview(
         pids_here: By the name of a holder's lease, its pid in this pid namespace.
         now_s: In Unix time.
     """
-    if request.uuids == () and request.policy.count != 0:
+    none = why_none(request)
+    if none:
+        return Decision(Verdict.CPU, none)
+    if request.uuids == ():
         has_gpus = request.inventory is not None and request.inventory.devices
         return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")
     if request.uuids is None and request.inventory is not None and not request.inventory.failure:

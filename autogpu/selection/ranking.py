@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def rules_for(
-    policy: Policy, spec: VisibleSpec, own_pid: int | None, script_demand: MemoryDemand | None = None
+    policy: Policy, spec: VisibleSpec, own_pid: int | None, demand: MemoryDemand | None = None
 ) -> SelectionRules:
     """What the policy says inside a pool: the user's list wins over ours unless ours is locked.
 
     Args:
-        script_demand: What the script itself lets its framework take; ``None`` leaves it to the policy.
+        demand: What the process claims; ``None`` leaves it to the policy.
     """
 
     def applies(key: str) -> bool:
@@ -35,7 +35,7 @@ def rules_for(
     return SelectionRules(
         devices=policy.devices if applies("select.devices") else (),
         exclude=policy.exclude if applies("select.exclude") else (),
-        demand=script_demand or memory_demand(policy),
+        demand=demand or memory_demand(policy),
         own_pid=own_pid,
     )
 
@@ -66,7 +66,7 @@ def rank(
 def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Candidate:
     demand, device_tier = rules.demand, tier(device, rules.own_pid, claims)
     wanted, spare = demand.on(device), room_bytes(device, rules.own_pid, claims)
-    is_too_much = demand.by_script and spare is not None and wanted > spare
+    is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     if is_best_effort and device_tier is Tier.BUSY:
         left = spare
@@ -113,7 +113,7 @@ def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ())
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread")
     if is_exclusive and (claims or other_processes(device, rules.own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
-    return None if rules.demand.is_whole or rules.demand.by_script else _too_full(device, rules, claims)
+    return None if rules.demand.is_whole or rules.demand.or_best_effort else _too_full(device, rules, claims)
 
 
 def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Rejection | None:

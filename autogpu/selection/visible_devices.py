@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 
 from autogpu.frozen import frozen
-from autogpu.selection.grants import is_engine_worker
+from autogpu.selection.grants import NOBODY, is_engine_worker
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
     ORIGINAL_VISIBLE_DEVICES,
+    PCI_ORDER,
     WRITTEN_VISIBLE_DEVICES,
 )
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
+    from autogpu.selection.grants import Grant
     from autogpu.selection.model import Ranking
 
 
@@ -45,24 +47,33 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
     return InitialVisibility(started_with, started_with)
 
 
-def visible_spec(environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect") -> VisibleSpec:
+def visible_spec(
+    environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NOBODY
+) -> VisibleSpec:
     """Tell what a script hard-codes from what it inherited.
 
     Args:
         environ: The environment now.
         initial: The variable at the interpreter's start.
         script: ``select.script``: whether a hard-coded value is respected or overridden.
+        grant: What an engine granted that leaves the variable unset.
     """
     now = environ.get(CUDA_VISIBLE_DEVICES)
     # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
     if now == initial.value or is_engine_worker(environ):
         value = initial.inherited if now == initial.value else now
+        value = grant.visible if value is None else value
         return VisibleSpec(value, "unset" if value is None else "inherited")
     # A script that hides every GPU wants none of them; there is no other one to have instead.
     if script == "override" and not hides_all(now):
         source: Literal["unset", "inherited"] = "unset" if initial.inherited is None else "inherited"
         return VisibleSpec(initial.inherited, source, overridden="(unset)" if now is None else now)
     return VisibleSpec(now, "unset" if now is None else "script")
+
+
+def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) -> str | None:
+    """``CUDA_DEVICE_ORDER`` by which the numbers of ``spec`` are meant."""
+    return PCI_ORDER if grant.counts_by_bus and spec.source == "inherited" else environ.get(CUDA_DEVICE_ORDER)
 
 
 def hides_all(value: str | None) -> bool:
@@ -128,7 +139,7 @@ def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | N
     if not found:
         return ()
     is_one_model = len({device.name for device in devices}) == 1
-    if inventory.unreadable or not (order == "PCI_BUS_ID" or is_one_model):
+    if inventory.unreadable or not (order == PCI_ORDER or is_one_model):
         return None
     return tuple(devices[index].uuid for index in found)
 
@@ -167,7 +178,7 @@ def environment_for(
     written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
     if devices and identifier == "index" and index_is_certain:
         numbers = ",".join(str(device.index) for device in devices)
-        written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: "PCI_BUS_ID"}
+        written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: PCI_ORDER}
     written[WRITTEN_VISIBLE_DEVICES] = written[CUDA_VISIBLE_DEVICES]
     if spec.value is not None:
         written[ORIGINAL_VISIBLE_DEVICES] = spec.value

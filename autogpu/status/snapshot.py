@@ -6,11 +6,12 @@ import os
 import time
 from pathlib import Path
 
-from autogpu import lease
+from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.reporting import messages
 from autogpu.reporting.text import GIB, printable, user_name
 from autogpu.selection import explain
+from autogpu.selection.grants import NOBODY
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, tier
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Device, Inventory, Process
     from autogpu.lease import Folder, LeaseSnapshot, Waiter
     from autogpu.policy import Resolved
+    from autogpu.selection.grants import Grant
     from autogpu.selection.jobs import Job
     from autogpu.selection.model import Claim
 
@@ -71,6 +73,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         environ,
         own_uid=os.getuid(),
         now_s=time.time(),
+        grant=engines.granted_here(environ),
         folder=folder,
         folder_problem=problem,
     )
@@ -94,6 +97,7 @@ def host_status(
     *,
     own_uid: int,
     now_s: float,
+    grant: Grant = NOBODY,
     folder: Folder | None = None,
     folder_problem: str | None = None,
     names: Names | None = None,
@@ -106,11 +110,12 @@ def host_status(
         environ: Gives ``CUDA_VISIBLE_DEVICES``, which such a script inherits.
         own_uid: Whose script that would be.
         now_s: In Unix time.
+        grant: What an engine granted to it.
     """
     names = names or Names()
     jobs = jobs_of(leases.holders, pids_here, inventory, now_s)
     claims = claims_by_gpu(jobs)
-    request = request_for_new_process(resolved.policy, environ, inventory, own_uid=own_uid)
+    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=own_uid)
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,

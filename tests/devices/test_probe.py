@@ -110,13 +110,20 @@ def test_without_any_utilization_it_is_unknown(machine):
         assert read(server).devices[0].utilization_percent is None
 
 
-@pytest.mark.parametrize("error", ["GPU_IS_LOST", "NO_PERMISSION"])
+@pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED"])
 def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine, error):
     with machine(Gpu(), Gpu(nvml=error), Gpu()) as server:
         inventory = read(server)
     assert [device.index for device in inventory.devices] == [0, 2]
     assert [lost.index for lost in inventory.unreadable] == [1]
     assert inventory.unreadable[0].reason
+
+
+def test_a_gpu_that_this_process_may_not_use_is_not_there(machine):
+    with machine(Gpu(), Gpu(nvml="NO_PERMISSION"), Gpu()) as server:
+        inventory = read(server)
+    assert [device.index for device in inventory.devices] == [0, 2]
+    assert (inventory.unreadable, inventory.denied) == ((), 1)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,10 @@ static void read_fleet_key(Fleet *fleet, const char *key, const char *value) {
     fleet->nvml_fault = atoi(value);
   } else if (strcmp(key, "cuda_fault") == 0) {
     fleet->cuda_fault = atoi(value);
+  } else if (strcmp(key, "device_files") == 0) {
+    snprintf(fleet->device_files, sizeof fleet->device_files, "%s", value);
+  } else if (strcmp(key, "omits_denied") == 0) {
+    fleet->omits_denied = atoi(value);
   }
 }
 

@@ -46,6 +46,7 @@ CUDA_ERRORS = {
 # Instead of an error: never answer, or take the process down.
 HANG, CRASH = -1, -2
 COMPUTE_MODES = ("default", "exclusive_process", "prohibited")
+DENIED = ("refuse", "omit")
 READINGS = (
     "name",
     "uuid",
@@ -143,6 +144,10 @@ class Fleet:
         compute_mode: Of each GPU that says ``"default"``.
         hide_processes: On every GPU.
         unsupported: On every GPU.
+        device_files: A folder with ``nvidia0``, ``nvidia1`` and so on, in PCI order. A process that may not open the
+            file of a GPU, or for which there is none, is denied that GPU: CUDA doesn't list it. ``""`` denies none.
+        denied: What NVML does with such a GPU: ``"refuse"`` counts it and answers with NO_PERMISSION; ``"omit"``
+            leaves it out and numbers the others from 0.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -154,6 +159,8 @@ class Fleet:
     compute_mode: str = "default"
     hide_processes: bool = False
     unsupported: Sequence[str] = ()
+    device_files: str = ""
+    denied: str = "refuse"
 
     def __post_init__(self) -> None:
         _check(self)
@@ -169,6 +176,8 @@ class Fleet:
             f"context_bytes = {size_bytes(self.context)}",
             f"nvml_fault = {_fault(self.nvml, NVML_ERRORS)}",
             f"cuda_fault = {_fault(self.cuda_init, CUDA_ERRORS)}",
+            f"device_files = {self.device_files}",
+            f"omits_denied = {int(self.denied == 'omit')}",
         ]
         for gpu in self.gpus:
             mode = gpu.compute_mode if gpu.compute_mode != "default" else self.compute_mode
@@ -353,6 +362,8 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "compute_mode": MODE,
     "hide_processes": FLAG,
     "unsupported": MISSING,
+    "device_files": (_is_text(r"(/[^\n]{1,1022})?"), 'a path from the root of up to 1023 characters, or ""'),
+    "denied": (_is_one_of(*DENIED), f"one of {', '.join(DENIED)}"),
     "name": (_is_text(r"[^\n]{1,95}"), "text of up to 95 characters"),
     "memory": SIZE,
     "used": SIZE,

@@ -9,6 +9,8 @@
      process that ended, however it ended, is free again.
    - The life of a process with CUDA: nothing works before cuInit, CUDA_VISIBLE_DEVICES and
      CUDA_DEVICE_ORDER are read there once, a forked child of an initialised process can't use CUDA.
+   - Device files, where the fleet names some: a GPU whose file a process can't open, as in a container or a
+     job with a device cgroup, is denied to it.
    - Compute modes, and faults on request: NVML that fails, hangs or crashes, a GPU that is lost, forbidden
      or hanging, readings that a GPU doesn't have, process lists that are empty.
    - A log of what the driver was asked.
@@ -37,6 +39,7 @@
      driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN, NCCL and the like
      cudnn_layers.c    cuDNN's layers                      cudnn_recurrent.c cuDNN's LSTM and GRU
      cudnn.h           what those two share                release/          libraries that tell their version
+     device_files.c    GPUs denied to a process
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H
@@ -59,6 +62,7 @@
 #define MAX_GPUS 32
 #define MAX_OTHERS 64 /* other people's processes on one GPU */
 #define MAX_SAMPLES 64
+#define MAX_PATH 1024
 
 /* A process and the memory it has on one GPU. */
 typedef struct {
@@ -117,6 +121,8 @@ typedef struct {
   int cuda_version;       /* 12040; the driver's, libraries have their own */
   uint64_t context_bytes; /* what each context costs each process */
   int nvml_fault, cuda_fault;
+  char device_files[MAX_PATH]; /* "" for none: nobody is denied a GPU */
+  bool omits_denied;           /* NVML leaves a denied GPU out, and else answers with NO_PERMISSION */
   int gpu_count;
   Gpu gpu[MAX_GPUS]; /* PCI order, which is NVML's order */
 } Fleet;
@@ -124,6 +130,11 @@ typedef struct {
 /* The fleet as its file says now. A snapshot stays valid for the life of the process. */
 const Fleet *fleet_now(void);
 unsigned gpu_utilization(const Gpu *gpu);
+
+/* ---- device_files.c ---- */
+
+/* Whether this process may not open the GPU's device file now. */
+bool device_file_is_denied(const Fleet *fleet, int gpu);
 
 /* ---- ledger.c: GPUs are numbered as in the fleet ---- */
 
@@ -307,6 +318,8 @@ enum {
 };
 
 bool nvml_is_ready(void);
+/* A GPU of the fleet by the number that NVML gives it. */
+unsigned nvml_index(const Fleet *fleet, int gpu);
 nvmlReturn nvml_copy_text(char *to, unsigned size, const char *text);
 /* Finds the GPU for one reading; suffers the GPU's fault, and fails where it doesn't have that reading. */
 nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu);

@@ -116,6 +116,9 @@ nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu) {
   if (device < 1 || device > (nvmlDevice)fleet->gpu_count) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
+  if (device_file_is_denied(fleet, (int)device - 1)) {
+    return NVML_ERROR_NO_PERMISSION;
+  }
   *gpu = &fleet->gpu[device - 1];
   int fault = suffer((*gpu)->nvml_fault);
   if (fault) {
@@ -124,18 +127,44 @@ nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu) {
   return (*gpu)->unsupported & reading ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-/* A GPU that is lost or forbidden is counted, and fails when asked for. */
+/* A GPU that is lost or forbidden is counted, and fails when asked for, unless the fleet omits what is
+   denied. */
+static bool is_listed(const Fleet *fleet, int gpu) {
+  return !fleet->omits_denied || !device_file_is_denied(fleet, gpu);
+}
+
+/* How many GPUs NVML lists before this one of the fleet: its index. */
+unsigned nvml_index(const Fleet *fleet, int gpu) {
+  unsigned index = 0;
+  for (int i = 0; i < gpu; i++) {
+    index += is_listed(fleet, i);
+  }
+  return index;
+}
+
 API nvmlReturn nvmlDeviceGetCount_v2(unsigned *count) {
   NEEDS_NVML;
-  *count = (unsigned)fleet_now()->gpu_count;
+  const Fleet *fleet = fleet_now();
+  *count = nvml_index(fleet, fleet->gpu_count);
   return NVML_SUCCESS;
 }
 ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
 
-API nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice *device) {
-  *device = (nvmlDevice)index + 1;
+static nvmlReturn hand_over(int index_in_fleet, nvmlDevice *device) {
+  *device = (nvmlDevice)index_in_fleet + 1;
   NEEDS_GPU(*device, READING_ANY);
   return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice *device) {
+  NEEDS_NVML;
+  const Fleet *fleet = fleet_now();
+  for (int i = 0; i < fleet->gpu_count; i++) {
+    if (is_listed(fleet, i) && nvml_index(fleet, i) == index) {
+      return hand_over(i, device);
+    }
+  }
+  return NVML_ERROR_INVALID_ARGUMENT;
 }
 ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
 
@@ -143,8 +172,8 @@ API nvmlReturn nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice *device) {
   NEEDS_NVML;
   const Fleet *fleet = fleet_now();
   for (int i = 0; i < fleet->gpu_count; i++) {
-    if (strcasecmp(uuid, fleet->gpu[i].uuid) == 0) {
-      return nvmlDeviceGetHandleByIndex_v2((unsigned)i, device);
+    if (is_listed(fleet, i) && strcasecmp(uuid, fleet->gpu[i].uuid) == 0) {
+      return hand_over(i, device);
     }
   }
   return NVML_ERROR_NOT_FOUND;
@@ -162,8 +191,9 @@ API nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice *de
   const Fleet *fleet = fleet_now();
   for (int i = 0; i < fleet->gpu_count; i++) {
     const Gpu *gpu = &fleet->gpu[i];
-    if (gpu->pci_domain == domain && gpu->pci_bus == bus && gpu->pci_device == slot) {
-      return nvmlDeviceGetHandleByIndex_v2((unsigned)i, device);
+    bool is_there = gpu->pci_domain == domain && gpu->pci_bus == bus && gpu->pci_device == slot;
+    if (is_there && is_listed(fleet, i)) {
+      return hand_over(i, device);
     }
   }
   return NVML_ERROR_NOT_FOUND;

@@ -18,12 +18,15 @@ API nvmlReturn nvmlDeviceGetUUID(nvmlDevice device, char *uuid, unsigned size) {
 
 API nvmlReturn nvmlDeviceGetIndex(nvmlDevice device, unsigned *index) {
   NEEDS_GPU(device, READING_ANY);
-  *index = (unsigned)device - 1;
+  *index = nvml_index(fleet_now(), (int)device - 1);
   return NVML_SUCCESS;
 }
 
+/* The number of the device file, whatever NVML leaves out. */
 API nvmlReturn nvmlDeviceGetMinorNumber(nvmlDevice device, unsigned *number) {
-  return nvmlDeviceGetIndex(device, number);
+  NEEDS_GPU(device, READING_ANY);
+  *number = (unsigned)device - 1;
+  return NVML_SUCCESS;
 }
 
 typedef struct {

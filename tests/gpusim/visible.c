@@ -35,7 +35,7 @@ static void sort_fastest_first(const Fleet *fleet, int *list, int count) {
 static int enumerate(const Fleet *fleet, const char *order, int list[MAX_GPUS]) {
   int count = 0;
   for (int i = 0; i < fleet->gpu_count; i++) {
-    if (fleet->gpu[i].nvml_fault != NVML_ERROR_NO_PERMISSION) {
+    if (fleet->gpu[i].nvml_fault != NVML_ERROR_NO_PERMISSION && !device_file_is_denied(fleet, i)) {
       list[count++] = i;
     }
   }

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "reporting.text", "reporting.stderr"},
     {"devices", "policy", "lease", "selection"},
-    {"frameworks", "reporting", "acquire", "visibility"},
+    {"frameworks", "reporting", "acquire", "engines", "visibility"},
     {"allocation", "status", "install", "host_setup"},
     {"activation", "doctor"},
     {"cli"},

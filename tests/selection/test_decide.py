@@ -8,9 +8,10 @@ from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
 from autogpu.selection.explain import BEST_EFFORT
-from autogpu.selection.grants import LocalRank
+from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps
 from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
+from autogpu.selection.ranks import LocalRank
 from tests.support.selections import BOB, INHERITED, ME, UNSET, claim, claimed, decided
 from tests.support.values import gpu, inventory
 
@@ -285,20 +286,20 @@ def test_an_explicit_choice_is_leased_with_what_is_promised_to_no_other_job():
 )
 def test_ranks_take_their_slice_in_the_pools_order(rank, size, ordinals, claimed_gib):
     devices = [gpu(0, **BUSY), gpu(1), gpu(2), gpu(3)]
-    decision = decided(*devices, local_rank=LocalRank(rank, size, "MPICH"))
+    decision = decided(*devices, grant=Grant(rank=LocalRank(rank, size, "MPICH")))
     assert decision.ordinals == ordinals
     assert list(decision.claims.values()) == [claimed_gib * GIB]
 
 
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
-    decision = decided(gpu(0), local_rank=LocalRank(1, 2, "MPICH"))
+    decision = decided(gpu(0), grant=Grant(rank=LocalRank(1, 2, "MPICH")))
     assert decision.shares == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share each GPU"
 
 
-def test_ranks_never_wait():
+def test_a_rank_by_itself_takes_its_slice_whatever_else_runs_there():
     leases = claimed((0, claim(24)))
-    decision = decided(gpu(0), policy=Policy(busy="wait"), local_rank=LocalRank(0, 2, "MPICH"), claims_on=leases)
+    decision = decided(gpu(0), policy=Policy(busy="wait"), grant=Grant(rank=LocalRank(0, 2, "MPICH")), claims_on=leases)
     assert (decision.verdict, decision.claims) == (Verdict.TAKE, {gpu(0).uuid: 0})
 
 
@@ -318,5 +319,5 @@ def test_the_gpus_are_named_idlest_first():
 
 def test_a_rank_attains_what_its_slice_has():
     devices = [gpu(index) for index in range(4)]
-    assert decided(*devices, local_rank=LocalRank(0, 2, "MPICH")).attainable == 2
-    assert decided(*devices, local_rank=LocalRank(0, 4, "MPICH")).attainable == 1
+    assert decided(*devices, grant=Grant(rank=LocalRank(0, 2, "MPICH"))).attainable == 2
+    assert decided(*devices, grant=Grant(rank=LocalRank(0, 4, "MPICH"))).attainable == 1

@@ -1,44 +1,141 @@
-"""Which rank this process is, and which GPUs are its own."""
+"""What an engine granted: a table of environments, as the engines set them."""
 
 from __future__ import annotations
 
 import pytest
 
-from autogpu.selection.grants import LocalRank, local_rank
+from autogpu.selection.grants import NOBODY, EngineFacts, Grant, RayTask, granted, settled
+from autogpu.selection.ranks import LocalRank
 
-OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
-SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
+CONF = """
+GresTypes=gpu,shard
+NodeName=DEFAULT CPUs=8
+NodeName=small Gres=gpu:2 State=UNKNOWN
+NodeName=gpu[01-04,7],big \\
+    Gres=gpu:a100:4(S:0-1),shard:8 State=UNKNOWN  # eight halves
+"""
+WITHOUT_GPUS = CONF.replace("GresTypes=gpu,shard", "#GresTypes=gpu")
+JOB = {"SLURM_JOB_ID": "7"}
+BATCH = {**JOB, "SLURM_NODEID": "0"}
+STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"}
+NONE_FROM_SLURM = Grant(
+    "Slurm", "Slurm granted no GPU here", "to have one: --gpus-per-task=1 or --gres=gpu:1", is_none=True
+)
+BY_BUS = Grant("Slurm", counts_by_bus=True)
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def shards(count, node="gpu02", visible="0"):
+    return {**STEP, VISIBLE: visible, "SLURM_SHARDS_ON_NODE": str(count), "SLURMD_NODENAME": node}
+
+
+def on_slurm(environ, conf=CONF):
+    return granted(environ, EngineFacts(slurm_conf=conf))
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        pytest.param({}, None, id="alone"),
-        pytest.param(OMPI, LocalRank(2, 4, "Open MPI"), id="open-mpi"),
-        pytest.param({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, LocalRank(1, 2, "MPICH"), id="mpich"),
-        pytest.param({**SLURM, "SLURM_STEP_ID": "0"}, LocalRank(1, 4, "Slurm"), id="slurm-step"),
-        pytest.param(SLURM, None, id="slurm-batch-script"),
-        pytest.param({**SLURM, "SLURM_STEP_ID": "0", **OMPI}, LocalRank(2, 4, "Open MPI"), id="innermost-first"),
-        pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="one-rank-is-alone"),
-        pytest.param({"LOCAL_RANK": "0"}, None, id="no-size"),
-        pytest.param({"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "2"}, None, id="garbage"),
-        pytest.param({"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "2"}, None, id="out-of-range"),
+        pytest.param({**STEP, VISIBLE: "0,1", "SLURM_STEP_GPUS": "0,1"}, BY_BUS, id="step"),
+        pytest.param({**BATCH, VISIBLE: "2,3", "SLURM_JOB_GPUS": "2,3"}, BY_BUS, id="batch"),
+        pytest.param({**STEP, VISIBLE: "0,1", "SLURM_STEP_GPUS": "2,3"}, BY_BUS, id="counted-anew-under-cgroups"),
+        pytest.param({**STEP, VISIBLE: "3", "SLURM_STEP_GPUS": "2,3"}, BY_BUS, id="a-part-of-the-step"),
+        pytest.param({**STEP, VISIBLE: "7", "SLURM_STEP_GPUS": "2,3"}, Grant("Slurm"), id="not-slurms-number"),
+        pytest.param({**STEP, VISIBLE: "GPU-7", "SLURM_STEP_GPUS": "2"}, Grant("Slurm"), id="uuid"),
+        pytest.param({**STEP, VISIBLE: "", "SLURM_STEP_GPUS": "2"}, Grant("Slurm"), id="hidden-by-the-script"),
+        pytest.param(STEP, NONE_FROM_SLURM, id="step-without-gres"),
+        pytest.param(BATCH, NONE_FROM_SLURM, id="batch-without-gres"),
+        pytest.param({**STEP, "SLURM_GPUS_ON_NODE": "2"}, Grant("Slurm", unnamed=2), id="gpu-bind-none"),
+        pytest.param({**STEP, "SLURM_JOB_GPUS": "0,1"}, NONE_FROM_SLURM, id="gres-none-in-a-gpu-job"),
+        pytest.param(
+            JOB,
+            Grant("Slurm", "Slurm grants the GPUs of an allocation to its steps", "start it with srun", is_none=True),
+            id="salloc",
+        ),
+        pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="unset-by-the-script"),
+        pytest.param({**STEP, VISIBLE: "1"}, Grant("Slurm"), id="set-by-the-user-in-a-job-without-gres"),
+        pytest.param(shards(1), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="one-shard-of-two"),
+        pytest.param(shards(1, "big"), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="node-by-name"),
+        pytest.param(shards(2), BY_BUS, id="all-shards-of-a-gpu"),
+        pytest.param(shards(2, visible="0,1"), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="on-two-gpus"),
+        pytest.param(shards(1, "gpu05"), BY_BUS, id="shards-of-an-unknown-node"),
+        pytest.param(shards(1, "small"), BY_BUS, id="node-without-shards"),
     ],
 )
-def test_rank(environ, expected):
-    assert local_rank(environ) == expected
+def test_slurm(environ, expected):
+    assert on_slurm(environ) == expected
+
+
+@pytest.mark.parametrize("conf", [WITHOUT_GPUS, "", None], ids=["no-gres-types", "empty", "unreadable"])
+@pytest.mark.parametrize("environ", [STEP, BATCH, JOB], ids=["step", "batch", "salloc"])
+def test_a_cluster_that_manages_no_gpus_is_in_charge_of_none(environ, conf):
+    assert on_slurm(environ, conf) == Grant()
+
+
+def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
+    grant = Grant("Slurm", unnamed=2)
+    assert settled(grant, 2) == Grant("Slurm")
+    none = settled(grant, 4)
+    assert (none.is_none, none.why) == (True, "Slurm granted 2 GPUs of 4 here and does not say which")
+    assert settled(NOBODY, 4) is NOBODY
+
+
+RAY = {"RAY_RAYLET_PID": "7"}
 
 
 @pytest.mark.parametrize(
-    ("size", "gpus", "expected"),
+    ("task", "environ", "expected"),
     [
-        (4, 4, [([0], 1), ([1], 1), ([2], 1), ([3], 1)]),
-        (2, 4, [([0, 1], 1), ([2, 3], 1)]),
-        (3, 4, [([0], 1), ([1], 1), ([2], 1)]),
-        (4, 2, [([0], 2), ([0], 2), ([1], 2), ([1], 2)]),
-        (3, 2, [([0], 2), ([0], 2), ([1], 2)]),
+        pytest.param(RayTask(1, ("2",), True), {VISIBLE: "2"}, Grant("Ray"), id="whole"),
+        pytest.param(RayTask(0.5, ("2",), True), {VISIBLE: "2"}, Grant("Ray", fraction=0.5), id="half"),
+        pytest.param(
+            RayTask(0, (), True),
+            {},
+            Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True),
+            id="zero",
+        ),
+        pytest.param(RayTask(0, (), False), {}, Grant(), id="zero-of-none"),
+        pytest.param(RayTask(2, ("1", "3"), True), {}, Grant("Ray", visible="1,3"), id="noset"),
+        pytest.param(None, {VISIBLE: "2"}, Grant(), id="not-connected"),
     ],
 )
-def test_share(size, gpus, expected):
-    shares = [LocalRank(rank, size, "").share(gpus) for rank in range(size)]
-    assert [(list(positions), sharers) for positions, sharers in shares] == expected
+def test_ray(task, environ, expected):
+    assert granted({**RAY, **environ}, EngineFacts(ray=task)) == expected
+    assert granted(environ, EngineFacts(ray=task)) == Grant(), "outside of a worker"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        pytest.param(
+            {"PBS_JOBID": "7"}, Grant("PBS", visible="0,2", counts_by_bus=True), id="pbs-names-them-in-a-file"
+        ),
+        pytest.param({"PBS_JOBID": "7", VISIBLE: "1"}, Grant("PBS"), id="pbs-sets-the-variable"),
+        pytest.param({"BATCH_SYSTEM": "HTCondor", VISIBLE: "GPU-7"}, Grant("HTCondor"), id="condor"),
+        pytest.param(
+            {"BATCH_SYSTEM": "HTCondor", "NVIDIA_VISIBLE_DEVICES": "none"},
+            Grant("HTCondor", "HTCondor granted no GPU here", "to have one: request_gpus = 1", is_none=True),
+            id="condor-none",
+        ),
+        pytest.param({"LSB_JOBID": "7", VISIBLE: "1"}, Grant(), id="lsf-sets-the-variable"),
+        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Grant(), id="kubernetes-shows-no-others"),
+        pytest.param({"__DASK_PARENT_PID": "7", VISIBLE: "1,2,0"}, Grant(), id="dask"),
+    ],
+)
+def test_other_engines(environ, expected):
+    assert granted(environ, EngineFacts(pbs_gpus="node7-gpu0\nnode7-gpu2\n")) == expected
+
+
+def test_a_task_that_coordinates_needs_none():
+    text = '{"cluster": {"ps": ["a:1"], "worker": ["a:2"]}, "task": {"type": "ps", "index": 0}}'
+    grant = granted({"TF_CONFIG": text})
+    assert (grant.needs_none, grant.is_none, grant.rank) == (True, False, None)
+    assert "a ps beside parameter servers" in grant.why
+
+
+def test_ranks_inside_a_grant():
+    environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    grant = granted(environ, EngineFacts(slurm_conf=CONF, visible_of_ranks={0: "0"}))
+    assert grant == Grant("Slurm", counts_by_bus=True, rank=LocalRank(1, 2, "Slurm", place=0, sharers=1))
+    assert not grant.is_first
+    assert granted({}).is_first

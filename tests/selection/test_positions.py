@@ -137,7 +137,7 @@ def test_a_second_name_is_no_reason_to_share():
 
 
 def test_what_the_script_allows_itself_is_what_is_claimed():
-    demand = MemoryDemand(bytes=8 * GIB, is_limit=True, by_script=True)
+    demand = MemoryDemand(bytes=8 * GIB, is_limit=True, or_best_effort=True)
     policy = Policy(need_bytes=2 * GIB)
     assert decided(gpu(0), script_demand=demand, policy=policy).claims == {gpu(0).uuid: 8 * GIB}
     second = decided(gpu(0), script_demand=demand, claims_on=claimed((0, claim(8))))
@@ -145,7 +145,7 @@ def test_what_the_script_allows_itself_is_what_is_claimed():
 
 
 def test_a_script_that_allows_itself_too_much_is_capped_beside_others():
-    demand = MemoryDemand(percent=90, is_limit=True, by_script=True)
+    demand = MemoryDemand(percent=90, is_limit=True, or_best_effort=True)
     decision = decided(gpu(0, used_gib=14, pids=[7]), script_demand=demand)
     assert (decision.claims, decision.shares) == ({gpu(0).uuid: 0}, {0: 5 * GIB})
     assert decision.cap == explain.BEST_EFFORT_BY_SCRIPT

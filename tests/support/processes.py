@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autogpu import activation, policy
+from autogpu import activation, engines, policy
 from autogpu.allocation import Allocation
 from autogpu.lease import find_folder, snapshot
 from autogpu.reporting.text import MIB
@@ -30,6 +30,7 @@ class Process:
             policy.resolve(self.environ, script=None, working_directory=Path(folder), system_file=folder / "none"),
             self.environ,
             activation.guard,
+            grant=engines.granted_here(self.environ),
             started_with=environ.get(CUDA_VISIBLE_DEVICES),
             first_reading=self.reading,
             reader=self.driver,

@@ -1,4 +1,4 @@
-"""Where a script gives TensorFlow a ConfigProto of its own: sessions, servers, and the listing that makes devices.
+"""Where a script gives TensorFlow a ConfigProto of its own, or names the device of a result.
 
 TensorFlow merges nothing into such a proto, so it is completed here, in a copy: the script's own object may be used
 again, and compared.
@@ -94,3 +94,15 @@ def mirrored(original: Any, resolver: PlacementResolver) -> Any:
                 resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))
 
     return __init__
+
+
+def on_named_device(original: Any, resolver: PlacementResolver) -> Any:
+    """A function that is told by name where its result is to be, which TensorFlow does not place softly."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        resolver.named.note([name for name in (*args, *kwargs.values()) if isinstance(name, str)])
+        existing = resolver.existing
+        return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})
+
+    return call

@@ -96,8 +96,10 @@ _POINTS = (
         entry_points.mirrored,
     ),
     # What is told a device by name and is not placed softly: Tensor.gpu(1) and prefetch_to_device("/gpu:1").
-    _HookPoint("framework.ops", "_EagerTensorBase", "_copy_nograd", "", names.on_named_device),
-    _HookPoint("data.experimental.ops.prefetching_ops", "_CopyToDeviceDataset", "__init__", "", names.on_named_device),
+    _HookPoint("framework.ops", "_EagerTensorBase", "_copy_nograd", "", entry_points.on_named_device),
+    _HookPoint(
+        "data.experimental.ops.prefetching_ops", "_CopyToDeviceDataset", "__init__", "", entry_points.on_named_device
+    ),
     # Readings of memory by a GPU's name. Each version has some of them.
     *(
         _HookPoint(_CONTEXT, "Context", name, "", partial(context.memory_reading, unused=unused))

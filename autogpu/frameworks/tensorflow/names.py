@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, Callable, Iterable, MutableMapping
 
-    from autogpu.frameworks.tensorflow.placement import PlacementResolver
-
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
 _NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)
 _JOB = re.compile(r"/job:(\w+)")
@@ -39,7 +37,7 @@ def named_gpu(name: Any) -> int | None:
 def renumbered(name: str, number: int) -> str:
     """The name with another number in the place of the GPU's."""
     found = _NAME.search(name)
-    return name if found is None else f"{name[:found.start(1)]}{number}{name[found.end(1):]}"
+    return name if found is None else f"{name[: found.start(1)]}{number}{name[found.end(1) :]}"
 
 
 class NamedGpus:
@@ -101,18 +99,6 @@ def constructor(original: Any, named: NamedGpus) -> Any:
         original(self, *args, **kwargs)
 
     return __init__
-
-
-def on_named_device(original: Any, resolver: PlacementResolver) -> Any:
-    """A function that is told by name where its result is to be, which TensorFlow does not place softly."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        resolver.named.note([name for name in (*args, *kwargs.values()) if isinstance(name, str)])
-        existing = resolver.existing
-        return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})
-
-    return call
 
 
 def list_devices(original: Any, missing: Callable[[list[Any]], list[Any]]) -> Any:

@@ -1,0 +1,129 @@
+"""What engines and launchers say beside the variables that they set: read for :mod:`autogpu.selection.grants`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from autogpu.selection.grants import RAY_WORKER, EngineFacts, Grant, RayTask, granted
+from autogpu.selection.ranks import RANK_VARIABLES, local_rank
+from autogpu.variables import CUDA_VISIBLE_DEVICES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Mapping
+
+# Where Slurm's commands look as well. The daemon names the file to each job, and salloc to nobody.
+_SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+
+# Far more than any of these files has, and than a launcher starts on one host.
+_MAX_BYTES = 4 * 1024 * 1024
+_MOST_PROCESSES = 2000
+
+# In what _stat returns: fields 4 and 22 of proc(5), counted from the third.
+_PARENT, _START = 1, 19
+
+
+def granted_here(environ: Mapping[str, str]) -> Grant:
+    """What was granted to this process.
+
+    Args:
+        environ: As the process was started, before autogpu wrote anything.
+    """
+    rank = local_rank(environ)
+    name = RANK_VARIABLES.get(rank.launcher) if rank is not None else None
+    launcher = None if name is None else _launcher(name)
+    return granted(
+        environ,
+        EngineFacts(
+            slurm_conf=_slurm_conf(environ) if "SLURM_JOB_ID" in environ else None,
+            ray=_ray_task() if RAY_WORKER in environ else None,
+            pbs_gpus=_text(environ.get("PBS_GPUFILE")),
+            launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}",
+            # Where this one sees every GPU the others do.
+            visible_of_ranks=_visible_of_ranks(name, launcher) if name and CUDA_VISIBLE_DEVICES in environ else {},
+        ),
+    )
+
+
+def _slurm_conf(environ: Mapping[str, str]) -> str | None:
+    named = environ.get("SLURM_CONF")
+    texts = (_text(path) for path in ((named,) if named else _SLURM_CONFS))
+    return next((text for text in texts if text is not None), None)
+
+
+def _text(path: str | None) -> str | None:
+    if not path:
+        return None
+    try:
+        with Path(path).open(errors="replace") as file:
+            return file.read(_MAX_BYTES)
+    except OSError:
+        return None
+
+
+def _ray_task() -> RayTask | None:
+    ray: Any = sys.modules.get("ray")
+    try:
+        context = ray.get_runtime_context()
+        gpus = float(context.get_assigned_resources().get("GPU", 0))
+        ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
+        return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")))
+    except Exception:  # not connected yet, or a Ray that has none of this: the variables are all there is
+        return None
+
+
+def _visible_of_ranks(name: str, launcher: int | None) -> Mapping[int, str | None]:
+    """By local rank, ``CUDA_VISIBLE_DEVICES`` with which the launcher's other processes were started."""
+    found: dict[int, str | None] = {}
+    for pid in _descendants(launcher):
+        other = _environ_of(pid)
+        number = other.get(name, "")
+        if number.isdigit() and len(number) < 7:
+            # Inner processes come after outer ones: what a script around a rank has set counts.
+            found[int(number)] = other.get(CUDA_VISIBLE_DEVICES)
+    return found
+
+
+def _launcher(name: str) -> int | None:
+    """The nearest ancestor that is no rank itself; ``None`` if it can't be told."""
+    pid = os.getppid()
+    for _ in range(_MOST_PROCESSES):
+        if pid <= 1:
+            return None
+        if name not in _environ_of(pid):
+            return pid
+        pid = int(_stat(pid)[_PARENT])
+    return None
+
+
+def _stat(pid: int) -> list[str]:
+    """What follows the name, which may contain anything, in ``/proc/<pid>/stat``; zeros for a process that has gone."""
+    fields = (_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return fields if len(fields) > _START else ["0"] * (_START + 1)
+
+
+def _descendants(pid: int | None) -> Iterator[int]:
+    """Breadth first, without ``pid`` itself."""
+    pids = [] if pid is None else [pid]
+    for number, each in enumerate(pids):
+        if number:
+            yield each
+        if len(pids) < _MOST_PROCESSES:
+            pids += _children(each)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+    texts = (_text(str(thread / "children")) for thread in threads)
+    return [int(child) for text in texts if text for child in text.split()]
+
+
+def _environ_of(pid: int) -> Mapping[str, str]:
+    """The variables that a process was started with; none where they are another user's."""
+    pairs = (pair.partition("=") for pair in (_text(f"/proc/{pid}/environ") or "").split("\0"))
+    return {name: value for name, _, value in pairs if name}

@@ -1,0 +1,32 @@
+"""Ranks of one job that share a pool are promised their GPUs together, or none. Pure.
+
+If each waited for its own, two jobs could each hold what the other waits for.
+"""
+
+from __future__ import annotations
+
+from autogpu.frozen import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.selection.model import SelectionRequest
+
+
+def job_of_ranks(request: SelectionRequest) -> str:
+    """The job whose ranks choose together; ``""`` where the process goes by itself.
+
+    What an engine granted is the job's already, and a script that has chosen takes no other GPU.
+    """
+    rank = request.grant.rank
+    if rank is None or rank.sharers == 1 or request.grant.engine or request.chosen is not None:
+        return ""
+    return rank.job
+
+
+def request_of_all(request: SelectionRequest) -> SelectionRequest:
+    """What all ranks that see the same GPUs ask for."""
+    rank, policy = request.grant.rank, request.policy
+    sharers = 1 if rank is None else rank.sharers or rank.size
+    count = policy.count if policy.count == "all" else policy.count * sharers
+    grant = replace(request.grant, rank=None)
+    return replace(request, policy=replace(policy, count=count), grant=grant, count_is_set=True)

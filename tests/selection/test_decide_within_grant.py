@@ -1,0 +1,68 @@
+"""Decisions inside what an engine granted."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.policy import MemoryLimit, Policy
+from autogpu.reporting.text import GIB
+from autogpu.selection.explain import BEST_EFFORT_OF_PART
+from autogpu.selection.grants import Grant
+from autogpu.selection.memory import CONTEXT_BYTES, caps
+from autogpu.selection.model import Verdict
+from autogpu.selection.ranks import LocalRank
+from tests.support.selections import INHERITED, claim, claimed, decided
+from tests.support.values import gpu
+
+NONE = Grant("Slurm", "Slurm granted no GPU here", "ask for one", is_none=True)
+HALF = Grant("Ray", fraction=0.5)
+CHIEF = Grant("TF_CONFIG", "a chief", "AUTOGPU_COUNT=1", needs_none=True)
+
+
+@pytest.mark.parametrize("busy", ["share", "wait", "error"])
+def test_where_nothing_was_granted_the_process_goes_on_without_and_is_never_stopped(busy):
+    decision = decided(gpu(0), policy=Policy(busy=busy), grant=NONE)
+    assert (decision.verdict, decision.why) == (Verdict.CPU, "Slurm granted no GPU here; ask for one")
+    assert decided(gpu(0), grant=NONE, chosen=(0,)).verdict is Verdict.CPU
+
+
+def test_a_task_that_coordinates_takes_none_unless_the_user_or_the_script_says_so():
+    assert decided(gpu(0), grant=CHIEF).verdict is Verdict.CPU
+    assert decided(gpu(0), grant=CHIEF, count_is_set=True).verdict is Verdict.TAKE
+    assert decided(gpu(0), grant=CHIEF, chosen=(0,)).verdict is Verdict.NOT_OUR_CHOICE
+
+
+@pytest.mark.parametrize("first", [0, 12], ids=["alone", "beside the other half"])
+def test_half_a_gpu_is_half_of_its_memory_whoever_comes_first(first):
+    others = claimed((0, claim(first))) if first else {}
+    decision = decided(gpu(0), spec=INHERITED, grant=HALF, claims_on=others)
+    assert decision.claims == {gpu(0).uuid: 12 * GIB}
+    assert decision.shares == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
+    assert "50 % of it granted by Ray" in decision.why
+
+
+def test_half_a_gpu_whose_memory_others_use_is_a_best_effort_job():
+    decision = decided(gpu(0, used_gib=16, pids=[7], busy=90), grant=HALF)
+    assert (decision.claims, decision.shares) == ({gpu(0).uuid: 0}, {0: 4 * GIB})
+    assert decision.cap == BEST_EFFORT_OF_PART
+
+
+def test_the_policys_own_numbers_go_before_the_part():
+    limited = decided(gpu(0), policy=Policy(limit=MemoryLimit(bytes=4 * GIB)), grant=HALF)
+    assert (limited.claims, limited.shares) == ({gpu(0).uuid: 4 * GIB + CONTEXT_BYTES}, {})
+    assert "granted" not in limited.why
+    assert decided(gpu(0), policy=Policy(need_bytes=4 * GIB), grant=HALF).claims == {gpu(0).uuid: 4 * GIB}
+
+
+def test_ranks_share_the_part():
+    grant = Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))
+    decision = decided(gpu(0), spec=INHERITED, grant=grant)
+    assert decision.claims == {gpu(0).uuid: 6 * GIB}
+    assert decision.shares == {0: 6 * GIB - CONTEXT_BYTES}
+
+
+def test_a_rank_with_gpus_of_its_own_has_all_of_them():
+    own = Grant("Slurm", rank=LocalRank(1, 2, "Slurm", place=0, sharers=1))
+    assert decided(gpu(2), spec=INHERITED, grant=own).claims == {gpu(2).uuid: 24 * GIB}
+    two = decided(gpu(2), gpu(3), policy=Policy(count="all"), spec=INHERITED, grant=own)
+    assert (two.ordinals, two.shares) == ((0, 1), {})

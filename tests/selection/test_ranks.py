@@ -1,0 +1,173 @@
+"""Which rank this process is, and which GPUs are its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autogpu.frozen import replace
+from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
+
+OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
+STEP = {**SLURM, "SLURM_STEP_ID": "0"}
+
+
+def second_node(tasks, local="0"):
+    return {
+        "SLURM_STEP_ID": "0",
+        "SLURM_NODEID": "1",
+        "SLURM_LOCALID": local,
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+    }
+
+
+def tf_config(kind, index, **cluster):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+TWO_HERE = ["here:1", "here:2"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        pytest.param({}, None, id="alone"),
+        pytest.param(OMPI, LocalRank(2, 4, "Open MPI"), id="open-mpi"),
+        pytest.param({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, LocalRank(1, 2, "MPICH"), id="mpich"),
+        pytest.param(STEP, LocalRank(1, 4, "Slurm"), id="slurm-step"),
+        pytest.param(SLURM, None, id="slurm-batch-script"),
+        pytest.param({**STEP, **OMPI}, LocalRank(2, 4, "Open MPI"), id="innermost-first"),
+        pytest.param(second_node("2,4", "3"), LocalRank(3, 4, "Slurm"), id="slurm-second-node-has-more"),
+        pytest.param(second_node("2,1"), None, id="slurm-second-node-has-one"),
+        pytest.param(second_node("3(x2),1", "2"), LocalRank(2, 3, "Slurm"), id="slurm-as-many-on-two-nodes"),
+        pytest.param(second_node("4"), None, id="slurm-without-that-node"),
+        pytest.param(second_node("4(x"), None, id="slurm-garbage"),
+        pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="one-rank-is-alone"),
+        pytest.param({"LOCAL_RANK": "1"}, LocalRank(1, 2, "torchrun"), id="lightning"),
+        pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "torchrun"), id="lightning-of-four"),
+        pytest.param({"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "2"}, None, id="garbage"),
+        pytest.param({"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "2"}, None, id="out-of-range"),
+        pytest.param({"LOCAL_RANK": "\u0661", "LOCAL_WORLD_SIZE": "2"}, None, id="no-ascii-digit"),
+        pytest.param(tf_config("worker", 1, worker=TWO_HERE), LocalRank(1, 2, "TF_CONFIG"), id="workers-of-one-host"),
+        pytest.param(tf_config("worker", 0, worker=["here:1", "there:1"]), None, id="workers-of-two-hosts"),
+        pytest.param(
+            tf_config("worker", 2, worker=["there:1", "here:1", "HERE:2"]),
+            LocalRank(1, 2, "TF_CONFIG"),
+            id="second-worker-of-the-second-host",
+        ),
+        pytest.param(
+            tf_config("worker", 0, chief=["here:1"], worker=["here:2"]),
+            LocalRank(1, 2, "TF_CONFIG"),
+            id="a-chief-computes-as-well",
+        ),
+        pytest.param(
+            tf_config("worker", 1, chief=["here:1"], ps=["here:2"], worker=["here:3", "here:4"]),
+            LocalRank(1, 2, "TF_CONFIG"),
+            id="parameter-servers-do-not-count",
+        ),
+        pytest.param(tf_config("ps", 0, ps=TWO_HERE, worker=TWO_HERE), None, id="a-parameter-server-is-no-rank"),
+        pytest.param(tf_config("evaluator", 0, worker=TWO_HERE), None, id="evaluator"),
+        pytest.param(tf_config("worker", 7, worker=TWO_HERE), None, id="index-out-of-range"),
+        pytest.param({**tf_config("worker", 0, worker=TWO_HERE), **OMPI}, LocalRank(2, 4, "Open MPI"), id="launcher"),
+        pytest.param(
+            {**tf_config("worker", 1, worker=TWO_HERE), "CUDA_VISIBLE_DEVICES": "1"},
+            LocalRank(1, 2, "TF_CONFIG", place=0, sharers=1),
+            id="a-worker-with-its-own-gpu",
+        ),
+        pytest.param(
+            {**tf_config("worker", 1, worker=TWO_HERE), "CUDA_VISIBLE_DEVICES": "0,1"},
+            LocalRank(1, 2, "TF_CONFIG"),
+            id="workers-with-a-list-for-all",
+        ),
+        *[
+            pytest.param({"TF_CONFIG": text}, None, id=f"no-cluster-{number}")
+            for number, text in enumerate(
+                ["", "x", "[1]", "{}", '{"cluster": 7, "task": {"type": "worker", "index": 0}}', "[" * 100_000]
+            )
+        ],
+    ],
+)
+def test_rank(environ, expected):
+    found = local_rank(environ)
+    assert (found and replace(found, job="")) == expected
+
+
+def test_the_workers_of_a_cluster_know_their_job():
+    one, two = [local_rank(tf_config("worker", index, worker=TWO_HERE)).job for index in (0, 1)]
+    assert one == two != ""
+    assert local_rank(tf_config("worker", 0, worker=["here:1", "here:3"])).job != one
+
+
+@pytest.mark.parametrize(
+    ("environ", "task"),
+    [
+        (tf_config("ps", 0, ps=TWO_HERE, worker=TWO_HERE), "ps"),
+        (tf_config("chief", 0, chief=["here:9"], ps=TWO_HERE, worker=TWO_HERE), "chief"),
+        (tf_config("worker", 0, ps=TWO_HERE, worker=TWO_HERE), ""),
+        (tf_config("chief", 0, chief=["here:9"], worker=TWO_HERE), ""),
+        ({}, ""),
+    ],
+)
+def test_what_coordinates_beside_parameter_servers(environ, task):
+    assert coordinating_task(environ) == task
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "expected"),
+    [
+        (4, 4, [([0], 1), ([1], 1), ([2], 1), ([3], 1)]),
+        (2, 4, [([0, 1], 1), ([2, 3], 1)]),
+        (3, 4, [([0], 1), ([1], 1), ([2], 1)]),
+        (4, 2, [([0], 2), ([0], 2), ([1], 2), ([1], 2)]),
+        (3, 2, [([0], 2), ([0], 2), ([1], 2)]),
+    ],
+)
+def test_share(size, gpus, expected):
+    shares = [LocalRank(rank, size, "").share(gpus) for rank in range(size)]
+    assert [(list(positions), sharers) for positions, sharers in shares] == expected
+
+
+def seen(rank, visible, others, launcher="Open MPI", size=4, **environ):
+    found = among_same_gpus(LocalRank(rank, size, launcher), {"CUDA_VISIBLE_DEVICES": visible, **environ}, others)
+    return found.place, found.sharers
+
+
+@pytest.mark.parametrize(
+    ("rank", "visible", "others", "expected"),
+    [
+        pytest.param(2, "0,1,2,3", dict.fromkeys((0, 1, 3), "0,1,2,3"), (2, 4), id="all-see-the-same"),
+        pytest.param(2, "2", {0: "0", 1: "1", 3: "3"}, (0, 1), id="each-its-own"),
+        pytest.param(3, "1", {0: "0", 1: "0", 2: "1"}, (1, 2), id="in-pairs"),
+        pytest.param(3, "0", dict.fromkeys(range(3), "0"), (3, 4), id="one-for-all"),
+        pytest.param(1, "1", {0: None}, (0, 1), id="a-wrapper-that-has-not-come-that-far"),
+        pytest.param(1, "0", {0: "0"}, (None, None), id="some-are-not-known-yet"),
+        pytest.param(1, "0", {}, (None, None), id="none-is-known"),
+        pytest.param(1, "0", {1: "7", 9: "1"}, (None, None), id="itself-and-one-of-another-launcher"),
+    ],
+)
+def test_which_ranks_share_a_pool(rank, visible, others, expected):
+    assert seen(rank, visible, others) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "visible", "step", "on_node", "expected"),
+    [
+        pytest.param(4, "1", "1", "4", (0, 1), id="per task"),
+        pytest.param(2, "2,3", "2,3", "4", (0, 1), id="two per task"),
+        pytest.param(8, "1", "1", "4", (1, 2), id="two tasks on each"),
+        pytest.param(4, "0", "0", "2", (1, 2), id="ntasks-per-gpu=2"),
+        pytest.param(2, "0", "2", "2", (0, 1), id="per task under cgroups, where each counts from 0"),
+        pytest.param(4, "0,1,2,3", "0,1,2,3", "4", (None, None), id="not bound"),
+        pytest.param(4, "1", "0,1,2,3", "4", (None, None), id="narrowed by a script, not by Slurm"),
+    ],
+)
+def test_slurm_says_how_many_gpus_the_step_has(size, visible, step, on_node, expected):
+    step_variables = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node}
+    others = {} if expected == (None, None) else {0: visible}
+    assert seen(1, visible, others, "Slurm", size, **step_variables) == expected
+
+
+def test_gpus_of_ones_own_are_all_of_them():
+    assert LocalRank(1, 2, "Slurm", place=0, sharers=1).share(2) == (range(2), 1)
