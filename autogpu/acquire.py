@@ -79,7 +79,9 @@ def acquire(
             if shared is not None:
                 held = lease.acquire_lease(folder, lambda *_: shared.claims, script=script, group=parent.group)
                 return Acquisition(shared, held)
-        job = "" if parent is not None else job_of_ranks(request)
+        job = job_of_ranks(request)
+        # Where a parent has a lease that is no rank's, such as a hold, the ranks share what they see of it.
+        job = job if parent is None or parent.group == job else ""
         return _Acquirer(request, folder, script, read, on_wait, job).acquire()
     except lease.LeaseUnavailable as error:
         decision = decide(request)
@@ -140,7 +142,8 @@ class _Acquirer:
             self._decision = decide(request, claims_on, is_awaited)
             claims = self._decision.claims
         else:
-            promised = {uuid for rank in ranks for uuid in rank.claims}
+            # Of those that this rank sees: a launcher may have split its ranks over several lists.
+            promised = {uuid for rank in ranks for uuid in rank.claims if uuid in (request.uuids or ())}
             claims = self._choose_as_rank(request, promised, claims_on, is_awaited)
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor

@@ -140,6 +140,32 @@ def test_what_a_rank_holds_for_all_is_theirs_alone(tmp_path):
     second.lease.release()
 
 
+def test_ranks_with_another_list_choose_for_themselves(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}, group="launcher.7.1"):
+        third = acquired(tmp_path, rank_of(0, gpu(2), gpu(3)))
+    assert third.reserved == {gpu(2).uuid, gpu(3).uuid}
+    third.lease.release()
+
+
+def test_a_child_of_a_rank_has_its_gpu(tmp_path):
+    claims = {gpu(1).uuid: 24 * GIB, gpu(2).uuid: 24 * GIB}
+    with other_job({LEASE_DIR: str(tmp_path)}, claims, group="launcher.7.1"):
+        (holder,) = lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders
+        marker = {LEASE: f"v1:{holder.name}:{holder.pid}:{holder.start_time}:"}
+        child = acquired(tmp_path, rank_of(0, BUSY, gpu(1), gpu(2)), **marker)
+    assert child.decision.ordinals == (1,)
+    child.lease.release()
+
+
+def test_ranks_under_a_hold_have_a_part_of_it_each(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 24 * GIB, gpu(2).uuid: 24 * GIB}):
+        (holder,) = lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders
+        marker = {LEASE: f"v1:{holder.name}:{holder.pid}:{holder.start_time}:"}
+        second = acquired(tmp_path, rank_of(1, gpu(1), gpu(2)), **marker)
+    assert (second.decision.ordinals, second.reserved) == ((1,), frozenset())
+    second.lease.release()
+
+
 def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(tmp_path):
     seen = []
     with pytest.raises(WaitTimeout):
