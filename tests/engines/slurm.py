@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Mapping, Sequence
 
+from tests.engines.site import OF_THE_SITE, names_in, site_lines
 from tests.gpusim import Server
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "sinfo", "scontrol")
@@ -91,6 +93,7 @@ class Slurm:
         gres_types: The configuration's ``GresTypes``; ``""`` for a cluster that does not manage GPUs, whose nodes
             then have none.
         cgroup: Whether a job is kept from the GPUs that it was not granted (``ConstrainDevices``).
+        site: By name, files of a site, which say what jobs can ask for instead of the arguments above.
 
     Raises:
         RuntimeError: On entering, where a daemon ends or the nodes are not ready in time; with the daemons' logs.
@@ -104,12 +107,16 @@ class Slurm:
         shards: int = 0,
         gres_types: str = "gpu,shard",
         cgroup: bool = False,
+        site: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder, self.servers = folder, servers
+        self.folder, self.servers, self._site = folder, servers, site
         self._gpus, self._shards, self._gres_types, self._has_cgroup = gpus, shards, gres_types, cgroup
         self._ports = free_ports(1 + len(servers))
         # Also the name of the node's cgroup, so other clusters on this host have others.
         self.nodes = tuple(f"node{port}" for port in self._ports[1:])
+        if site is not None:
+            (nodes,) = re.findall(r"^NodeName=(\S+)", site["slurm.conf"], re.MULTILINE)
+            self.nodes = tuple(names_in(nodes))
         self._daemons: dict[str, subprocess.Popen[Any]] = {}
         self._clients: list[subprocess.Popen[str]] = []
         self._batches = 0
@@ -236,6 +243,9 @@ class Slurm:
             port=self._ports[0],
             task_plugin="task/cgroup" if self._has_cgroup else "task/none",
         )
+        if self._site is not None:
+            self._write_site(host, controller)
+            return
         lines = [controller, f"GresTypes={self._gres_types}\n" if self._gres_types else ""]
         resources = ["AutoDetect=off\n"]
         gres = ""
@@ -250,10 +260,26 @@ class Slurm:
                 resources.append(f"NodeName={node} Name=gpu File={files}\n")
                 resources.append(f"NodeName={node} Name=shard Count={self._shards}\n" if self._shards else "")
         lines.append(f"PartitionName=all Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n")
+        self._write_files("".join(lines), "".join(resources))
+
+    def _write_site(self, host: str, controller: str) -> None:
+        """The site's configuration, on this machine."""
+        own = "".join(line for line in controller.splitlines(True) if line.split("=")[0] not in OF_THE_SITE)
+        addresses = {
+            node: f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
+            for node, port in zip(self.nodes, self._ports[1:])
+        }
+        for node in self.nodes:
+            (self.folder / f"spool.{node}").mkdir()
+        # The nodes have one folder of devices: what Slurm wants to see of them is the same.
+        resources = self._site["gres.conf"].replace("/dev/", f"{self._make_devices(0)}/")
+        self._write_files(own + site_lines(self._site["slurm.conf"], addresses), resources)
+
+    def _write_files(self, configuration: str, resources: str) -> None:
         if len(self.nodes) > 1:
-            lines.append(f"TaskProlog={self._write_prolog()}\n")
-        self.configuration.write_text("".join(lines))
-        (self.folder / "gres.conf").write_text("".join(resources))
+            configuration += f"TaskProlog={self._write_prolog()}\n"
+        self.configuration.write_text(configuration)
+        (self.folder / "gres.conf").write_text(resources)
         (self.folder / "state").mkdir()
         if self._has_cgroup:
             (self.folder / "cgroup.conf").write_text(CGROUPS)
