@@ -1,0 +1,68 @@
+"""Jobs in containers, as the kernel sees them: namespaces of their own for mounts and processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.gpusim import Gpu, Server
+
+HOLD = [sys.executable, "-m", "autogpu", "run", "--hold", "--", sys.executable, "-c", "input()"]
+# In a container of its own, with the host's lease folder or with one that nobody else sees.
+CONTAINER = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--", "sh", "-c"]
+SHARED = 'exec "$@"'
+PRIVATE = 'mount -t tmpfs -o mode=1777 none "$AUTOGPU_LEASE_DIR" && exec "$@"'
+
+
+def why_not():
+    if shutil.which("unshare") is None:
+        return "no unshare on this machine"
+    if os.geteuid():
+        return "new namespaces for mounts need root"
+    done = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True, timeout=60, check=False)
+    return f"this machine allows no namespaces: {done.stderr.strip()}" if done.returncode else ""
+
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "server").mkdir()
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases").chmod(0o1777)
+    with Server([Gpu(), Gpu()], folder=tmp_path / "server") as running:
+        yield running
+
+
+@pytest.fixture
+def start(server):
+    """Start a job that holds a GPU; returns the GPU that its first line names."""
+    jobs = []
+
+    def start(*container):
+        pipes = dict.fromkeys(("stdin", "stderr"), subprocess.PIPE)
+        job = server.popen([*container, "sh", *HOLD] if container else HOLD, **pipes)
+        jobs.append(job)
+        return job.stderr.readline().split(" for ")[0]
+
+    yield start
+    for job in jobs:
+        job.communicate("\n", timeout=60)
+
+
+def test_containers_that_share_the_folder_take_different_gpus(start, server):
+    assert [start(), start(*CONTAINER, SHARED)] == ["autogpu: GPU 1", "autogpu: GPU 0"]
+    # Inside a third, status shows both, by their claims: pids of other namespaces mean nothing there.
+    status = [sys.executable, "-m", "autogpu", "status", "--json"]
+    done = server.run([*CONTAINER, SHARED, "sh", *status])
+    assert done.stdout.count('"claim_bytes": 25769803776') == 2, done.stdout
+
+
+def test_containers_with_a_folder_each_do_not_see_each_other(start):
+    taken = [start(*CONTAINER, PRIVATE), start(*CONTAINER, PRIVATE), start()]
+    assert taken == ["autogpu: GPU 1"] * 3
