@@ -16,11 +16,11 @@ from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.memory import best_effort_share, demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
-from autogpu.selection.together import job_of_ranks, request_of_all
+from autogpu.selection.together import job_of_ranks, promised_to, request_of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Callable, Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
@@ -38,7 +38,7 @@ class Acquisition:
 
     Attributes:
         lease: Keeps its claim for the life of the process; ``None`` where nothing is claimed.
-        reserved: UUIDs that the lease keeps for other ranks of the same job, until they have leases of their own.
+        reserved: UUIDs that the lease keeps for the ranks of the same job, also before they come.
         uncoordinated: Why the claims of other jobs could not be regarded; ``None`` if they were.
     """
 
@@ -80,8 +80,9 @@ def acquire(
                 held = lease.acquire_lease(folder, lambda *_: shared.claims, script=script, group=parent.group)
                 return Acquisition(shared, held)
         job = job_of_ranks(request)
-        # Where a parent has a lease that is no rank's, such as a hold, the ranks share what they see of it.
-        job = job if parent is None or parent.group == job else ""
+        # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
+        is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)
+        job = "" if is_held else job
         return _Acquirer(request, folder, script, read, on_wait, job).acquire()
     except lease.LeaseUnavailable as error:
         decision = decide(request)
@@ -135,16 +136,14 @@ class _Acquirer:
         request = replace(self._request, inventory=self._without_ended(pids.values()))
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
         jobs = jobs_of([holder for holder in holders if holder not in ranks], pids, request.inventory, time.time())
-        others = [waiter for waiter in waiters if not waiter.is_mine]
         claims_on = claims_by_gpu(jobs)
+        others = [waiter for waiter in waiters if not waiter.is_mine]
         is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
         if self._job is None:
             self._decision = decide(request, claims_on, is_awaited)
             claims = self._decision.claims
         else:
-            # Of those that this rank sees: a launcher may have split its ranks over several lists.
-            promised = {uuid for rank in ranks for uuid in rank.claims if uuid in (request.uuids or ())}
-            claims = self._choose_as_rank(request, promised, claims_on, is_awaited)
+            claims = self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited)
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor
         return claims or None
@@ -152,7 +151,7 @@ class _Acquirer:
     def _choose_as_rank(
         self,
         request: SelectionRequest,
-        promised: Collection[str],
+        promised: Mapping[str, int],
         claims_on: Mapping[str, Sequence[Claim]],
         is_awaited: IsAwaited,
     ) -> Mapping[str, int]:
@@ -160,7 +159,7 @@ class _Acquirer:
         held: Mapping[str, int] = {}
         if not promised:
             self._decision = decide(request_of_all(request), claims_on, is_awaited)
-            if self._decision.verdict is Verdict.WAIT:
+            if self._decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
                 return {}
             promised = held = self._decision.claims
             self._reserved = frozenset(held)

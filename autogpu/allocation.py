@@ -26,6 +26,7 @@ from autogpu.selection.memory import (
 )
 from autogpu.selection.model import SelectionRequest, Verdict
 from autogpu.selection.occupancy import own_memory_bytes
+from autogpu.selection.ranks import TF_CONFIG
 from autogpu.variables import LEASE
 from autogpu.visibility import VisibleDevices
 
@@ -106,6 +107,7 @@ class Allocation:
         self._print = say
         self._readings = _Readings(reader, environ, first_reading)
         self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
+        self._cluster = environ.get(TF_CONFIG)
         self._is_reported = False
         self._demand = memory_demand(resolved.policy)
         self._context_reserves: Mapping[int, int] = {}
@@ -140,7 +142,8 @@ class Allocation:
             return
         is_fresh = self._readings.is_pending
         inventory, grant = self._readings.wait(CONTEXT_DEADLINE_S), self._visible.grant
-        if is_engine_worker(self._environ):
+        if is_engine_worker(self._environ) or self._environ.get(TF_CONFIG) != self._cluster:
+            self._cluster = self._environ.get(TF_CONFIG)
             grant = engines.granted_here(self._visible.environ_without_ours())
         self._visible.refresh(inventory, grant)
         if self._visible.may_have_gpus and not is_fresh:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 from pathlib import Path
 
 from autogpu.selection.grants import RAY_WORKER, EngineFacts, Grant, RayTask, granted
 from autogpu.selection.ranks import RANK_VARIABLES, local_rank
+from autogpu.selection.visible_devices import initial_visibility
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -29,8 +32,9 @@ def granted_here(environ: Mapping[str, str]) -> Grant:
     """What was granted to this process.
 
     Args:
-        environ: As the process was started, before autogpu wrote anything.
+        environ: Of the process; what an autogpu wrote there does not count.
     """
+    environ = _before_ours(environ)
     rank = local_rank(environ)
     name = RANK_VARIABLES.get(rank.launcher) if rank is not None else None
     launcher = None if name is None else _launcher(name)
@@ -39,12 +43,22 @@ def granted_here(environ: Mapping[str, str]) -> Grant:
         EngineFacts(
             slurm_conf=_slurm_conf(environ) if "SLURM_JOB_ID" in environ else None,
             ray=_ray_task() if RAY_WORKER in environ else None,
-            pbs_gpus=_text(environ.get("PBS_GPUFILE")),
+            pbs_gpus=_text(environ.get("PBS_GPUFILE")) if "PBS_JOBID" in environ else None,
             launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}",
             # Where this one sees every GPU the others do.
             visible_of_ranks=_visible_of_ranks(name, launcher) if name and CUDA_VISIBLE_DEVICES in environ else {},
         ),
     )
+
+
+def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """With ``CUDA_VISIBLE_DEVICES`` as it was before the autogpu of an ancestor wrote an order of its own."""
+    value = environ.get(CUDA_VISIBLE_DEVICES)
+    inherited = initial_visibility(environ, value).inherited
+    if inherited == value:
+        return environ
+    others = {name: text for name, text in environ.items() if name != CUDA_VISIBLE_DEVICES}
+    return others if inherited is None else {**others, CUDA_VISIBLE_DEVICES: inherited}
 
 
 def _slurm_conf(environ: Mapping[str, str]) -> str | None:
@@ -54,13 +68,22 @@ def _slurm_conf(environ: Mapping[str, str]) -> str | None:
 
 
 def _text(path: str | None) -> str | None:
+    """What a plain file says; ``None`` where it can't be read. Waits for nobody at the other end of a pipe."""
     if not path:
         return None
     try:
-        with Path(path).open(errors="replace") as file:
-            return file.read(_MAX_BYTES)
-    except OSError:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with os.fdopen(descriptor, errors="replace", closefd=False) as file:
+            return file.read(_MAX_BYTES)
+    except OSError:  # a process that has ended since
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _ray_task() -> RayTask | None:
@@ -78,9 +101,9 @@ def _visible_of_ranks(name: str, launcher: int | None) -> Mapping[int, str | Non
     """By local rank, ``CUDA_VISIBLE_DEVICES`` with which the launcher's other processes were started."""
     found: dict[int, str | None] = {}
     for pid in _descendants(launcher):
-        other = _environ_of(pid)
+        other = _before_ours(_environ_of(pid))
         number = other.get(name, "")
-        if number.isdigit() and len(number) < 7:
+        if re.fullmatch("[0-9]{1,6}", number):
             # Inner processes come after outer ones: what a script around a rank has set counts.
             found[int(number)] = other.get(CUDA_VISIBLE_DEVICES)
     return found
@@ -90,10 +113,12 @@ def _launcher(name: str) -> int | None:
     """The nearest ancestor that is no rank itself; ``None`` if it can't be told."""
     pid = os.getppid()
     for _ in range(_MOST_PROCESSES):
-        if pid <= 1:
+        if pid < 1:
             return None
-        if name not in _environ_of(pid):
-            return pid
+        environ = _environ_of(pid)
+        if name not in environ:
+            # A container's first process may be a launcher; a host's, which nobody else can read, is none.
+            return pid if pid > 1 or environ else None
         pid = int(_stat(pid)[_PARENT])
     return None
 

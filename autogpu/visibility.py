@@ -127,7 +127,7 @@ class VisibleDevices:
 
     def _write_pool(self, inventory: Inventory, visible: str) -> None:
         pool = self._named_pool(inventory)
-        if pool and self.grant.is_none:
+        if pool and self.grant.is_none and self.spec.source != "script":
             self._hide(pool)
             return
         if not pool or any(device.mig_enabled for device in inventory.devices):

@@ -10,7 +10,7 @@ import pytest
 from autogpu import lease
 from autogpu.acquire import acquire, script_name
 from autogpu.devices.model import Inventory
-from autogpu.errors import WaitTimeout
+from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
@@ -173,6 +173,26 @@ def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(tmp_path):
     assert [decision.verdict for _, decision in seen] == [Verdict.WAIT]
     assert lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders == ()
     assert seen[0][1].why.startswith("2 GPUs wanted, 1 is free")
+
+
+@pytest.mark.parametrize("busy", ["cpu", "error"])
+def test_ranks_follow_what_the_policy_says_of_busy_gpus(tmp_path, busy):
+    asked = rank_of(0, BUSY, gpu(1, pids=[8], used_gib=20, busy=90), busy=busy)
+    if busy == "error":
+        with pytest.raises(NoEligibleDevice):
+            acquired(tmp_path, asked)
+    else:
+        assert acquired(tmp_path, asked).decision.verdict is Verdict.CPU
+    assert lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders == ()
+
+
+def test_the_ranks_of_a_parent_with_a_gpu_choose_idle_ones(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(2).uuid: 24 * GIB}):
+        (holder,) = lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders
+        marker = {LEASE: f"v1:{holder.name}:{holder.pid}:{holder.start_time}:"}
+        first = acquired(tmp_path, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), **marker)
+    assert first.reserved == {gpu(1).uuid, gpu(3).uuid}
+    first.lease.release()
 
 
 @pytest.mark.parametrize(

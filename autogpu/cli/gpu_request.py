@@ -43,7 +43,15 @@ def request_gpus(
         AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
     """
     grant = settled(engines.granted_here(environ), len(inventory.devices))
-    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
+    request = request_for_new_process(
+        resolved.policy,
+        environ,
+        inventory,
+        grant,
+        own_uid=os.getuid(),
+        own_pid=own_pid,
+        count_is_set=resolved.settings["select.count"].overrides is not None,
+    )
     if grant.is_none:
         raise AutoGpuError(grant.why, remedy=grant.remedy)
     value = printable(str(request.visible_spec.value))

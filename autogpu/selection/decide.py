@@ -53,7 +53,7 @@ def decide(
     pool = _pool(request, claims_on)
     if request.chosen is not None and not request.positions:
         return _respect_choice(pool, request.chosen)
-    if request.grant.rank is not None:
+    if request.grant.rank is not None and request.grant.rank.sharers != 1:
         return _take_slice(pool, request.grant.rank)
     return _take_best(pool, is_awaited)
 
@@ -96,6 +96,11 @@ class _Pool:
         uuids = {device.uuid for device in devices}
         return [d for d in self.request.inventory.devices if d.uuid not in uuids and self.is_free(d)]
 
+    def is_promised_nothing(self, device: Device) -> bool:
+        """Whether the ranks of this job share the GPU with other jobs, as a best-effort one."""
+        promised = self.request.promised
+        return promised is not None and not promised.get(device.uuid)
+
     def unclaimed(self, device: Device, demand: MemoryDemand) -> int:
         return unclaimed_bytes(device, demand.on(device), self.claims_on.get(device.uuid, ()))
 
@@ -122,33 +127,60 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
 
 
 def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
-    """Rank r takes slice r of the pool in its own order, whatever else runs there: ranks never steal and never wait."""
-    excluded = {r.device.uuid for r in pool.ranking.rejected if r.cause is Cause.EXCLUDED_BY_POLICY}
-    usable = [(o, device) for o, device in enumerate(pool.visible) if device and device.uuid not in excluded]
-    promised = pool.request.promised
-    if promised is not None:
-        usable = [(ordinal, device) for ordinal, device in usable if device.uuid in promised]
+    """Rank r takes slice r of what its job has, in the pool's order: ranks never take one another's GPU."""
+    usable, follows_grant = _gpus_of_ranks(pool), _follows_grant(pool)
     if not usable:
         why = explain.none_taken(pool.ranking.candidates, pool.ranking)
         return Decision(Verdict.CPU, why, ranking=pool.ranking, visible=pool.visible)
-    policy = pool.request.policy
+    count = pool.request.policy.count
     positions, sharers = rank.share(len(usable))
     mine = [usable[position] for position in positions]
-    mine = mine if policy.count == "all" else mine[: policy.count]
-    demand, shares, part = pool.demand, {}, (pool.request.grant.fraction or 1) / sharers
-    if part < 1:
-        demand = granted_part(part) if _follows_grant(pool) else demand
-        shares = {ordinal: within_context(_at_most_all(demand, device)) for ordinal, device in mine}
+    mine = mine if count == "all" else mine[:count]
+    claims, shares = _memory_of_slice(pool, mine, sharers)
+    is_best_effort = follows_grant and any(pool.is_promised_nothing(device) for _, device in mine)
     return Decision(
         Verdict.TAKE,
-        explain.slice_taken(rank, sharers) + (explain.granted_part(pool.request.grant) if _follows_grant(pool) else ""),
+        explain.slice_taken(rank, sharers) + (explain.granted_part(pool.request.grant) if follows_grant else ""),
         ordinals=tuple(ordinal for ordinal, _ in mine),
-        claims={device.uuid: pool.unclaimed(device, demand) for _, device in mine},
+        claims=claims,
         shares=shares,
+        cap=explain.BEST_EFFORT if is_best_effort else "",
         ranking=pool.ranking,
         visible=pool.visible,
         attainable=len(positions),
     )
+
+
+def _gpus_of_ranks(pool: _Pool) -> list[tuple[int, Device]]:
+    """By ordinal, what the ranks divide: what they were promised together, else all that the policy allows."""
+    excluded = {r.device.uuid for r in pool.ranking.rejected if r.cause is Cause.EXCLUDED_BY_POLICY}
+    promised = pool.request.promised
+    return [
+        (ordinal, device)
+        for ordinal, device in enumerate(pool.visible)
+        if device and device.uuid not in excluded and (promised is None or device.uuid in promised)
+    ]
+
+
+def _memory_of_slice(
+    pool: _Pool, mine: Sequence[tuple[int, Device]], sharers: int
+) -> tuple[Mapping[str, int], Mapping[int, int]]:
+    """What a rank claims of its GPUs, by UUID, and by ordinal what it may take where that is less."""
+    demand, part, follows_grant = pool.demand, (pool.request.grant.fraction or 1) / sharers, _follows_grant(pool)
+    claims, shares = {}, {}
+    if part < 1:
+        demand = granted_part(part) if follows_grant else demand
+        shares = {ordinal: within_context(_at_most_all(demand, device)) for ordinal, device in mine}
+    for ordinal, device in mine:
+        claims[device.uuid] = pool.unclaimed(device, demand)
+        if pool.is_promised_nothing(device):
+            # As the job as a whole is a best-effort one there, so is each of its ranks.
+            claims[device.uuid] = 0
+            spare = room_bytes(device, pool.request.own_pid, pool.claims_on.get(device.uuid, ()))
+            share = best_effort_share(device, spare)
+            if share is not None and follows_grant:
+                shares[ordinal] = share // sharers
+    return claims, shares
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:

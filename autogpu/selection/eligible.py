@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def why_none(request: SelectionRequest) -> str:
     """Why the process takes no GPU, whatever there is; ``""`` where it may take some."""
     grant = request.grant
-    if grant.is_none:
+    if grant.is_none and request.visible_spec.source != "script":
         return f"{grant.why}; {grant.remedy}"
     if request.chosen is not None:
         return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
@@ -157,7 +156,8 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         if not _manages_gpus(facts.slurm_conf):
             return NOBODY
         on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-        if is_step and re.fullmatch("[1-9][0-9]{0,3}", on_node):  # --gpu-bind=none
+        # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
+        if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
             return Grant("Slurm", unnamed=int(on_node))
         return _none_from_slurm(environ, is_step)
     return Grant(
@@ -168,8 +168,11 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 
 
 def _manages_gpus(conf: str | None) -> bool:
-    types = re.search(r"^\s*GresTypes\s*=\s*(\S+)", conf or "", re.IGNORECASE | re.MULTILINE)
-    return types is not None and "gpu" in types.group(1).lower().split(",")
+    for line in (conf or "").splitlines():
+        key, _, value = line.split("#")[0].partition("=")
+        if key.strip().lower() == "grestypes":
+            return "gpu" in value.strip().lower().split(",")
+    return False
 
 
 def _none_from_slurm(environ: Mapping[str, str], is_step: bool) -> Grant:
@@ -183,10 +186,10 @@ def _none_from_slurm(environ: Mapping[str, str], is_step: bool) -> Grant:
 def _is_slurms(visible: str, numbers: str | None) -> bool:
     """Whether a list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
     entries = visible.split(",")
-    if not all(re.fullmatch("[0-9]+", entry) for entry in entries):
+    if numbers is None or not all(re.fullmatch("[0-9]{1,4}", entry) for entry in entries):
         return False
     is_counted_anew = sorted(entries, key=int) == [str(number) for number in range(len(entries))]
-    return is_counted_anew or set(entries) <= set((numbers or "").split(","))
+    return is_counted_anew or set(entries) <= set(numbers.split(","))
 
 
 def _shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
@@ -203,30 +206,52 @@ def _shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -
 
 def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
     """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
-    for line in re.sub(r"\\\n", " ", conf).splitlines():
-        fields = {name.lower(): value for name, value in re.findall(r"(\w+)=(\S+)", line.split("#")[0])}
-        if not any(_is_node(node, each) for each in re.split(r",(?![^\[]*\])", fields.get("nodename", ""))):
-            continue
-        counts: dict[str, int] = {}
-        for entry in re.split(r",(?![^(]*\))", fields.get("gres", "")):
-            found = re.fullmatch(r"(\w+)(?::.*?)??:([0-9]{1,6})(?:\(.*\))?", entry)
-            if found:
-                counts[found.group(1)] = counts.get(found.group(1), 0) + int(found.group(2))
-        if counts:
-            return counts
+    default: Mapping[str, int] = {}
+    for line in conf.replace("\\\n", " ").splitlines():
+        fields = {
+            name.lower(): value for name, _, value in (word.partition("=") for word in line.split("#")[0].split())
+        }
+        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
+        if patterns == ["DEFAULT"]:
+            default = gres or default
+        elif node and any(_is_node(node, pattern) for pattern in patterns):
+            return gres or default
     return {}
 
 
+def _counts(gres: str) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for entry in _entries(gres):
+        # gpu:a100:4(S:0-1)
+        parts = entry.partition("(")[0].split(":")
+        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
+            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
+    return counts
+
+
+def _entries(text: str) -> list[str]:
+    """What commas separate, outside of brackets."""
+    entries, depth = [""], 0
+    for character in text:
+        depth += (character in "[(") - (character in "])")
+        if character == "," and not depth:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return entries
+
+
 def _is_node(node: str, pattern: str) -> bool:
-    """Whether one of Slurm's host lists means a node: ``gpu[01-08,12]``."""
-    found = re.fullmatch(r"([^\[]*)\[([0-9,-]+)\](.*)", pattern)
-    if found is None:
-        return bool(node) and (pattern == node or pattern == "DEFAULT")
-    number = node[len(found.group(1)) : len(node) - len(found.group(3))]
-    if not fnmatchcase(node, f"{found.group(1)}*{found.group(3)}") or not re.fullmatch("[0-9]+", number):
-        return False
-    spans = (part.partition("-") for part in found.group(2).split(","))
-    return any(int(first) <= int(number) <= int(last or first) for first, _, last in spans if first)
+    """Whether one of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    parts = re.split(r"\[([0-9,-]*)\]", pattern)
+    literals, lists = parts[::2], parts[1::2]
+    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, literals)), node)
+    return found is not None and all(map(_is_in, found.groups(), lists))
+
+
+def _is_in(number: str, numbers: str) -> bool:
+    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
+    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)
 
 
 def _condor(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:

@@ -10,7 +10,7 @@ from autogpu.selection.grants import NOBODY, Grant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Collection, Literal, Mapping, Sequence
+    from typing import Callable, Literal, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
@@ -151,7 +151,7 @@ class SelectionRequest:
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
         own_uid: Its user.
         grant: What an engine granted to it, and its place among the processes of a launcher.
-        promised: UUIDs that the ranks of this job were promised together; ``None`` where each goes by itself.
+        promised: By UUID, what the ranks of this job were promised together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
     """
 
@@ -169,7 +169,7 @@ class SelectionRequest:
     count_is_set: bool = False
     script_demand: MemoryDemand | None = None
     grant: Grant = NOBODY
-    promised: Collection[str] | None = None
+    promised: Mapping[str, int] | None = None
     in_use: Sequence[int] = ()
 
     @property

@@ -29,6 +29,7 @@ def request_for_new_process(
     *,
     own_uid: int,
     own_pid: int | None = None,
+    count_is_set: bool = False,
 ) -> SelectionRequest:
     """What a process would ask that is started with ``environ``, and that could see all GPUs of the pool.
 
@@ -47,6 +48,7 @@ def request_for_new_process(
         gpu_count=len(uuids or ()),
         own_uid=own_uid,
         own_pid=own_pid,
+        count_is_set=count_is_set,
         grant=grant,
     )
 

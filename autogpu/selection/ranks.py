@@ -136,7 +136,7 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Any, str, int]:
         cluster, task = config["cluster"], config["task"]
         kind, index = str(task["type"]), int(task["index"])
         is_sound = isinstance(cluster, dict) and all(isinstance(tasks, list) for tasks in cluster.values())
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None, "", 0  # for its reader to complain about
     return (cluster if is_sound else None), kind, index
 
@@ -166,13 +166,13 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], visible_of: Map
     """
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     others = {other: value for other, value in visible_of.items() if other != rank.rank and other < rank.size}
-    bound = _ranks_per_bound_gpu(rank, environ)
-    if bound is not None:
-        return replace(rank, place=rank.rank % bound, sharers=bound)
-    if not others:
-        return rank
-    if len(others) < rank.size - 1 and all(value == visible for value in others.values()):
-        return rank  # those that are not known yet are as those that are
+    is_known = len(others) == rank.size - 1
+    if all(value == visible for value in others.values()):
+        bound = _ranks_per_bound_gpu(rank, environ)
+        if bound is not None:
+            return replace(rank, place=rank.rank % bound, sharers=bound)
+        if not is_known:
+            return rank  # those that are not known yet are as those that are
     same = sorted({rank.rank, *(other for other, value in others.items() if value == visible)})
     return replace(rank, place=same.index(rank.rank), sharers=len(same))
 

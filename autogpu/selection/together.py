@@ -9,6 +9,9 @@ from autogpu.frozen import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Iterable, Mapping
+
+    from autogpu.lease import Holder
     from autogpu.selection.model import SelectionRequest
 
 
@@ -29,4 +32,15 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     sharers = 1 if rank is None else rank.sharers or rank.size
     count = policy.count if policy.count == "all" else policy.count * sharers
     grant = replace(request.grant, rank=None)
-    return replace(request, policy=replace(policy, count=count), grant=grant, count_is_set=True)
+    # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
+    return replace(request, policy=replace(policy, count=count, per_user=0), grant=grant, count_is_set=True)
+
+
+def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
+    """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
+    promised: dict[str, int] = {}
+    for rank in ranks:
+        for uuid, size in rank.claims.items():
+            if uuid in (request.uuids or ()):
+                promised[uuid] = max(size, promised.get(uuid, 0))
+    return promised

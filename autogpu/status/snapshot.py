@@ -115,7 +115,8 @@ def host_status(
     names = names or Names()
     jobs = jobs_of(leases.holders, pids_here, inventory, now_s)
     claims = claims_by_gpu(jobs)
-    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=own_uid)
+    is_set = resolved.settings["select.count"].overrides is not None
+    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=own_uid, count_is_set=is_set)
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,

@@ -6,10 +6,10 @@ import pytest
 
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
-from autogpu.selection.explain import BEST_EFFORT_OF_PART
+from autogpu.selection.explain import BEST_EFFORT, BEST_EFFORT_OF_PART
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
 from tests.support.selections import INHERITED, claim, claimed, decided
 from tests.support.values import gpu
@@ -24,6 +24,22 @@ def test_where_nothing_was_granted_the_process_goes_on_without_and_is_never_stop
     decision = decided(gpu(0), policy=Policy(busy=busy), grant=NONE)
     assert (decision.verdict, decision.why) == (Verdict.CPU, "Slurm granted no GPU here; ask for one")
     assert decided(gpu(0), grant=NONE, chosen=(0,)).verdict is Verdict.CPU
+
+
+def test_what_the_script_itself_lists_is_its_word_also_without_a_grant():
+    assert decided(gpu(0), spec=VisibleSpec("0", "script"), grant=NONE).verdict is Verdict.TAKE
+
+
+def test_of_several_gpus_of_its_own_a_rank_takes_the_idlest():
+    own = Grant(rank=LocalRank(1, 2, "TF_CONFIG", place=0, sharers=1))
+    assert decided(gpu(0, pids=[7], used_gib=9, busy=90), gpu(1), spec=INHERITED, grant=own).ordinals == (1,)
+
+
+def test_a_rank_of_a_best_effort_job_is_one_itself():
+    grant, busy = Grant(rank=LocalRank(1, 2, "MPICH")), gpu(1, pids=[7], used_gib=16, busy=90)
+    decision = decided(gpu(0), busy, grant=grant, promised={gpu(0).uuid: 24 * GIB, busy.uuid: 0})
+    assert (decision.claims, decision.shares) == ({busy.uuid: 0}, {1: 4 * GIB})
+    assert decision.cap == BEST_EFFORT
 
 
 def test_a_task_that_coordinates_takes_none_unless_the_user_or_the_script_says_so():

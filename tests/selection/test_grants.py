@@ -9,10 +9,13 @@ from autogpu.selection.ranks import LocalRank
 
 CONF = """
 GresTypes=gpu,shard
-NodeName=DEFAULT CPUs=8
+NodeName=DEFAULT CPUs=8 Gres=gpu:4,shard:32
 NodeName=small Gres=gpu:2 State=UNKNOWN
 NodeName=gpu[01-04,7],big \\
     Gres=gpu:a100:4(S:0-1),shard:8 State=UNKNOWN  # eight halves
+NodeName=rack[0-1]n[1-4] Gres=gpu:2,shard:8
+NodeName=n[1-2-3] Gres=gpu:2,shard:8
+NodeName=plain
 """
 WITHOUT_GPUS = CONF.replace("GresTypes=gpu,shard", "#GresTypes=gpu")
 JOB = {"SLURM_JOB_ID": "7"}
@@ -26,7 +29,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def shards(count, node="gpu02", visible="0"):
-    return {**STEP, VISIBLE: visible, "SLURM_SHARDS_ON_NODE": str(count), "SLURMD_NODENAME": node}
+    granted_there = {"SLURM_STEP_GPUS": visible, "SLURM_SHARDS_ON_NODE": str(count), "SLURMD_NODENAME": node}
+    return {**STEP, VISIBLE: visible, **granted_there}
 
 
 def on_slurm(environ, conf=CONF):
@@ -59,6 +63,14 @@ def on_slurm(environ, conf=CONF):
         pytest.param(shards(2), BY_BUS, id="all-shards-of-a-gpu"),
         pytest.param(shards(2, visible="0,1"), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="on-two-gpus"),
         pytest.param(shards(1, "gpu05"), BY_BUS, id="shards-of-an-unknown-node"),
+        pytest.param(shards(1, "plain"), Grant("Slurm", fraction=0.125, counts_by_bus=True), id="shards-by-default"),
+        pytest.param(shards(1, "rack1n3"), Grant("Slurm", fraction=0.25, counts_by_bus=True), id="two-host-lists"),
+        pytest.param(shards(1, "n2"), BY_BUS, id="garbage-for-a-host-list"),
+        pytest.param({**STEP, VISIBLE: "9" * 5000, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="digits-without-end"),
+        pytest.param({**STEP, VISIBLE: "0"}, Grant("Slurm"), id="a-users-own-zero"),
+        pytest.param(
+            {**STEP, "SLURM_JOB_GPUS": "0,1", "SLURM_GPUS_ON_NODE": "2"}, NONE_FROM_SLURM, id="gres-none-on-a-full-node"
+        ),
         pytest.param(shards(1, "small"), BY_BUS, id="node-without-shards"),
     ],
 )

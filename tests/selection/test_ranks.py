@@ -84,7 +84,15 @@ TWO_HERE = ["here:1", "here:2"]
         *[
             pytest.param({"TF_CONFIG": text}, None, id=f"no-cluster-{number}")
             for number, text in enumerate(
-                ["", "x", "[1]", "{}", '{"cluster": 7, "task": {"type": "worker", "index": 0}}', "[" * 100_000]
+                [
+                    "",
+                    "x",
+                    '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}',
+                    "[1]",
+                    "{}",
+                    '{"cluster": 7, "task": {"type": "worker", "index": 0}}',
+                    "[" * 100_000,
+                ]
             )
         ],
     ],
@@ -144,6 +152,7 @@ def seen(rank, visible, others, launcher="Open MPI", size=4, **environ):
         pytest.param(1, "1", {0: None}, (0, 1), id="a-wrapper-that-has-not-come-that-far"),
         pytest.param(1, "0", {0: "0"}, (None, None), id="some-are-not-known-yet"),
         pytest.param(1, "0", {}, (None, None), id="none-is-known"),
+        pytest.param(3, "1", {0: "0", 1: "0", 2: "0"}, (0, 1), id="one-apart"),
         pytest.param(1, "0", {1: "7", 9: "1"}, (None, None), id="itself-and-one-of-another-launcher"),
     ],
 )
