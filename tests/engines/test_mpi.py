@@ -134,14 +134,26 @@ def launcher(request):
     return LAUNCHERS[request.param]
 
 
-# Ranks keep the order of the GPUs and don't look for idle ones.
 BUSY = Gpu(processes={5004242: "1GiB"}, utilization=90)
 
 
 def test_each_of_four_ranks_has_one_of_four_gpus(run, launcher):
-    ranks = run(launcher, [BUSY, Gpu(), Gpu(), Gpu()], 4, 20)
+    ranks = run(launcher, [Gpu()] * 4, 4, 20)
     assert [(rank.on, rank.gpus) for rank in ranks] == [("GPU:0", [gpu]) for gpu in range(4)]
     assert only_rank_0_speaks(ranks), [rank.said for rank in ranks]
+
+
+def test_fewer_ranks_than_gpus_are_on_the_idlest_together(run, launcher):
+    ranks = run(launcher, [BUSY, Gpu(), Gpu(), Gpu()], 2, 20)
+    assert [(rank.on, rank.gpus) for rank in ranks] == [("GPU:0", [2]), ("GPU:0", [3])]
+
+
+def test_a_rank_beside_the_job_of_somebody_else_is_capped(run, launcher):
+    four = run(launcher, [BUSY, Gpu(), Gpu(), Gpu()], 4, 9)
+    assert [(rank.on, rank.gpus) for rank in four] == [("GPU:0", [gpu]) for gpu in range(4)]
+    # Half of the 23 GiB that are free.
+    assert 11 <= four[0].gib <= 11.5
+    assert "capped at half of what is free" in four[0].said[0], four[0].said
 
 
 def test_each_of_eight_ranks_has_half_of_one_of_four_gpus(run, launcher):
