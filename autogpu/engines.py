@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Mapping
 
-# Where Slurm's commands look as well. The daemon names the file to each job, and salloc to nobody.
+# Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 
 # Far more than any of these files has, and than a launcher starts on one host.
@@ -68,7 +68,7 @@ def _slurm_conf(environ: Mapping[str, str]) -> str | None:
 
 
 def _text(path: str | None) -> str | None:
-    """What a plain file says; ``None`` where it can't be read. Waits for nobody at the other end of a pipe."""
+    """The text of a plain file; ``None`` where it can't be read, and for a pipe, which could block."""
     if not path:
         return None
     try:
@@ -117,7 +117,7 @@ def _launcher(name: str) -> int | None:
             return None
         environ = _environ_of(pid)
         if name not in environ:
-            # A container's first process may be a launcher; a host's, which nobody else can read, is none.
+            # A container's first process may be a launcher; a host's is not, and only root can read it.
             return pid if pid > 1 or environ else None
         pid = int(_stat(pid)[_PARENT])
     return None

@@ -110,12 +110,12 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     from autogpu.devices import probe
     from autogpu.errors import NoEligibleDevice, WaitTimeout
     from autogpu.frameworks.base import DeviceRequest, Usage
-    from autogpu.selection.grants import NOBODY
+    from autogpu.selection.grants import NO_ENGINE
 
     reading = probe.start(os.environ)
     resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
     allocation = Allocation(
-        Program, resolved, os.environ, contextlib.nullcontext, grant=NOBODY, started_with=None, first_reading=reading
+        Program, resolved, os.environ, contextlib.nullcontext, grant=NO_ENGINE, started_with=None, first_reading=reading
     )
     allocation.imported()
 

@@ -11,7 +11,7 @@ from autogpu.allocation import Allocation, State
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.base import Hooks
 from autogpu.reporting.text import GIB, MIB
-from autogpu.selection.grants import NOBODY
+from autogpu.selection.grants import NO_ENGINE
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
 from tests.support.fakes import FakeCuda, FakeDriver, FakeReading
 from tests.support.holders import other_job
@@ -342,7 +342,7 @@ def test_a_stderr_that_fails_does_not_cost_the_gpu(tmp_path, monkeypatch, broken
         policy.resolve(process.environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
         process.environ,
         activation.guard,
-        grant=NOBODY,
+        grant=NO_ENGINE,
         started_with=None,
         first_reading=FakeReading(process.driver.now),
         reader=process.driver,

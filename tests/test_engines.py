@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from autogpu.engines import granted_here
-from autogpu.selection.grants import NOBODY, Grant
+from autogpu.selection.grants import NO_ENGINE, Grant
 
 # Tells its rank when the launcher says that all are there.
 RANK = """
@@ -83,7 +83,7 @@ def test_ranks_with_a_list_each_have_it_to_themselves():
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
-        assert granted_here({"SLURM_JOB_ID": "7", "SLURM_CONF": str(path)}) == NOBODY
+        assert granted_here({"SLURM_JOB_ID": "7", "SLURM_CONF": str(path)}) == NO_ENGINE
         assert granted_here({"PBS_JOBID": "7", "PBS_GPUFILE": str(path)}) == Grant("PBS")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autogpu.policy import Policy
-from autogpu.selection.grants import NOBODY, Grant
+from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranks import LocalRank
 from autogpu.variables import CUDA_DEVICE_ORDER
@@ -19,7 +19,7 @@ MACHINE = inventory(gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2))
 IDLEST_FIRST = ",".join(gpu(index).uuid for index in (2, 0, 1))
 
 
-def made(environ, *, policy=Policy(), started_with=None, cuda=None, grant=NOBODY):  # noqa: B008
+def made(environ, *, policy=Policy(), started_with=None, cuda=None, grant=NO_ENGINE):  # noqa: B008
     return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), grant)
 
 
@@ -105,7 +105,7 @@ def test_what_the_script_wrote_after_the_import_is_followed():
     visible = made(environ)
     visible.write(MACHINE, "pool")
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NOBODY)
+    visible.refresh(MACHINE, NO_ENGINE)
     assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
 
 
@@ -114,10 +114,10 @@ def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored()
     visible = made(environ, cuda=cuda)
     visible.write(MACHINE, "pool")
     cuda.initialise()
-    visible.refresh(MACHINE, NOBODY)
+    visible.refresh(MACHINE, NO_ENGINE)
     assert visible.ignored_value is None
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NOBODY)
+    visible.refresh(MACHINE, NO_ENGINE)
     assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
 
 

@@ -20,7 +20,7 @@ from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
-from autogpu.selection.grants import NOBODY, Grant, settled
+from autogpu.selection.grants import NO_ENGINE, Grant, settled
 from autogpu.selection.visible_devices import named_uuids
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, SWITCH
 
@@ -100,7 +100,7 @@ class Facts:
     folder_error: tuple[str, str] | None
     is_in_container: bool
     resolved: Resolved
-    grant: Grant = NOBODY
+    grant: Grant = NO_ENGINE
 
     @property
     def hides_all_gpus(self) -> bool:

@@ -239,7 +239,7 @@ KEYS = (
         name="need",
         kind=kinds.Size(),
         about='memory the job will need on each GPU, such as "6GiB". "" = unknown',
-        more="A GPU without that much room is not chosen, and only that much is claimed, so that others "
+        more="A GPU with less memory left is not chosen, and only that much is claimed, so that others "
         "may use the rest. Unknown means that the whole GPU is claimed. `GiB`, `Gi` and `G` are 2^30 "
         "bytes, `GB` is 10^9; a bare number below 1048576 is refused, because its unit was left out.",
         example='need = "6GiB"',
@@ -271,11 +271,11 @@ KEYS = (
         section="select",
         name="busy",
         kind=kinds.Choice("share", "share-own", "wait", "cpu", "error"),
-        about='when no GPU is free: "share" one that has room, "share-own" only beside my own jobs,\n'
-        '"wait" for one, "cpu" to go on without, or "error"',
-        more="What happens when every GPU has a job. `share` places this one beside another where there is"
-        " room, and caps it unless `need` or `limit` says how much it takes; `share-own` does so only"
-        " beside jobs of the same user. `wait` queues for a free GPU, `cpu` goes on without one, "
+        about='when no GPU is free: "share" one with memory left, "share-own" only beside my\n'
+        'own jobs, "wait" for one, "cpu" to continue without, or "error"',
+        more="What happens when every GPU has a job. `share` places this one beside another where memory"
+        " is left, and caps it unless `need` or `limit` says how much it takes; `share-own` does so only"
+        " beside jobs of the same user. `wait` queues for a free GPU, `cpu` continues without one, "
         "`error` stops the script.",
         example='busy = "wait"',
         attribute="busy",

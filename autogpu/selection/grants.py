@@ -56,10 +56,10 @@ class EngineFacts:
 
 @frozen
 class Grant:
-    """What this process may use of the host's GPUs, and by whose word.
+    """What this process may use of the host's GPUs, and which engine decided that.
 
     Attributes:
-        engine: Who is in charge, such as ``"Slurm"``; ``""`` where nobody is.
+        engine: Which one manages the GPUs, such as ``"Slurm"``; ``""`` where none does.
         why: In words, where there is something to say.
         remedy: What to do for a GPU where there is none.
         is_none: The engine manages the GPUs and granted none.
@@ -88,7 +88,7 @@ class Grant:
         return self.rank is None or self.rank.rank == 0
 
 
-NOBODY = Grant()
+NO_ENGINE = Grant()
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
@@ -109,7 +109,7 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
         grant = engine(environ, facts)
         if grant is not None:
             return replace(grant, rank=rank)
-    return replace(NOBODY, rank=rank)
+    return replace(NO_ENGINE, rank=rank)
 
 
 def settled(grant: Grant, gpu_count: int) -> Grant:
@@ -137,7 +137,7 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         return None
     if not task.gpus:
         none = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
-        return none if task.manages_gpus else NOBODY
+        return none if task.manages_gpus else NO_ENGINE
     is_set = CUDA_VISIBLE_DEVICES in environ
     return Grant(
         "Ray",
@@ -154,7 +154,7 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     numbers = environ.get("SLURM_STEP_GPUS" if is_step else "SLURM_JOB_GPUS")
     if visible is None and numbers is None:
         if not _manages_gpus(facts.slurm_conf):
-            return NOBODY
+            return NO_ENGINE
         on_node = environ.get("SLURM_GPUS_ON_NODE", "")
         # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
         if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):

@@ -6,7 +6,7 @@ import enum
 from types import MappingProxyType
 
 from autogpu.frozen import frozen
-from autogpu.selection.grants import NOBODY, Grant
+from autogpu.selection.grants import NO_ENGINE, Grant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Verdict(enum.Enum):
     """What becomes of the process."""
 
     TAKE = "take the GPUs named"
-    CPU = "go on without a GPU"
+    CPU = "continue without a GPU"
     WAIT = "wait for one"
     REFUSE = "stop"
     NOT_OUR_CHOICE = "the script has chosen"
@@ -72,7 +72,7 @@ class MemoryDemand:
         bytes: As such.
         percent: Of the GPU's memory.
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
-        is_limit: The job goes on with less, so that a smaller GPU is suitable as well.
+        is_limit: The job continues with less, so that a smaller GPU is suitable as well.
         or_best_effort: Where it does not fit the job is a best-effort one: the number is the script's or an engine's.
     """
 
@@ -168,7 +168,7 @@ class SelectionRequest:
     asked_count: int = 0
     count_is_set: bool = False
     script_demand: MemoryDemand | None = None
-    grant: Grant = NOBODY
+    grant: Grant = NO_ENGINE
     promised: Mapping[str, int] | None = None
     in_use: Sequence[int] = ()
 

@@ -1,4 +1,4 @@
-"""Whether a GPU is free, held by an idle lease, or busy; and the room that is left on it. Pure."""
+"""Whether a GPU is free, held by an idle lease, or busy; and the memory that is left on it. Pure."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) ->
     if spare is None or total is None or wanted <= spare:
         return None
     if rules.demand.is_limit and tier(device, rules.own_pid, claims) is Tier.FREE:
-        return None  # what a desktop or the driver keeps does not send a job to the CPU that goes on with less
+        return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
     cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
     return Rejection(device, explain.too_full(wanted, total, spare), cause)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from autogpu.frozen import frozen
-from autogpu.selection.grants import NOBODY, is_engine_worker
+from autogpu.selection.grants import NO_ENGINE, is_engine_worker
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
@@ -48,7 +48,7 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
 
 
 def visible_spec(
-    environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NOBODY
+    environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NO_ENGINE
 ) -> VisibleSpec:
     """Tell what a script hard-codes from what it inherited.
 

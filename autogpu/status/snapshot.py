@@ -11,7 +11,7 @@ from autogpu.devices import probe
 from autogpu.reporting import messages
 from autogpu.reporting.text import GIB, printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.grants import NOBODY
+from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, tier
@@ -97,7 +97,7 @@ def host_status(
     *,
     own_uid: int,
     now_s: float,
-    grant: Grant = NOBODY,
+    grant: Grant = NO_ENGINE,
     folder: Folder | None = None,
     folder_problem: str | None = None,
     names: Names | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.selection.grants import NOBODY, EngineFacts, Grant, RayTask, granted, settled
+from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled
 from autogpu.selection.ranks import LocalRank
 
 CONF = """
@@ -89,7 +89,7 @@ def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
     assert settled(grant, 2) == Grant("Slurm")
     none = settled(grant, 4)
     assert (none.is_none, none.why) == (True, "Slurm granted 2 GPUs of 4 here and does not say which")
-    assert settled(NOBODY, 4) is NOBODY
+    assert settled(NO_ENGINE, 4) is NO_ENGINE
 
 
 RAY = {"RAY_RAYLET_PID": "7"}

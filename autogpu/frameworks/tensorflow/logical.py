@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Assignment
     from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 
-# Where the driver does not tell how much memory a GPU has. TensorFlow goes on with what it gets of a limit above that.
+# Where the driver does not tell how much memory a GPU has: more than any has. TensorFlow then takes what it can get.
 _UNKNOWN_MIB = 1 << 20
 
 
