@@ -45,7 +45,7 @@ def granted_here(environ: Mapping[str, str]) -> Grant:
             ray=_ray_task() if RAY_WORKER in environ else None,
             pbs_gpus=_text(environ.get("PBS_GPUFILE")) if "PBS_JOBID" in environ else None,
             launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}",
-            # Where this one sees every GPU the others do.
+            # Where the variable is unset this process sees every GPU, and so do the others: nothing to compare.
             visible_of_ranks=_visible_of_ranks(name, launcher) if name and CUDA_VISIBLE_DEVICES in environ else {},
         ),
     )

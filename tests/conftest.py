@@ -31,6 +31,15 @@ def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOGPU_LEASE_DIR", str(tmp_path / "leases"))
 
 
+@pytest.fixture
+def lease_folder(tmp_path: Path) -> Path:
+    """The folder that ``AUTOGPU_LEASE_DIR`` names, for all users to write."""
+    made = tmp_path / "leases"
+    made.mkdir()
+    made.chmod(0o1777)
+    return made
+
+
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Processes that have imported TensorFlow, for the scripts of all tests."""

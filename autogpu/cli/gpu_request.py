@@ -8,7 +8,6 @@ from autogpu import engines
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.reporting.text import printable
-from autogpu.selection.grants import settled
 from autogpu.selection.preview import request_for_new_process
 
 TYPE_CHECKING = False
@@ -42,18 +41,17 @@ def request_gpus(
     Raises:
         AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
     """
-    grant = settled(engines.granted_here(environ), len(inventory.devices))
     request = request_for_new_process(
         resolved.policy,
         environ,
         inventory,
-        grant,
+        engines.granted_here(environ),
         own_uid=os.getuid(),
         own_pid=own_pid,
         count_is_set=resolved.settings["select.count"].overrides is not None,
     )
-    if grant.is_none:
-        raise AutoGpuError(grant.why, remedy=grant.remedy)
+    if request.grant.is_none:
+        raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"

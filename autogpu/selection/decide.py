@@ -12,7 +12,7 @@ from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, why_none, within_quota
-from autogpu.selection.memory import best_effort_share, demand_of, granted_part, memory_demand, within_context
+from autogpu.selection.memory import best_effort_share, demand_of, memory_demand, part_of_gpu, within_context
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.positions import place
@@ -169,16 +169,16 @@ def _memory_of_slice(
     demand, part, follows_grant = pool.demand, (pool.request.grant.fraction or 1) / sharers, _follows_grant(pool)
     claims, shares = {}, {}
     if part < 1:
-        demand = granted_part(part) if follows_grant else demand
+        demand = part_of_gpu(part) if follows_grant else demand
         shares = {ordinal: within_context(_at_most_all(demand, device)) for ordinal, device in mine}
     for ordinal, device in mine:
-        claims[device.uuid] = pool.unclaimed(device, demand)
-        if pool.is_promised_nothing(device):
-            # As the job as a whole is a best-effort one there, so is each of its ranks.
-            claims[device.uuid] = 0
+        # As the job as a whole is a best-effort one there, so is each of its ranks.
+        is_best_effort = pool.is_promised_nothing(device)
+        claims[device.uuid] = 0 if is_best_effort else pool.unclaimed(device, demand)
+        if is_best_effort and follows_grant:
             spare = room_bytes(device, pool.request.own_pid, pool.claims_on.get(device.uuid, ()))
             share = best_effort_share(device, spare)
-            if share is not None and follows_grant:
+            if share is not None:
                 shares[ordinal] = share // sharers
     return claims, shares
 

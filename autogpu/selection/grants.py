@@ -7,6 +7,7 @@ import re
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
 from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.slurm_conf import gres_of_node, manages_gpus
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -153,7 +154,7 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     # Those of the job are inherited by a step that was started with --gres=none.
     numbers = environ.get("SLURM_STEP_GPUS" if is_step else "SLURM_JOB_GPUS")
     if visible is None and numbers is None:
-        if not _manages_gpus(facts.slurm_conf):
+        if not manages_gpus(facts.slurm_conf):
             return NO_ENGINE
         on_node = environ.get("SLURM_GPUS_ON_NODE", "")
         # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
@@ -165,14 +166,6 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         fraction=_shards(environ, facts.slurm_conf, visible),
         counts_by_bus=visible is not None and _is_slurms(visible, numbers),
     )
-
-
-def _manages_gpus(conf: str | None) -> bool:
-    for line in (conf or "").splitlines():
-        key, _, value = line.split("#")[0].partition("=")
-        if key.strip().lower() == "grestypes":
-            return "gpu" in value.strip().lower().split(",")
-    return False
 
 
 def _none_from_slurm(environ: Mapping[str, str], is_step: bool) -> Grant:
@@ -197,61 +190,11 @@ def _shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not re.fullmatch("[0-9]{1,6}", shards) or not visible:
         return None
-    on_node = _gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
+    on_node = gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
     if not on_node.get("gpu") or not on_node.get("shard"):
         return None
     part = int(shards) * on_node["gpu"] / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
-
-
-def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
-    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
-    default: Mapping[str, int] = {}
-    for line in conf.replace("\\\n", " ").splitlines():
-        fields = {
-            name.lower(): value for name, _, value in (word.partition("=") for word in line.split("#")[0].split())
-        }
-        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
-        if patterns == ["DEFAULT"]:
-            default = gres or default
-        elif node and any(_is_node(node, pattern) for pattern in patterns):
-            return gres or default
-    return {}
-
-
-def _counts(gres: str) -> Mapping[str, int]:
-    counts: dict[str, int] = {}
-    for entry in _entries(gres):
-        # gpu:a100:4(S:0-1)
-        parts = entry.partition("(")[0].split(":")
-        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
-            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
-    return counts
-
-
-def _entries(text: str) -> list[str]:
-    """What commas separate, outside of brackets."""
-    entries, depth = [""], 0
-    for character in text:
-        depth += (character in "[(") - (character in "])")
-        if character == "," and not depth:
-            entries.append("")
-        else:
-            entries[-1] += character
-    return entries
-
-
-def _is_node(node: str, pattern: str) -> bool:
-    """Whether one of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
-    parts = re.split(r"\[([0-9,-]*)\]", pattern)
-    literals, lists = parts[::2], parts[1::2]
-    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, literals)), node)
-    return found is not None and all(map(_is_in, found.groups(), lists))
-
-
-def _is_in(number: str, numbers: str) -> bool:
-    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
-    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)
 
 
 def _condor(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:

@@ -55,10 +55,10 @@ def script_demand(limit_bytes: int | None, fraction: float) -> MemoryDemand | No
 def demand_of(request: SelectionRequest) -> MemoryDemand:
     """What a process claims: the script's own word, else the policy's, else the part that an engine granted."""
     demand, fraction = request.script_demand or memory_demand(request.policy), request.grant.fraction
-    return demand if fraction is None or not demand.is_whole else granted_part(fraction)
+    return demand if fraction is None or not demand.is_whole else part_of_gpu(fraction)
 
 
-def granted_part(fraction: float) -> MemoryDemand:
+def part_of_gpu(fraction: float) -> MemoryDemand:
     """That part of a GPU, the CUDA context included."""
     return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
 

@@ -31,10 +31,8 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, lease_folder):
     (tmp_path / "server").mkdir()
-    (tmp_path / "leases").mkdir()
-    (tmp_path / "leases").chmod(0o1777)
     with Server([Gpu(), Gpu()], folder=tmp_path / "server") as running:
         yield running
 

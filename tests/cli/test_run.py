@@ -20,10 +20,8 @@ SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get(
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, lease_folder):
     (tmp_path / "server").mkdir()
-    (tmp_path / "leases").mkdir()
-    (tmp_path / "leases").chmod(0o1777)
     with Server(LAB, folder=tmp_path / "server") as running:
         yield running
 

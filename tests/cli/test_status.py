@@ -57,12 +57,9 @@ def fitted(view, height):
 
 
 @pytest.fixture
-def lab(tmp_path):
+def lab(tmp_path, lease_folder):
     """A server with a job that holds GPU 0, and a way to ask."""
-    leases = tmp_path / "leases"
-    leases.mkdir()
-    leases.chmod(0o1777)
-    environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    environ = {"AUTOGPU_LEASE_DIR": str(lease_folder), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     (tmp_path / "server").mkdir()
     with Server([Gpu(), Gpu(processes={UNKNOWN_PID: "2GiB"}, utilization=40)], folder=tmp_path / "server") as server:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -138,26 +138,15 @@ def test_a_healthy_machine_passes_everything(healthy):
         pytest.param(
             "cuda", {"cuda": Cuda(count=1)}, "CUDA sees 1 GPU and NVML 2", "/dev/nvidia", id="cuda-sees-fewer"
         ),
-        pytest.param(
-            "visible",
-            {"environ": {"CUDA_VISIBLE_DEVICES": "-1"}},
-            'CUDA_VISIBLE_DEVICES="-1" hides every GPU',
-            "unset CUDA_VISIBLE_DEVICES",
-            id="hidden",
-        ),
-        pytest.param(
-            "visible",
-            {"environ": {"CUDA_VISIBLE_DEVICES": "99"}},
-            'CUDA_VISIBLE_DEVICES="99" hides every GPU',
-            "unset CUDA_VISIBLE_DEVICES",
-            id="hidden-by-a-number",
-        ),
-        pytest.param(
-            "visible",
-            {"environ": {"CUDA_VISIBLE_DEVICES": "abc"}},
-            'CUDA_VISIBLE_DEVICES="abc" hides every GPU',
-            "unset CUDA_VISIBLE_DEVICES",
-            id="hidden-by-a-word",
+        *(
+            pytest.param(
+                "visible",
+                {"environ": {"CUDA_VISIBLE_DEVICES": value}},
+                f'CUDA_VISIBLE_DEVICES="{value}" hides every GPU',
+                "unset CUDA_VISIBLE_DEVICES",
+                id=f"hidden-by-{value}",
+            )
+            for value in ("-1", "99", "abc")
         ),
         pytest.param(
             "growth",

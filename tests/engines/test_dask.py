@@ -50,16 +50,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """The host's lease folder."""
-    made = tmp_path / "leases"
-    made.mkdir()
-    made.chmod(0o1777)
-    return made
-
-
-@pytest.fixture
-def start(tmp_path, folder):
+def start(tmp_path, lease_folder):
     """Start a cluster of three workers, which compute, on three GPUs."""
     started = []
 
@@ -86,12 +77,12 @@ def python():
     return python_with("distributed")
 
 
-def test_workers_of_a_local_cluster_choose_different_gpus(start, python, folder):
+def test_workers_of_a_local_cluster_choose_different_gpus(start, python, lease_folder):
     script = start(python, "local")
     ran = script.reports()
     on = {each["pid"]: gpus_of(script.server, each["pid"]) for each in ran}
     assert sorted(on.values()) == [[0], [1], [2]]
-    assert claims(folder, script.server) == {pid: {gpus[0]: 24.0} for pid, gpus in on.items()}
+    assert claims(lease_folder, script.server) == {pid: {gpus[0]: 24.0} for pid, gpus in on.items()}
     assert len(script.said()) == 3
     assert script.end() == 0, script.stderr()
 

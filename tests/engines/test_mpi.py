@@ -81,11 +81,8 @@ def python():
 
 
 @pytest.fixture
-def run(tmp_path, python, monkeypatch):
+def run(tmp_path, lease_folder, python, monkeypatch):
     """Run ranks that each make a tensor, on a server of ``gpus``; in their order."""
-    leases = tmp_path / "leases"
-    leases.mkdir()
-    leases.chmod(0o1777)
     for name in [name for name in os.environ if name.startswith(("OMPI_", "PMI_", "MPI_"))]:
         monkeypatch.delenv(name)
 

@@ -90,13 +90,10 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path, python, monkeypatch):
+def cluster(tmp_path, lease_folder, python, monkeypatch):
     """Start Ray on a server of four GPUs by a script that goes on as ``text`` says."""
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         monkeypatch.delenv(name)
-    leases = tmp_path / "leases"
-    leases.mkdir()
-    leases.chmod(0o1777)
     # Ray makes sockets below it, whose paths may have 107 characters.
     own = Path(tempfile.mkdtemp(prefix="ray-"))
     made: list[Cluster] = []

@@ -75,15 +75,6 @@ def python():
     return environments.tensorflow_with_autogpu()
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """The host's lease folder."""
-    made = tmp_path / "leases"
-    made.mkdir()
-    made.chmod(0o1777)
-    return made
-
-
 class Host:
     """A server on which the tasks of clusters start, each with a stderr of its own."""
 
@@ -114,7 +105,7 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path, python, folder):
+def host(tmp_path, python, lease_folder):
     hosts = []
 
     def host(*gpus):
@@ -139,30 +130,30 @@ def configurations(*kinds):
     return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
-def test_each_worker_of_one_host_has_its_own_gpu_in_the_order_of_their_indices(host, folder):
+def test_each_worker_of_one_host_has_its_own_gpu_in_the_order_of_their_indices(host, lease_folder):
     lab = host(Gpu(), Gpu())
     workers = [lab.start(WORKER, TF_CONFIG=task) for task in configurations("worker", "worker")]
     assert [worker.reports()["replicas"] for worker in workers] == [2, 2]
     assert lab.gpus_of(*workers) == [[0], [1]]
     assert [len(worker.said()) for worker in workers] == [1, 0], [worker.said() for worker in workers]
-    claimed = claims(folder, lab.server)
+    claimed = claims(lease_folder, lab.server)
     # The one that came first holds for both.
     assert [claimed[worker.process.pid][gpu] for gpu, worker in enumerate(workers)] == [24.0, 24.0]
     assert set().union(*claimed.values()) == {0, 1}
 
 
-def is_settled(folder, worker):
+def is_settled(lease_folder, worker):
     """Whether it has a claim, or waits for one."""
-    return worker.process.pid in claims(folder, worker.server) or any("waiting" in line for line in worker.said())
+    return worker.process.pid in claims(lease_folder, worker.server) or any("waiting" in line for line in worker.said())
 
 
-def test_a_job_that_waits_holds_no_gpu_that_another_job_needs(host, folder):
+def test_a_job_that_waits_holds_no_gpu_that_another_job_needs(host, lease_folder):
     lab = host(Gpu(), Gpu())
     (first, its_second), (other, others_second) = (configurations("worker", "worker") for _ in range(2))
     one = [lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=first)]
-    assert until(lambda: is_settled(folder, one[0]), STARTED_S)
+    assert until(lambda: is_settled(lease_folder, one[0]), STARTED_S)
     two = [lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=other)]
-    assert until(lambda: is_settled(folder, two[0]), STARTED_S)
+    assert until(lambda: is_settled(lease_folder, two[0]), STARTED_S)
     one.append(lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=its_second))
     two.append(lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=others_second))
     assert [worker.reports(STARTED_S)["replicas"] for worker in one] == [2, 2]

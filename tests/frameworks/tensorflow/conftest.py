@@ -18,16 +18,7 @@ def python() -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """The host's lease folder."""
-    made = tmp_path / "leases"
-    made.mkdir()
-    made.chmod(0o1777)
-    return made
-
-
-@pytest.fixture
-def host(tmp_path, python, folder):
+def host(tmp_path, python, lease_folder):
     """Start jobs on a server of ``gpus``; each is killed at the end."""
     servers = []
 
@@ -42,7 +33,13 @@ def host(tmp_path, python, folder):
 
         def start(*arguments, **environ):
             return Job(
-                server, python, file, *arguments, AUTOGPU_LEASE_DIR=str(folder), TF_CPP_MIN_LOG_LEVEL="3", **environ
+                server,
+                python,
+                file,
+                *arguments,
+                AUTOGPU_LEASE_DIR=str(lease_folder),
+                TF_CPP_MIN_LOG_LEVEL="3",
+                **environ,
             )
 
         start.server = server

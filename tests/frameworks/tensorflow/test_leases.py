@@ -19,30 +19,30 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 CONTEXT = 256 << 20
 
 
-def test_jobs_that_start_in_the_same_instant_get_different_gpus(host, folder):
+def test_jobs_that_start_in_the_same_instant_get_different_gpus(host, lease_folder):
     start = host(*[Gpu()] * 3)
     jobs = [start() for _ in range(3)]
     assert [job.ready() for job in jobs] == ["ready GPU:0"] * 3
     assert sorted(gpu for job in jobs for gpu in job.gpus()) == [0, 1, 2]
-    assert claims(folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
+    assert claims(lease_folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
     for job in jobs:
         assert job.end()[0] == 0
-    assert leases(folder) == {}
+    assert leases(lease_folder) == {}
 
 
-def test_importing_and_listing_claim_nothing(host, folder):
+def test_importing_and_listing_claim_nothing(host, lease_folder):
     start = host(Gpu(), script="import tensorflow as tf\nprint(len(tf.config.list_physical_devices('GPU')))\ninput()\n")
     job = start()
     assert job.ready() == "1"
-    assert leases(folder) == {}
+    assert leases(lease_folder) == {}
     job.process.kill()
 
 
-def test_small_jobs_share_a_gpu_while_their_claims_fit(host, folder):
+def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
     start = host(Gpu())
     jobs = [start(AUTOGPU_NEED="10GiB") for _ in range(2)]
     assert [job.ready() for job in jobs] == ["ready GPU:0"] * 2
-    assert claims(folder, start.server) == {job.pid: {0: 10.0} for job in jobs}
+    assert claims(lease_folder, start.server) == {job.pid: {0: 10.0} for job in jobs}
     third = start(AUTOGPU_NEED="10GiB")
     assert third.ready() == "ready CPU:0"
     status, lines = third.end()
@@ -53,39 +53,39 @@ def test_small_jobs_share_a_gpu_while_their_claims_fit(host, folder):
     ]
 
 
-def test_a_guest_is_promised_nothing_and_capped_at_half_of_what_is_free(host, folder):
+def test_a_best_effort_job_is_promised_nothing_and_capped_at_half_of_what_is_free(host, lease_folder):
     start = host(Gpu(), script=HOLD.replace("(256, 256)", "(1024, 1024, 512)"))
     owner = start()
     owner.ready()
-    guest = start(AUTOGPU_GROWTH="0")
-    assert guest.ready() == "ready GPU:0"
-    assert claims(folder, start.server) == {owner.pid: {0: 24.0}, guest.pid: {0: 0.0}}
+    second = start(AUTOGPU_GROWTH="0")
+    assert second.ready() == "ready GPU:0"
+    assert claims(lease_folder, start.server) == {owner.pid: {0: 24.0}, second.pid: {0: 0.0}}
     free_before = 24 * GIB - CONTEXT - owner.allocated()
-    assert guest.allocated() <= free_before // 2 + (2 << 20)
-    assert "half of what is free" in guest.end()[1][0]
+    assert second.allocated() <= free_before // 2 + (2 << 20)
+    assert "half of what is free" in second.end()[1][0]
 
 
-def test_a_limit_with_growth_grows_up_to_the_limit_and_is_what_is_claimed(host, folder):
+def test_a_limit_with_growth_grows_up_to_the_limit_and_is_what_is_claimed(host, lease_folder):
     start = host(Gpu(), script=HOLD.replace("(256, 256)", "(1024, 1024, 128)"))
     job = start(AUTOGPU_LIMIT="2GiB")
     assert job.ready() == "ready GPU:0"
     # The limit and the context's cost as the driver shows it, not as it was estimated before there was one.
-    assert claims(folder, start.server) == {job.pid: {0: 2.25}}
+    assert claims(lease_folder, start.server) == {job.pid: {0: 2.25}}
     assert 0.5 * GIB < job.allocated() <= 2 * GIB
     assert "memory limited to 2048 MiB, allocated as needed" in job.end()[1][0]
 
 
 @pytest.mark.parametrize(("busy", "status", "said"), [("cpu", 0, "ready CPU:0"), ("error", 1, ""), ("wait", 75, "")])
-def test_when_no_gpu_is_free(host, folder, busy, status, said):
+def test_when_no_gpu_is_free(host, lease_folder, busy, status, said):
     start = host(Gpu())
     start().ready()
     job = start(AUTOGPU_BUSY=busy, AUTOGPU_WAIT="1s")
     assert job.ready() == said
     assert (job.end()[0], job.gpus()) == (status, [])
-    assert len(leases(folder)) == 1
+    assert len(leases(lease_folder)) == 1
 
 
-def test_a_killed_holder_hands_over_to_the_one_that_waits(host, folder):
+def test_a_killed_holder_hands_over_to_the_one_that_waits(host, lease_folder):
     start = host(Gpu())
     holder = start()
     holder.ready()
@@ -99,7 +99,7 @@ def test_a_killed_holder_hands_over_to_the_one_that_waits(host, folder):
     holder.process.send_signal(signal.SIGKILL)
     holder.process.wait(timeout=30)
     assert waiter.ready() == "ready GPU:0"
-    assert claims(folder, start.server) == {waiter.pid: {0: 24.0}}
+    assert claims(lease_folder, start.server) == {waiter.pid: {0: 24.0}}
 
 
 def test_ctrl_c_ends_a_wait_at_once(host):
@@ -115,20 +115,20 @@ def test_ctrl_c_ends_a_wait_at_once(host):
     assert "KeyboardInterrupt" in waiter.process.stderr.read()
 
 
-def test_what_the_script_chooses_is_leased_and_breaks_no_promise(host, folder):
+def test_what_the_script_chooses_is_leased_and_breaks_no_promise(host, lease_folder):
     chooses = HOLD.replace(
         "with tf", "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU')[1], 'GPU')\nwith tf"
     )
     start = host(Gpu(), Gpu(), script=chooses)
     first, second = start(), start()
     assert [first.ready(), second.ready()] == ["ready GPU:0"] * 2
-    promised = claims(folder, start.server)
+    promised = claims(lease_folder, start.server)
     assert {pid: list(gpus) for pid, gpus in promised.items()} == {job.pid: job.gpus() for job in (first, second)}
     for gpu in (0, 1):
         assert sum(claims.get(gpu, 0) for claims in promised.values()) <= 24
 
 
-def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, folder):
+def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, lease_folder):
     chooses = HOLD.replace(
         "with tf", "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU'), 'GPU')\nwith tf"
     )
@@ -136,7 +136,7 @@ def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, fo
     start().ready()
     second = start(AUTOGPU_LIMIT="2GiB")
     assert second.ready() == "ready GPU:0"
-    assert claims(folder, start.server)[second.pid] == {0: 0.0}
+    assert claims(lease_folder, start.server)[second.pid] == {0: 0.0}
     status, lines = second.end()
     assert (status, len(lines)) == (0, 1)
     assert "chosen by the script" in lines[0]
@@ -152,7 +152,7 @@ sys.exit(max(child.wait() for child in children))
 """
 
 
-def test_children_of_a_holder_share_its_gpu_and_its_claim(host, folder):
+def test_children_of_a_holder_share_its_gpu_and_its_claim(host, lease_folder):
     start = host(*[Gpu()] * 3, script=PARENT.format(work="tf.random.uniform((2, 2))"))
     job = start()
     status, lines = job.end()
@@ -178,7 +178,7 @@ sys.exit(max(job.wait() for job in jobs))
 """
 
 
-def test_a_sweep_launcher_that_only_lists_gets_a_gpu_for_each_of_its_jobs(host, folder, tmp_path):
+def test_a_sweep_launcher_that_only_lists_gets_a_gpu_for_each_of_its_jobs(host, lease_folder, tmp_path):
     (tmp_path / "train.py").write_text(HOLD)
     start = host(*[Gpu()] * 4, script=SWEEP.replace('"train.py"', repr(str(tmp_path / "train.py"))))
     assert start().end()[0] == 0
@@ -209,7 +209,7 @@ POOLS = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_workers_of_a_holder_are_members_of_it(host, folder, pool):
+def test_workers_of_a_holder_are_members_of_it(host, lease_folder, pool):
     start = host(*[Gpu()] * 2, script=SPAWN.format(pool=POOLS[pool]))
     job = start()
     assert job.ready() == "['GPU:0', 'GPU:0']"
@@ -217,7 +217,7 @@ def test_workers_of_a_holder_are_members_of_it(host, folder, pool):
     assert {gpu for gpus in start.server.contexts().values() for gpu in gpus} == {1}
 
 
-def test_a_child_whose_gpus_were_set_since_is_left_alone(host, folder):
+def test_a_child_whose_gpus_were_set_since_is_left_alone(host, lease_folder):
     script = """
     import os, subprocess, sys
     import tensorflow as tf
@@ -232,8 +232,8 @@ def test_a_child_whose_gpus_were_set_since_is_left_alone(host, folder):
 
 
 @pytest.mark.parametrize("state", ["fifo", "folder", "symlink"])
-def test_a_broken_mutex_costs_a_line_and_no_gpu(host, folder, state):
-    mutex = folder / "mutex"
+def test_a_broken_mutex_costs_a_line_and_no_gpu(host, lease_folder, state):
+    mutex = lease_folder / "mutex"
     {"fifo": os.mkfifo, "folder": os.mkdir, "symlink": lambda path: path.symlink_to("/etc/passwd")}[state](mutex)
     start = host(Gpu())
     job = start()
@@ -259,15 +259,15 @@ LAUNCHERS = {
 }
 
 
-def run_ranks(host, python, folder, launcher, count, gpus, *arguments):
+def run_ranks(host, python, lease_folder, launcher, count, gpus, *arguments):
     if shutil.which(LAUNCHERS[launcher][0]) is None:
         pytest.skip(f"{LAUNCHERS[launcher][0]} is not installed (Debian: openmpi-bin, mpich)")
     start = host(*gpus)
-    file = folder.parent / "ranks.py"
+    file = lease_folder.parent / "ranks.py"
     file.write_text(RANKS)
     done = start.server.run(
         [*LAUNCHERS[launcher], str(count), str(python), str(file), *arguments],
-        environ={"AUTOGPU_LEASE_DIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
         timeout=300,
         stdin=subprocess.DEVNULL,
     )
@@ -280,15 +280,15 @@ def run_ranks(host, python, folder, launcher, count, gpus, *arguments):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("arguments", [[], ["chooses"]], ids=["script-says-nothing", "script-chooses-its-rank"])
-def test_local_ranks_get_the_gpus_in_rank_order(host, python, folder, launcher, arguments):
+def test_local_ranks_get_the_gpus_in_rank_order(host, python, lease_folder, launcher, arguments):
     # The busiest first: ranks keep the pool's order and don't look for idle ones.
     gpus = [Gpu(processes={5004242: "9GiB"}, utilization=90), Gpu(), Gpu(), Gpu()]
-    given, lines = run_ranks(host, python, folder, launcher, 4, gpus, *arguments)
+    given, lines = run_ranks(host, python, lease_folder, launcher, 4, gpus, *arguments)
     assert given == [[0], [1], [2], [3]]
     assert len(lines) == 1, "only rank 0 speaks"
 
 
-def test_more_ranks_than_gpus_share_them(host, python, folder):
-    given, lines = run_ranks(host, python, folder, "open-mpi", 4, [Gpu(), Gpu()])
+def test_more_ranks_than_gpus_share_them(host, python, lease_folder):
+    given, lines = run_ranks(host, python, lease_folder, "open-mpi", 4, [Gpu(), Gpu()])
     assert given == [[0], [0], [1], [1]]
     assert "local rank 0 of 4 (Open MPI), 2 ranks share each GPU" in lines[0]

@@ -48,7 +48,7 @@ def python() -> Path:
     ["", "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)"],
     ids=["nothing-said", "boilerplate"],
 )
-def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, tmp_path, first):
+def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, tmp_path, lease_folder, first):
     cells = [
         "import tensorflow as tf",
         "gpus = tf.config.list_physical_devices('GPU')\n" + first,
@@ -56,14 +56,11 @@ def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, t
     ]
     # Beside the notebook: its kernel's own script lies in the environment.
     (tmp_path / "autogpu.toml").write_text('[memory]\nlimit = "2GiB"\n')
-    leases = tmp_path / "notebooks-leases"
-    leases.mkdir()
-    leases.chmod(0o1777)
     with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
         done = server.run(
             [str(python), "-c", textwrap.dedent(CLIENT)],
             input=json.dumps(cells),
-            environ={"AUTOGPU_LEASE_DIR": str(leases), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
             timeout=600,
             cwd=str(tmp_path),
         )

@@ -56,10 +56,8 @@ def python() -> Path:
 
 
 @pytest.fixture
-def start(python, tmp_path, forks):
+def start(python, tmp_path, lease_folder, forks):
     """Runs what comes after ``HEAD`` on a server of these GPUs."""
-    (tmp_path / "leases").mkdir()
-    (tmp_path / "leases").chmod(0o1777)
     (tmp_path / "server").mkdir()
 
     def run(text, *gpus, context="256MiB", **environ):

@@ -27,11 +27,11 @@ def test_a_busy_gpu_that_a_script_hard_codes_is_had_with_a_remedy(host):
 
 
 @pytest.mark.parametrize("value", ["", "-1"])
-def test_a_script_that_wants_no_gpu_has_none_under_override(host, folder, value):
+def test_a_script_that_wants_no_gpu_has_none_under_override(host, lease_folder, value):
     start = host(Gpu(), script=HARD_CODED.format(value=value))
     job = start(AUTOGPU_SCRIPT="override")
     assert job.ready() == "ready CPU:0"
-    assert (job.gpus(), leases(folder), job.end()) == ([], {}, (0, []))
+    assert (job.gpus(), leases(lease_folder), job.end()) == ([], {}, (0, []))
 
 
 def test_a_list_that_matches_nothing_is_never_silent(host):

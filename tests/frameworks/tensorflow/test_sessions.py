@@ -62,10 +62,8 @@ def server(tmp_path):
 
 
 @pytest.fixture
-def run(python, server, tmp_path, forks):
+def run(python, server, tmp_path, lease_folder, forks):
     """Runs what comes after ``HEAD``."""
-    (tmp_path / "leases").mkdir()
-    (tmp_path / "leases").chmod(0o1777)
     runner = Runner(python, server, tmp_path / "project", forks)
     return lambda text, **environ: runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
 

@@ -21,7 +21,7 @@ y = tf.random.uniform((256, 256))
 """
 
 
-def test_a_loop_over_all_numbers_uses_all_gpus_however_far_apart(host, folder):
+def test_a_loop_over_all_numbers_uses_all_gpus_however_far_apart(host, lease_folder):
     start = host(*[Gpu()] * 4, script=NUMBER_OF_ARGUMENT)
     jobs = []
     for number in range(4):
@@ -29,7 +29,7 @@ def test_a_loop_over_all_numbers_uses_all_gpus_however_far_apart(host, folder):
         jobs.append(start(str(number)))
         assert jobs[-1].ready() == "ready 4 1"
     assert sorted(gpu for job in jobs for gpu in job.gpus()) == [0, 1, 2, 3]
-    assert claims(folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
+    assert claims(lease_folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
     had = [job.gpus() for job in jobs]
     ended = [job.end() for job in jobs]
     assert [status for status, _ in ended] == [0] * 4
@@ -93,10 +93,10 @@ sys.stdin.read()
 """
 
 
-def test_a_rank_that_counts_gpus_in_a_child_counts_all(host, folder):
+def test_a_rank_that_counts_gpus_in_a_child_counts_all(host, lease_folder):
     start = host(*[Gpu()] * 4, script=COUNTS)
     rank = start(OMPI_COMM_WORLD_LOCAL_RANK="1", OMPI_COMM_WORLD_LOCAL_SIZE="2")
     assert rank.ready() == "ready 4"
     assert rank.ready() == "took"
     # Ranks count the pool in its own order.
-    assert (rank.gpus(), list(claims(folder, start.server))) == ([1], [rank.pid])
+    assert (rank.gpus(), list(claims(lease_folder, start.server))) == ([1], [rank.pid])

@@ -61,9 +61,7 @@ ENTRY_POINTS = {
 
 
 @pytest.fixture
-def run(with_autogpu, tmp_path):
-    (tmp_path / "leases").mkdir()
-    (tmp_path / "leases").chmod(0o1777)
+def run(with_autogpu, lease_folder):
     return lambda text, **environ: with_autogpu(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 

@@ -1,0 +1,71 @@
+"""What Slurm's configuration says of its nodes. Pure.
+
+Source: slurm.conf(5). Only what tells whether Slurm manages GPUs, and how many shards a node's GPUs are, is read.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+
+def manages_gpus(conf: str | None) -> bool:
+    """Whether GPUs are among the generic resources that the cluster grants; ``conf`` is the text, if there is one."""
+    for line in (conf or "").splitlines():
+        key, _, value = line.split("#")[0].partition("=")
+        if key.strip().lower() == "grestypes":
+            return "gpu" in value.strip().lower().split(",")
+    return False
+
+
+def gres_of_node(conf: str, node: str) -> Mapping[str, int]:
+    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
+    default: Mapping[str, int] = {}
+    for line in conf.replace("\\\n", " ").splitlines():
+        fields = {
+            name.lower(): value for name, _, value in (word.partition("=") for word in line.split("#")[0].split())
+        }
+        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
+        if patterns == ["DEFAULT"]:
+            default = gres or default
+        elif node and any(_is_node(node, pattern) for pattern in patterns):
+            return gres or default
+    return {}
+
+
+def _counts(gres: str) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for entry in _entries(gres):
+        # gpu:a100:4(S:0-1)
+        parts = entry.partition("(")[0].split(":")
+        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
+            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
+    return counts
+
+
+def _entries(text: str) -> list[str]:
+    """What commas separate, outside of brackets."""
+    entries, depth = [""], 0
+    for character in text:
+        depth += (character in "[(") - (character in "])")
+        if character == "," and not depth:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return entries
+
+
+def _is_node(node: str, pattern: str) -> bool:
+    """Whether one of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    parts = re.split(r"\[([0-9,-]*)\]", pattern)
+    literals, lists = parts[::2], parts[1::2]
+    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, literals)), node)
+    return found is not None and all(map(_is_in, found.groups(), lists))
+
+
+def _is_in(number: str, numbers: str) -> bool:
+    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
+    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)
