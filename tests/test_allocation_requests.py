@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from autogpu.errors import NoEligibleDevice
@@ -21,6 +23,15 @@ def test_a_position_whose_gpu_is_taken_is_another_one_for_the_life_of_the_proces
     assert process.framework.take(chosen=(1,)).moved == {1: 0}
     assert process.framework.take(chosen=(1,)).moved == {1: 0}
     assert "position 1 of 2, named by the script; GPU 0 at that position is taken" in process.lines[0]
+
+
+def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(started):
+    process = started(gpu(0), gpu(1), cuda=FakeCuda([gpu(0), gpu(1)]))
+    cluster = {"cluster": {"worker": ["a:1", "a:2"]}, "task": {"type": "worker", "index": 1}}
+    process.environ["TF_CONFIG"] = json.dumps(cluster)
+    process.allocation.prepare()
+    taken = process.framework.take().ordinals
+    assert (process.environ[CUDA_VISIBLE_DEVICES], taken) == (f"{gpu(0).uuid},{gpu(1).uuid}", (1,))
 
 
 def test_a_listing_claims_nothing_and_shows_the_pool(started):

@@ -11,6 +11,7 @@ import pytest
 
 from autogpu.engines import granted_here
 from autogpu.selection.grants import NO_ENGINE, Grant
+from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
 # Tells its rank when the launcher says that all are there.
 RANK = """
@@ -59,9 +60,9 @@ print(json.dumps([os.getpid(), told]))
 """
 
 
-def launched(*lists):
-    """The launcher's pid, and what each rank was told: rank, place, sharers and job; of the last, its child's too."""
-    command = [sys.executable, "-c", LAUNCHER, RANK, json.dumps(lists)]
+def launched(*lists, container=()):
+    """What each rank was told of its rank, its place and the sharers; after the last one its child."""
+    command = [*container, sys.executable, "-c", LAUNCHER, RANK, json.dumps(lists)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     pid, told = json.loads(done.stdout)
     *others, (last, child) = told
@@ -78,6 +79,12 @@ def test_ranks_with_one_list_share_it_and_a_child_is_as_its_rank(shared):
 def test_ranks_with_a_list_each_have_it_to_themselves():
     assert launched("0", "1") == [[0, 0, 1], [1, 0, 1], [1, 0, 1]]
     assert launched("0", "0", "1") == [[0, 0, 2], [1, 1, 2], [2, 0, 1], [2, 0, 1]]
+
+
+@pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
+def test_a_launcher_may_be_the_first_process_of_a_container():
+    told = launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"])
+    assert told == [[0, 0, 2], [1, 1, 2], [1, 1, 2]]
 
 
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):

@@ -146,6 +146,13 @@ def test_where_an_engine_granted_nothing_every_gpu_is_hidden():
     assert not visible.is_our_order
 
 
+def test_where_an_engine_granted_nothing_the_scripts_own_list_stands():
+    environ = {VISIBLE: "1"}
+    visible = made(environ, grant=Grant("Slurm", "no GPU", is_none=True))
+    visible.write(MACHINE, "pool")
+    assert (environ[VISIBLE], visible.spec) == ("1", VisibleSpec("1", "script"))
+
+
 def test_what_an_engine_grants_without_setting_it_is_the_pool():
     environ = {}
     visible = made(environ, grant=Grant("Ray", visible="1"))

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from tests.gpusim import Gpu, Server
+from tests.support.containers import CONTAINER, NO_NAMESPACES, PRIVATE, SHARED
 
 HOLD = [sys.executable, "-m", "autogpu", "run", "--hold", "--", sys.executable, "-c", "input()"]
-# In a container of its own, with the host's lease folder or with one that nobody else sees.
-CONTAINER = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--", "sh", "-c"]
-SHARED = 'exec "$@"'
-PRIVATE = 'mount -t tmpfs -o mode=1777 none "$AUTOGPU_LEASE_DIR" && exec "$@"'
 
-
-def why_not():
-    if shutil.which("unshare") is None:
-        return "no unshare on this machine"
-    if os.geteuid():
-        return "new namespaces for mounts need root"
-    done = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True, timeout=60, check=False)
-    return f"this machine allows no namespaces: {done.stderr.strip()}" if done.returncode else ""
-
-
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from autogpu.devices.model import Inventory, Process
 from autogpu.reporting.text import GIB
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
@@ -98,3 +100,10 @@ def test_the_policy_of_the_preview_is_named():
 def test_without_a_driver_there_is_nothing_and_no_error():
     view = host(Inventory(failure="NVML reports: no", failure_cause="no-driver"))
     assert (view.gpus, view.queue, view.preview.verdict, view.has_driver) == ((), (), "cpu", False)
+
+
+def test_a_script_that_only_coordinates_would_take_no_gpu_unless_the_user_says_so():
+    chief = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
+    of_chief = {"TF_CONFIG": json.dumps(chief)}
+    assert host(inventory(gpu(0)), **of_chief).preview.uuids == ()
+    assert host(inventory(gpu(0)), AUTOGPU_COUNT="1", **of_chief).preview.uuids == (gpu(0).uuid,)

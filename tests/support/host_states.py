@@ -7,6 +7,7 @@ from pathlib import Path
 from autogpu.lease import Demand, Holder, LeaseSnapshot, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
+from autogpu.selection.grants import granted
 from autogpu.status.snapshot import host_status
 from tests.support.values import gpu
 
@@ -45,4 +46,6 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, **environ):
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
     names = names or Names()
-    return host_status(machine, leases, pids, resolved, environ, own_uid=1000, now_s=NOW_S, names=names)
+    return host_status(
+        machine, leases, pids, resolved, environ, own_uid=1000, now_s=NOW_S, grant=granted(environ), names=names
+    )
