@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from autogpu import lease
-from autogpu.errors import NoEligibleDevice
+from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
@@ -39,13 +40,15 @@ class Acquisition:
     Attributes:
         lease: Keeps its claim for the life of the process; ``None`` where nothing is claimed.
         reserved: UUIDs that the lease keeps for the ranks of the same job, also before they come.
-        uncoordinated: Why the claims of other jobs could not be regarded; ``None`` if they were.
+        problem: What stood in the way of claiming; ``None`` if nothing did.
+        is_unclaimed: The problem is that no lease could be written: others don't see what the process takes.
     """
 
     decision: Decision
     lease: Lease | None = None
     reserved: frozenset[str] = frozenset()
-    uncoordinated: LeaseUnavailable | None = None
+    problem: LeaseUnavailable | None = None
+    is_unclaimed: bool = False
 
 
 def acquire(
@@ -70,6 +73,7 @@ def acquire(
     """
     if why_none(request):
         return Acquisition(decide(request))
+    folder = None
     try:
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)
@@ -77,17 +81,19 @@ def acquire(
         if parent is not None and request.grant.rank is None and _is_parents(request, parent):
             shared = _decide_as_member(request, parent)
             if shared is not None:
-                held = lease.acquire_lease(folder, lambda *_: shared.claims, script=script, group=parent.group)
-                return Acquisition(shared, held)
+                problems: list[LeaseUnavailable] = []
+                held = lease.acquire_lease(
+                    folder, lambda *_: shared.claims, script=script, group=parent.group, on_problem=problems.append
+                )
+                return Acquisition(shared, held, problem=next(iter(problems), None))
         job = job_of_ranks(request)
         # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
         is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)
         job = "" if is_held else job
         return _Acquirer(request, folder, script, read, on_wait, job).acquire()
     except lease.LeaseUnavailable as error:
-        decision = decide(request)
-        raise_if_refused(decision)
-        return Acquisition(decision, uncoordinated=error)
+        decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed()
+        return Acquisition(decision, problem=error, is_unclaimed=True)
 
 
 class _NothingToWaitFor(Exception):
@@ -100,12 +106,13 @@ class _Acquirer:
     def __init__(
         self,
         request: SelectionRequest,
-        folder: lease.Folder,
+        folder: lease.Folder | None,
         script: str,
         read: Callable[[], Inventory | None],
         on_wait: OnWait,
         job: str,
     ) -> None:
+        self._problem: LeaseUnavailable | None = None
         self._job = job or None
         self._reserved: frozenset[str] = frozenset()
         self._request = request
@@ -119,15 +126,46 @@ class _Acquirer:
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
 
     def acquire(self) -> Acquisition:
-        held = lease.acquire_lease(self._folder, self._choose, script=self._script, group=self._job)
+        assert self._folder is not None
+        held = lease.acquire_lease(
+            self._folder, self._choose, script=self._script, group=self._job, on_problem=self._note
+        )
         if self._decision.verdict is Verdict.WAIT:
             self._is_waiting = True
             try:
-                held = self._wait()
+                held = self._wait(self._folder)
             except _NothingToWaitFor:
                 held = None
         raise_if_refused(self._decision)
-        return Acquisition(self._decision, held, self._reserved)
+        return Acquisition(self._decision, held, self._reserved, self._problem)
+
+    def decide_unclaimed(self) -> Decision:
+        """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
+
+        Raises:
+            NoEligibleDevice: No GPU is free, and the policy asks for an error then.
+            WaitTimeout: No GPU came free in the time that the policy gives.
+        """
+        begun_s, timeout_s = time.monotonic(), self._request.policy.wait_s
+        while True:
+            leases = lease.LeaseSnapshot()
+            if self._folder is not None:
+                with suppress(lease.LeaseUnavailable):
+                    leases = lease.snapshot(self._folder)
+            self._choose(leases.holders, leases.queue)
+            raise_if_refused(self._decision)
+            if self._decision.verdict is not Verdict.WAIT:
+                return self._decision
+            waited_s = time.monotonic() - begun_s
+            if waited_s >= timeout_s:
+                raise WaitTimeout(f"no GPU came free in {timeout_s:g} s", remedy="to wait longer, set select.wait")
+            state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, timeout_s)
+            self._on_wait(state, self._decision)
+            time.sleep(min(_READING_EVERY_S, timeout_s - waited_s))
+            self._read_again()
+
+    def _note(self, problem: LeaseUnavailable) -> None:
+        self._problem = problem
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         # Each is a look into /proc, and the mutex is held: once for every holder that the driver lists.
@@ -174,9 +212,9 @@ class _Acquirer:
         self._holder_pids |= alive
         return without_processes(inventory, ended) if inventory and ended else inventory
 
-    def _wait(self) -> Lease:
+    def _wait(self, folder: lease.Folder) -> Lease:
         return lease.wait_for_lease(
-            self._folder,
+            folder,
             self._choose,
             demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self._decision),
             script=self._script,
@@ -184,6 +222,7 @@ class _Acquirer:
             on_wait=lambda state: self._on_wait(state, self._decision),
             before_look=self._read_again,
             group=self._job,
+            on_problem=self._note,
         )
 
     def _read_again(self) -> None:

@@ -226,8 +226,8 @@ class Allocation:
         self.decision, self.lease, self._reserved = acquired.decision, acquired.lease, acquired.reserved
         if self.lease:
             self._environ[LEASE] = self.lease.marker(self._environ)
-        if acquired.uncoordinated:
-            self._say([messages.uncoordinated(acquired.uncoordinated)])
+        if acquired.problem:
+            self._say([messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed)])
 
     def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, int]:
         if self._policy.limit is not None and self._policy.limit_includes == "process" and ordinals:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import sys
 
 import pytest
@@ -11,6 +13,7 @@ from autogpu import lease
 from autogpu.acquire import acquire, script_name
 from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout
+from autogpu.lease import mutex
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
@@ -207,4 +210,50 @@ def test_the_ranks_of_a_parent_with_a_gpu_choose_idle_ones(tmp_path):
 def test_other_ranks_go_by_themselves(tmp_path, fields):
     result = acquired(tmp_path, request(BUSY, gpu(1), busy="wait", wait_s=0.0, **fields))
     assert (result.decision.verdict, result.reserved) == (Verdict.TAKE, frozenset())
+    result.lease.release()
+
+
+@contextlib.contextmanager
+def no_file_can_be_written():
+    """As on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_where_nothing_can_be_claimed_what_others_claim_counts(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}), no_file_can_be_written():
+        result = acquired(tmp_path, request(gpu(0), gpu(1)))
+        with pytest.raises(NoEligibleDevice):
+            acquired(tmp_path, request(gpu(0), busy="error"))
+    assert [device.index for device in result.decision.devices] == [1]
+    assert (result.lease, result.is_unclaimed) == (None, True)
+    assert "File too large" in result.problem.what
+
+
+def test_where_nothing_can_be_claimed_one_waits_nevertheless(tmp_path):
+    positions = []
+
+    def on_wait(queue, decision):
+        positions.append(queue.position)
+        other.end()
+
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}) as other, no_file_can_be_written():
+        with pytest.raises(WaitTimeout):
+            acquired(tmp_path, request(gpu(0), busy="wait", wait_s=0.1))
+        result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=60.0), on_wait=on_wait)
+    assert (positions, result.decision.verdict, result.is_unclaimed) == ([1], Verdict.TAKE, True)
+
+
+def test_a_lock_that_is_kept_costs_a_problem_and_no_claim(tmp_path):
+    folder = lease.find_folder({LEASE_DIR: str(tmp_path)})
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}), mutex.held(folder):
+        result = acquired(tmp_path, request(gpu(0), gpu(1)))
+        with pytest.raises(NoEligibleDevice):
+            acquired(tmp_path, request(gpu(0), busy="error"))
+    assert list(result.lease.claims) == [gpu(1).uuid]
+    assert ("has been held for 2 s" in result.problem.what, result.is_unclaimed) == (True, False)
     result.lease.release()

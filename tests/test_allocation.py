@@ -357,7 +357,9 @@ def test_a_lease_folder_that_can_not_be_used_costs_one_line(started):
     process = started(gpu(0), **{LEASE_DIR: "relative"})
     assert process.framework.take().ordinals == (0,)
     assert process.allocation.lease is None
-    assert process.lines[0].startswith("choosing without regard to other jobs: AUTOGPU_LEASE_DIR is not an absolute")
+    assert process.lines[0].startswith(
+        "nothing is claimed, so that other jobs don't see this one: AUTOGPU_LEASE_DIR is not"
+    )
 
 
 def test_a_child_of_a_best_effort_job_is_capped_as_its_parent_is(started):

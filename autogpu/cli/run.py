@@ -105,8 +105,8 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     script = script_name(command)
     acquired = acquire(request, environ, script, _read_again, WaitingReport(say))
-    if acquired.uncoordinated:
-        say(messages.uncoordinated(acquired.uncoordinated))
+    if acquired.problem:
+        say(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     decision, why = acquired.decision, printable(acquired.decision.why, 2000)
     if decision.verdict is Verdict.TAKE:
         environ[CUDA_VISIBLE_DEVICES] = ",".join(device.uuid for device in decision.devices)

@@ -8,10 +8,10 @@ from typing import Callable
 from autogpu.doctor.facts import Facts
 from autogpu.doctor.model import Finding, failed, not_applicable, passed
 from autogpu.frameworks import registry
-from autogpu.lease.folder import HOST_FOLDER
+from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, printable
 from autogpu.selection.lists import unmatched_lists
-from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # sudo has a PATH of its own, in which an environment's autogpu is not.
 _HOST_SETUP = "sudo $(command -v autogpu) host-setup"
@@ -140,15 +140,17 @@ def _check_folder(facts: Facts) -> Finding:
         return not_applicable("leases", "no GPU to claim")
     if facts.folder_error:
         what, remedy = facts.folder_error
-        return failed("leases", f"this user's jobs can't coordinate: {printable(what)}", printable(remedy))
-    assert facts.folder is not None
-    path = printable(str(facts.folder.path))
-    if facts.folder.origin == "fallback" and facts.is_in_container:
+        return failed("leases", printable(what), printable(remedy))
+    named = facts.environ.get(LEASE_DIR)
+    path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
+    is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
+    if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
         remedy = f"on the host: {_HOST_SETUP}; then docker run -v {HOST_FOLDER}:{HOST_FOLDER} ..."
         return failed("leases", what, remedy)
     note = f", which belongs to its first user; `{_HOST_SETUP}` makes one for all users"
-    return passed("leases", f"claims are in {path}" + (note if facts.folder.origin == "fallback" else ""))
+    when = "" if facts.folder else ", which the first one makes"
+    return passed("leases", f"claims are in {path}{when}" + (note if is_fallback else ""))
 
 
 def _check_policy(facts: Facts) -> Finding:

@@ -211,12 +211,16 @@ def _prefix(executable: str) -> str | None:
 
 
 def _find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
+    problems: list[lease.LeaseUnavailable] = []
+    folder = None
     try:
-        folder = lease.find_folder(environ)
-        lease.acquire_lease(folder, lambda *_: None, script="autogpu")
+        folder = lease.find_folder(environ, make=False)
+        lease.acquire_lease(folder, lambda *_: None, script="autogpu", on_problem=problems.append)
+    except lease.NoFolderYet:
+        pass
     except lease.LeaseUnavailable as error:
-        return None, (error.what, error.remedy)
-    return folder, None
+        problems.append(error)
+    return folder, (problems[0].what, problems[0].remedy) if problems else None
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:

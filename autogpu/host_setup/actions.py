@@ -24,7 +24,7 @@ from autogpu.host_setup.texts import (
 from autogpu.lease import Folder, LeaseUnavailable, find_folder, locks
 from autogpu.lease.folder import MUTEX, make_mutex
 from autogpu.lease.mutex import held
-from autogpu.lease.snapshot import read_snapshot
+from autogpu.lease.snapshot import FolderReader
 from autogpu.reporting.text import printable, user_name
 from autogpu.variables import LEASE_DIR
 
@@ -274,7 +274,7 @@ def _remove_folder(path: Path, host: Host) -> str:
     try:
         # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
         with held(folder) as descriptor:
-            leases = read_snapshot(folder, descriptor, remove_stale=True)
+            leases = FolderReader(folder).read(descriptor, remove_stale=True)
             users = [f"{_who(holder)} holds a lease" for holder in leases.holders]
             users += [f"{_who(waiter)} waits in the queue" for waiter in leases.waiters]
             if users:

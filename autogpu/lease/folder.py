@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autogpu.frozen import frozen
 from autogpu.lease import locks
-from autogpu.lease.model import LeaseUnavailable, Uncoordinated
+from autogpu.lease.model import LeaseUnavailable, NoFolderYet, Uncoordinated
 from autogpu.variables import LEASE_DIR
 
 TYPE_CHECKING = False
@@ -85,14 +85,19 @@ class Folder:
         return Uncoordinated(f"the lease folder {self.path} {what}: {error.strerror or error}", remedy=remedy)
 
 
-def find_folder(environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallback: Path = FALLBACK_FOLDER) -> Folder:
+def find_folder(
+    environ: Mapping[str, str], *, make: bool = True, host: Path = HOST_FOLDER, fallback: Path = FALLBACK_FOLDER
+) -> Folder:
     """The first that exists of ``AUTOGPU_LEASE_DIR``, ``/run/autogpu`` and ``/var/tmp/autogpu.v1``.
 
     The one that is named by the environment and the last one are made on first use. One that exists and can't
     be trusted is never passed by for the next: half of the host would coordinate in the other one.
 
+    Args:
+        make: False for who only looks: the folder belongs to the user who makes it.
+
     Raises:
-        LeaseUnavailable: There is none to trust.
+        LeaseUnavailable: There is none to trust; :class:`NoFolderYet` if it would have to be made.
     """
     if not locks.IS_AVAILABLE:
         raise LeaseUnavailable("this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2")
@@ -107,6 +112,8 @@ def find_folder(environ: Mapping[str, str], *, host: Path = HOST_FOLDER, fallbac
         path, origin = fallback, "fallback"
     try:
         if origin != "host" and not os.path.lexists(str(path)):
+            if not make:
+                raise NoFolderYet(f"there is no lease folder {path} yet", remedy="the first claim makes it")
             _make(path)
         status = path.lstat()
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 import time
 from pathlib import Path
 
@@ -21,15 +22,26 @@ _MOVE_SELF = 0x800
 _ONLYDIR = 0x01000000
 _EVENTS = _CLOSE_WRITE | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
 
-# Without inotify: not on Linux, or the user's instances are all in use (fs.inotify.max_user_instances).
-_POLL_S = 1.0
+# wd, mask, cookie, and the length of the name that follows. ``inotify(7)``.
+_EVENT = struct.Struct("iIII")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Iterator
 
 
 class Watch:
     """Sees changes of one folder from its making on, so that none is lost between looking and waiting."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_concerned: Callable[[str], bool]) -> None:
+        """Begin.
+
+        Args:
+            is_concerned: Given a file's name, whether a change of it matters.
+        """
+        self._folder = folder
         self._descriptor = _start(folder)
+        self._is_concerned = is_concerned
 
     def __enter__(self) -> Watch:
         return self
@@ -39,22 +51,46 @@ class Watch:
             descriptor, self._descriptor = self._descriptor, None
             locks.close(descriptor)
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether changes are not seen: not on Linux, or the user's instances are in use by others of its jobs."""
+        return self._descriptor is None
+
     def wait(self, most_s: float) -> bool:
-        """Wait for a change, at most ``most_s``; whether there was one. Ctrl-C gets through at once."""
+        """Wait for a change that matters, at most ``most_s``; whether there was one. Ctrl-C gets through at once."""
         if self._descriptor is None:
-            time.sleep(max(0.0, min(most_s, _POLL_S)))
+            # Before the caller's next look. Others may have ended; the bound is fs.inotify.max_user_instances.
+            self._descriptor = _start(self._folder)
+            time.sleep(max(0.0, most_s))
             return False
+        until_s = time.monotonic() + most_s
         # poll, not select: a program with many files has descriptors above 1023.
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
-        if not poll.poll(max(0.0, most_s) * 1000):
-            return False
+        while poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+            # All that is there, or the next call would come back at once.
+            if self._matters(b"".join(self._pending(self._descriptor))):
+                return True
+        return False
+
+    def _pending(self, descriptor: int) -> Iterator[bytes]:
         try:
-            while os.read(self._descriptor, 65536):
-                pass
+            while True:
+                yield os.read(descriptor, 65536)
         except BlockingIOError:
             pass
-        return True
+
+    def _matters(self, events: bytes) -> bool:
+        begin = 0
+        while begin < len(events):
+            *_, length = _EVENT.unpack_from(events, begin)
+            begin += _EVENT.size
+            name = os.fsdecode(events[begin : begin + length].rstrip(b"\0"))
+            begin += length
+            # Without a name it is the folder itself, or that events were lost.
+            if not name or self._is_concerned(name):
+                return True
+        return False
 
 
 def _start(folder: Path) -> int | None:

@@ -10,7 +10,7 @@ from autogpu.lease import mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
-from autogpu.lease.snapshot import holder_named, read_snapshot
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 TYPE_CHECKING = False
@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Mapping, Sequence
 
     Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
+    OnProblem = Callable[[Uncoordinated], None]
 
 _MARKER_VERSION = "v1"
+
+# Of two that claim the same without the mutex, how long the one that may stay gives the other to withdraw.
+_WITHDRAWN_S = 0.2
+_LOOK_AGAIN_S = 0.005
+
+# How long what was read before the mutex came is good enough under it.
+_FRESH_S = 0.1
+
+# In a row; each costs a few ms.
+_MOST_COLLISIONS = 200
 
 
 class Lease:
@@ -40,6 +51,11 @@ class Lease:
         self._pid = os.getpid()
         self._is_released = False
         self._lock = threading.Lock()
+
+    @property
+    def since_s(self) -> float:
+        """When it was claimed, in Unix time."""
+        return float(self._fields["t"])
 
     @property
     def claims(self) -> Mapping[str, int]:
@@ -123,37 +139,109 @@ def acquire_lease(
     script: str,
     group: str | None = None,
     deadline_s: float = mutex.DEADLINE_S,
+    on_problem: OnProblem = lambda problem: None,
 ) -> Lease | None:
     """Choose and claim in one step that no other process can come between; ``None`` if nothing fits.
 
     Args:
         folder: The host's.
         choose: Is given the live holders and those who wait, and returns bytes by GPU UUID, or ``None``. All
-            others wait meanwhile, so it only decides: readings of the driver are taken before. What it raises
-            comes through.
+            others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
+            several times, and the last result counts. What it raises comes through.
         script: The running script; only its name is kept, never its folder or arguments.
         group: Shared by the members of one job; ``None`` for a job of one process.
         deadline_s: How long to wait for the mutex.
+        on_problem: Is told why the mutex can't be had. The claim is made without it, by :func:`claim`.
 
     Raises:
-        Uncoordinated: Another process has the mutex for too long, or the folder does not let us. Choose
-            without.
+        Uncoordinated: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
-    lease = None
     identity = record.identity(script)  # looks into /proc; others don't have to wait for that
+    reader = FolderReader(folder)
+    lease = None
     try:
-        with mutex.held(folder, deadline_s) as descriptor:
-            snapshot = read_snapshot(folder, descriptor, remove_stale=True)
-            claims = choose(snapshot.holders, snapshot.queue)
-            if claims is not None:
-                lease = write_lease(folder, descriptor, claims, identity, group)
-        return lease
+        with folder.opened() as descriptor:
+            reader.read(descriptor)  # nor for texts that can be read before
+        with mutex.held_if_possible(folder, deadline_s) as (descriptor, problem):
+            if problem:
+                on_problem(problem)
+            lease = claim(
+                reader,
+                descriptor,
+                lambda snapshot: choose(snapshot.holders, snapshot.queue),
+                lambda claims: write_lease(folder, descriptor, claims, identity, group),
+                has_mutex=problem is None,
+            )
+        return lease  # noqa: RET504  (below it is released)
     except BaseException:
         # Ctrl-C: a lease that the caller never gets must not be held for as long as the process lives.
         if lease:
             lease.release()
         raise
+
+
+def claim(
+    reader: FolderReader,
+    descriptor: int,
+    choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
+    write: Callable[[Mapping[str, int]], Lease],
+    *,
+    has_mutex: bool,
+) -> Lease | None:
+    """Read the leases, choose, write one's own, and read again: of two that collide one withdraws, and chooses anew.
+
+    So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
+    on without. Both have written before they read again, so that at least one sees the other.
+
+    Raises:
+        Uncoordinated: The folder does not let us, or others keep colliding with this process.
+    """
+    for attempt in range(_MOST_COLLISIONS):
+        # What has just ended may count as alive at first, which is faster; it must not make the difference.
+        before = reader.read(descriptor, remove_stale=has_mutex, fresh_s=0.0 if attempt else _FRESH_S)
+        claims = choose(before)
+        if claims is None:
+            if attempt:
+                return None
+            continue
+        lease = None
+        try:
+            lease = write(claims)
+            if _stands(reader, descriptor, lease, before, choose):
+                return lease
+        except BaseException:  # as in acquire_lease
+            if lease:
+                lease.release()
+            raise
+        lease.release()
+        # Not by ``random``: the script may have seeded it.
+        time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
+    raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
+
+
+def _stands(
+    reader: FolderReader,
+    descriptor: int,
+    lease: Lease,
+    before: LeaseSnapshot,
+    choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
+) -> bool:
+    """Whether ``lease`` was chosen in regard of all others that are there now."""
+    if not reader.has_new_lease(descriptor, lease.name):
+        return True
+    regarded = {holder.name: holder.claims for holder in before.holders}
+    begun_s = time.monotonic()
+    while True:
+        now = reader.read(descriptor)
+        others = tuple(holder for holder in now.holders if holder.name != lease.name)
+        if choose(LeaseSnapshot(others, now.waiters)) == lease.claims:
+            return True
+        rivals = [holder for holder in others if regarded.get(holder.name) != holder.claims]
+        is_later = any((rival.since_s or 0.0, rival.name) < (lease.since_s, lease.name) for rival in rivals)
+        if is_later or not rivals or time.monotonic() > begun_s + _WITHDRAWN_S:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def write_lease(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 64 * 1024
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
+_HIDDEN_MODE = 0o600
 _ATTEMPTS = 5
 _MOST_REPLACED = 100  # how often in a row a file can be replaced while it is being read
 
@@ -34,12 +35,12 @@ class LockedFileView:
     """A live file as it was read.
 
     Attributes:
-        text: ``None`` if it is too long to be one of ours.
+        status: Of the file.
+        text: ``None`` if it is too long to be one of ours, or was not asked for.
     """
 
     name: str
-    uid: int
-    modified_s: float
+    status: os.stat_result
     is_mine: bool
     text: bytes | None
 
@@ -72,14 +73,15 @@ class LockedFile:
         raise BlockingIOError(errno.EAGAIN, f"another process keeps locking .{self.name}")
 
     def _try_put(self, folder: int, text: bytes) -> bool:
-        hidden = "." + self.name
-        descriptor = _create_hidden(folder, hidden)
+        # No other user can open it before it is locked, nor have made one of that name.
+        hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
+        descriptor = locks.above_standard(os.open(hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder))
         try:
             self._opened.append(_Open(descriptor))
-            locks.show_to_all(descriptor, _MODE)
             if not locks.try_exclusive(descriptor):
                 return False
             _write(descriptor, text)
+            locks.show_to_all(descriptor, _MODE)
             _placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
@@ -142,13 +144,13 @@ def view(
     name: str,
     *,
     remove_stale: bool = False,
-    max_bytes_of: Callable[[int], int] = lambda uid: MAX_TEXT_BYTES,
+    max_bytes_of: Callable[[os.stat_result], int] = lambda status: MAX_TEXT_BYTES,
 ) -> LockedFileView | None:
     """The live file of that name, or ``None`` for one that is stale, gone, no plain file, or not ours to open.
 
     Args:
         remove_stale: Remove a stale one, where the system permits.
-        max_bytes_of: Given the owner's uid, how long a text is read at most.
+        max_bytes_of: How long a text is read at most; 0 for not at all.
     """
     for _ in range(_MOST_REPLACED):
         try:
@@ -160,13 +162,8 @@ def view(
             if not locks.is_regular(status):
                 return None
             if locks.is_held(descriptor):
-                return LockedFileView(
-                    name,
-                    uid=status.st_uid,
-                    modified_s=status.st_mtime,
-                    is_mine=_placed.get(name) == os.getpid(),
-                    text=_read_text(descriptor, min(max_bytes_of(status.st_uid), MAX_TEXT_BYTES)),
-                )
+                text = _read_text(descriptor, min(max_bytes_of(status), MAX_TEXT_BYTES))
+                return LockedFileView(name, status, _placed.get(name) == os.getpid(), text)
             # The order matters: first the lock, then whether the name still means this file. A holder that
             # replaces its file lets the old one go only after the name has moved, so what is free and still
             # named is stale.
@@ -181,22 +178,28 @@ def view(
     return None
 
 
-def _create_hidden(folder: int, hidden: str) -> int:
-    try:
-        descriptor = os.open(hidden, _CREATE_FLAGS, _MODE, dir_fd=folder)
-    except FileExistsError:
-        # Left by a process that was killed here and had our pid.
-        os.unlink(hidden, dir_fd=folder)
-        descriptor = os.open(hidden, _CREATE_FLAGS, _MODE, dir_fd=folder)
-    return locks.above_standard(descriptor)
-
-
 def _write(descriptor: int, text: bytes) -> None:
     while text:
         text = text[os.write(descriptor, text) :]
 
 
+def taker(folder: int, view: LockedFileView) -> int | None:
+    """The pid of the process that took the lock of a live file; ``None`` where that can't be told, or it has gone."""
+    try:
+        descriptor = os.open(view.name, _READ_FLAGS, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        # While it is open, the number of its inode can't become another file's.
+        status = os.fstat(descriptor)
+        return locks.takers().get(locks.place(status)) if locks.is_same_file(status, view.status) else None
+    finally:
+        os.close(descriptor)
+
+
 def _read_text(descriptor: int, max_bytes: int) -> bytes | None:
+    if max_bytes <= 0:
+        return None
     parts: list[bytes] = []
     size = 0
     while size <= max_bytes:

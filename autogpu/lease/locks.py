@@ -15,6 +15,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
 IS_AVAILABLE = fcntl is not None
 
 _in_no_child: set[int] = set()
@@ -60,26 +64,34 @@ def above_standard(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def holder(descriptor: int) -> str | None:
-    """Who holds the lock, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
+def takers() -> Mapping[str, int]:
+    """By :func:`place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
 
-    Source: ``/proc/locks``, which shows no holder of another pid namespace.
+    Source: ``/proc/locks``, which shows no process of another pid namespace.
     """
-    status = os.fstat(descriptor)
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
+        return {}
+    # A line with "->" in its second field is a process that waits.
+    found = (line.split() for line in lines if " FLOCK " in line and " WRITE " in line and " -> " not in line)
+    return {fields[5]: int(fields[4]) for fields in found if len(fields) > 5 and int(fields[4]) > 0}
+
+
+def place(status: os.stat_result) -> str:
+    """A file as ``/proc/locks`` names it."""
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+
+
+def holder(descriptor: int) -> str | None:
+    """Who holds the lock, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
+    pid = takers().get(place(os.fstat(descriptor)))
+    if pid is None:
         return None
-    for line in lines:
-        fields = line.split()
-        # A line with "->" in its second field is a process that waits.
-        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
-            try:
-                return f"pid {fields[4]} (uid {Path('/proc', fields[4]).stat().st_uid})"
-            except OSError:
-                return f"pid {fields[4]}, which has ended, or a process that it forked"
-    return None
+    try:
+        return f"pid {pid} (uid {Path('/proc', str(pid)).stat().st_uid})"
+    except OSError:
+        return f"pid {pid}, which has ended, or a process that it forked"
 
 
 def close_in_children(descriptor: int) -> None:

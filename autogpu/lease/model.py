@@ -19,6 +19,10 @@ class LeaseUnavailable(AutoGpuError):
     """Fix the host's lease folder: there is none that can be trusted."""
 
 
+class NoFolderYet(LeaseUnavailable):
+    """There is none on this host: the first claim makes it."""
+
+
 class Uncoordinated(LeaseUnavailable):
     """Go on uncoordinated: the folder is there, but this claim could not be made in it in time."""
 

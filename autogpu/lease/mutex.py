@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from autogpu.lease import locks
 from autogpu.lease.folder import MUTEX, Folder, make_mutex
@@ -63,6 +63,22 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
                 raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
 
 
+@contextmanager
+def held_if_possible(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[tuple[int, Uncoordinated | None]]:
+    """As :func:`held`; where it can't be had, the folder's descriptor nevertheless, and why.
+
+    Raises:
+        Uncoordinated: The folder can't be opened.
+    """
+    with ExitStack() as stack:
+        problem = None
+        try:
+            descriptor = stack.enter_context(held(folder, deadline_s))
+        except Uncoordinated as error:
+            descriptor, problem = stack.enter_context(folder.opened()), error
+        yield descriptor, problem
+
+
 def _open(folder: Folder, descriptor: int) -> int:
     try:
         try:
@@ -102,8 +118,8 @@ def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
         if left_s <= 0:
             who = locks.holder(mutex) or "a process that can't be seen from here"
             raise Uncoordinated(
-                f"{folder.path / MUTEX} has been held for {deadline_s:g} s by {who}",
-                remedy="if it is stuck, end that process; the others then coordinate again",
+                f"{folder.path / MUTEX} has been held for {now_s - kept_since_s:.0f} s by {who}",
+                remedy="if it is stuck, end that process",
             )
         if waiting.has_come(min(left_s, max(0.0, look_again_s - now_s))):
             return

@@ -8,18 +8,19 @@ import time
 from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import mutex, record
-from autogpu.lease.folder import Folder
 from autogpu.lease.inotify import Watch
-from autogpu.lease.leases import write_lease
+from autogpu.lease.leases import claim, write_lease
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
-from autogpu.lease.snapshot import read_snapshot
+from autogpu.lease.snapshot import FolderReader, ticket_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Sequence
+    from typing import Any, Callable, Mapping, Sequence
 
-    from autogpu.lease.leases import Choose, Lease
+    from autogpu.lease.folder import Folder
+    from autogpu.lease.leases import Choose, Lease, OnProblem
+    from autogpu.lease.snapshot import LeaseSnapshot
 
 # Foreign processes that free a GPU change nothing in the folder.
 HEARTBEAT_S = 2.0
@@ -31,11 +32,18 @@ _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
 # A process that makes events without end must not make us spin.
 _SHORTEST_PAUSE_S = 0.002
 
-# Those behind let the head look first: with all of them under the mutex at once the GPU would idle longer.
-_BEHIND_PAUSE_S = 0.01
+# Those behind let the ones ahead look first. All at once they would keep the processors from the one that is served.
+_PAUSE_PER_PLACE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+# Without inotify, times the place: how often to look.
+_BLIND_PAUSE_S = 0.1
 
 # So that a waiter that becomes unresponsive counts as such when we look.
 _GRACE_S = 0.02
+
+# Where the mutex could not be had once, it is tried for less: it may be stuck for as long as we wait.
+_DEADLINE_AGAIN_S = 0.05
 
 _LAST_PLACE = 10**10 - 1
 
@@ -43,22 +51,22 @@ _LAST_PLACE = 10**10 - 1
 class _Ticket:
     """The place of this process in the queue; vanishes with it."""
 
-    def __init__(self, folder: Folder, demand: Demand, script: str) -> None:
+    def __init__(self, folder: Folder, demand: Demand, identity: Mapping[str, Any]) -> None:
         self.place: int | None = None
         self._folder = folder
         self._demand = demand
-        self._script = script
+        self._identity = identity
         self._since_s = time.time()
         self._pid = os.getpid()
         self._file: LockedFile | None = None
 
     def take(self, descriptor: int, others: Sequence[Waiter]) -> None:
-        """Take the last place; for the holder of the mutex."""
+        """Take the last place. Two that do so at once may have the same; their names then tell who comes first."""
         self.give_up(descriptor)
         # A ticket with the last possible place shares it with all that come later.
         self.place = min(max([0] + [other.place for other in others]) + 1, _LAST_PLACE)
-        self._file = LockedFile(f"wait.{self.place:010d}.{os.geteuid()}.{self._pid}")
-        fields = {**record.identity(self._script), "t": round(self._since_s, 6)}
+        self._file = LockedFile(f"wait.{self.place:010d}.{os.geteuid()}.{os.urandom(4).hex()}")
+        fields = {**self._identity, "t": round(self._since_s, 6)}
         fields.update(count=self._demand.count, bytes=self._demand.bytes_per_gpu, uuids=list(self._demand.uuids))
         text = record.encode(fields)
         # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
@@ -104,6 +112,7 @@ def wait_for_lease(
     before_look: Callable[[], None] | None = None,
     group: str | None = None,
     deadline_s: float = mutex.DEADLINE_S,
+    on_problem: OnProblem = lambda problem: None,
 ) -> Lease:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
@@ -117,87 +126,162 @@ def wait_for_lease(
         on_wait: Is called after each look without a result: the first time at once, then at least every two
             seconds and often in between. What it raises ends the wait and comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
-            the place to read the driver. The readings are at most two seconds old when ``choose`` uses them.
-            One that takes more than five seconds gets this process passed over.
+            the place to read the driver. One that takes more than five seconds gets this process passed over.
         group: As for :func:`autogpu.lease.acquire_lease`.
         deadline_s: As for :func:`autogpu.lease.acquire_lease`.
+        on_problem: As for :func:`autogpu.lease.acquire_lease`; called once.
 
     Raises:
         WaitTimeout: The time is over.
         Uncoordinated: As for :func:`autogpu.lease.acquire_lease`.
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
-    begin = time.monotonic()
-    read_at = begin
-    is_head = True
+    begun_s = time.monotonic()
+    read_s = -HEARTBEAT_S
+    place = _Place(folder, choose, demand, script, group, deadline_s, on_problem)
     second_looks: list[float] = []
+    must_read = True
     lease = None
-    ticket = _Ticket(folder, demand, script)
     try:
-        with Watch(folder.path) as watch:
+        with Watch(folder.path, place.is_concerned) as watch:
             while True:
-                # Forty waiters must not read the driver forty times at each change: those behind do it with
-                # the heartbeat only, and again when they find themselves at the head.
-                is_fresh = is_head or time.monotonic() - read_at >= HEARTBEAT_S
+                # Forty waiters must not read the driver forty times at each change: those behind do it now and then,
+                # and when they could be served.
+                every_s = HEARTBEAT_S * (1 + place.behind / 8)
+                is_fresh = before_look is None or must_read or time.monotonic() - read_s >= every_s
                 if before_look and is_fresh:
                     before_look()
-                    read_at = time.monotonic()
-                ticket.heartbeat()
-                lease, state, pause_s = _look(folder, choose, ticket, script, group, deadline_s)
+                    read_s = time.monotonic()
+                place.heartbeat()
+                wants, state = place.look()
+                must_read = wants or not place.behind
+                if must_read and not is_fresh:
+                    continue
+                lease = place.claim() if wants else None
                 if lease is not None:
                     return lease
-                waited_s = time.monotonic() - begin
-                state = replace(state, waited_s=waited_s, timeout_s=timeout_s)
-                is_head = not state.ahead
-                if before_look and is_head and not is_fresh:
-                    continue
+                waited_s = time.monotonic() - begun_s
                 if on_wait:
-                    on_wait(state)
+                    on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
                     raise WaitTimeout(
-                        f"no GPU came free in {timeout_s:g} s; {len(state.ahead)} ahead in the queue",
+                        f"no GPU came free in {timeout_s:g} s; {place.behind} ahead in the queue",
                         remedy="to wait longer, set select.wait; `autogpu status` lists the holders",
                     )
-                if second_looks:
-                    pause_s = min(pause_s, second_looks.pop(0))
-                if watch.wait(min(pause_s, timeout_s - waited_s)):
+                second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
+                pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)
+                until_s = min(begun_s + timeout_s, time.monotonic() + pause_s)
+                if _wait_until(until_s, watch, place):
                     second_looks = list(_SECOND_LOOKS_S)
-                    time.sleep(_SHORTEST_PAUSE_S if is_head else _BEHIND_PAUSE_S)
+                    time.sleep(max(_SHORTEST_PAUSE_S, min(place.behind * _PAUSE_PER_PLACE_S, _LONGEST_PAUSE_S)))
     except BaseException:  # as in acquire_lease
         if lease:
             lease.release()
         raise
     finally:
+        place.give_up()
+
+
+def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
+    """Wait for a change, alive in the eyes of the others; whether there was one."""
+    while True:
+        left_s = until_s - time.monotonic()
+        if watch.wait(min(left_s, HEARTBEAT_S)):
+            return True
+        if left_s <= HEARTBEAT_S:
+            return False
+        place.heartbeat()
+
+
+class _Place:
+    """The place of this process in the queue, from its first look to its lease.
+
+    Attributes:
+        behind: How many are ahead and not passed over.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        choose: Choose,
+        demand: Demand,
+        script: str,
+        group: str | None,
+        deadline_s: float,
+        on_problem: OnProblem,
+    ) -> None:
+        self.behind = 0
+        self._folder = folder
+        self._choose = choose
+        self._group = group
+        self._deadline_s = deadline_s
+        self._on_problem = on_problem
+        self._has_problem = False
+        self._reader = FolderReader(folder)
+        self._identity = record.identity(script)
+        self._ticket = _Ticket(folder, demand, self._identity)
+
+    def heartbeat(self) -> None:
+        """Show the others that this process is running; a waiter without a heartbeat is passed over."""
+        self._ticket.heartbeat()
+
+    def is_concerned(self, name: str) -> bool:
+        """Whether it matters here that the file of that name has changed: a lease, or the ticket of one ahead."""
+        place = ticket_place(name)
+        return name.startswith("job.") if place is None else self._ticket.place is None or place <= self._ticket.place
+
+    def pause_s(self, state: QueueState, *, is_blind: bool) -> float:
+        """How long to wait for a change before the next look: those far behind don't look as often."""
+        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1]]
+        rarely_s = HEARTBEAT_S + min(self.behind * _PAUSE_PER_PLACE_S, _LONGEST_PAUSE_S)
+        pause_s = min([rarely_s, (1 + self.behind) * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
+        return max(pause_s, 0.0) + _GRACE_S
+
+    def look(self) -> tuple[bool, QueueState]:
+        """Whether a GPU could be claimed now, and who is there; without one, a ticket is taken. Needs no mutex."""
+        with self._folder.opened() as descriptor:
+            snapshot = self._reader.read(descriptor)
+            wants = self._chosen(snapshot) is not None
+            if not wants and not self._ticket.is_standing(descriptor):
+                self._ticket.take(descriptor, snapshot.waiters)
+        ahead = self._ticket.ahead_of(snapshot.queue)
+        self.behind = len(ahead)
+        return wants, QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0)
+
+    def claim(self) -> Lease | None:
+        """Choose and claim in one step, and leave the queue."""
+        lease = None
+        deadline_s = min(self._deadline_s, _DEADLINE_AGAIN_S) if self._has_problem else self._deadline_s
         try:
-            with folder.opened() as descriptor:
-                ticket.give_up(descriptor)
+            with mutex.held_if_possible(self._folder, deadline_s) as (descriptor, problem):
+                if problem and not self._has_problem:
+                    self._on_problem(problem)
+                self._has_problem = problem is not None
+                lease = claim(
+                    self._reader,
+                    descriptor,
+                    self._chosen,
+                    lambda claims: write_lease(self._folder, descriptor, claims, self._identity, self._group),
+                    has_mutex=problem is None,
+                )
+                if lease is not None:
+                    # Under the same mutex: others must not see us holding and waiting.
+                    self._ticket.give_up(descriptor)
+            return lease
+        except BaseException:  # as in acquire_lease
+            if lease:
+                lease.release()
+            raise
+
+    def give_up(self) -> None:
+        """Leave the queue."""
+        try:
+            with self._folder.opened() as descriptor:
+                self._ticket.give_up(descriptor)
         except Uncoordinated:  # the folder has gone, and the ticket with it
             pass
         finally:
-            ticket.give_up(None)
+            self._ticket.give_up(None)
 
-
-def _look(
-    folder: Folder, choose: Choose, ticket: _Ticket, script: str, group: str | None, deadline_s: float
-) -> tuple[Lease | None, QueueState, float]:
-    """Claim or take a place in the queue, in one step; also how long to wait before the next look, at most."""
-    lease = None
-    identity = record.identity(script)
-    try:
-        with mutex.held(folder, deadline_s) as descriptor:
-            snapshot = read_snapshot(folder, descriptor, remove_stale=True)
-            ahead = ticket.ahead_of(snapshot.queue)
-            chosen = choose(snapshot.holders, ahead)
-            if chosen is not None:
-                lease = write_lease(folder, descriptor, chosen, identity, group)
-                # Under the same mutex: others must not see us holding and waiting.
-                ticket.give_up(descriptor)
-            elif not ticket.is_standing(descriptor):
-                ticket.take(descriptor, snapshot.waiters)
-        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in ahead]
-        state = QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0)
-        return lease, state, min([HEARTBEAT_S] + silent_in_s) + _GRACE_S
-    except BaseException:  # as in acquire_lease
-        if lease:
-            lease.release()
-        raise
+    def _chosen(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
+        return self._choose(snapshot.holders, self._ticket.ahead_of(snapshot.queue))

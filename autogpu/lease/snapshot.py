@@ -7,26 +7,28 @@ import re
 import time
 from collections import defaultdict
 
-from autogpu.frozen import frozen
-from autogpu.lease import locked_file, record
-from autogpu.lease.folder import Folder
-from autogpu.lease.model import Demand, Holder, Uncoordinated, Waiter
-from autogpu.variables import LEASE_DIR
+from autogpu.frozen import frozen, replace
+from autogpu.lease import locked_file, locks, process_identity, record
+from autogpu.lease.model import Demand, Holder, Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Iterator, Mapping, Tuple
 
+    from autogpu.lease.folder import Folder
     from autogpu.lease.locked_file import LockedFileView
 
-_MAX_ENTRIES = 4096
-# Of texts in one listing, enough for thousands of ours: a folder full of long ones must not keep the mutex
-# for seconds.
+    _Key = Tuple[str, int, int]
+
+# For each owner, whose own claims alone are lost beyond it: a folder full of files or of long texts must neither hide
+# what others claim nor keep the mutex for seconds. Thousands of ours fit.
+_MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
 
 _LEASE = re.compile(r"job\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
-_TICKET = re.compile(r"wait\.([0-9]{10})\.[0-9]{1,10}\.[0-9]{1,10}")
+_TICKET = re.compile(r"wait\.([0-9]{10})\.[0-9]{1,10}\.[0-9a-f]{1,10}")
 _HIDDEN = re.compile(r"\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
+_OURS = re.compile("|".join(pattern.pattern for pattern in (_LEASE, _TICKET, _HIDDEN)))
 
 
 @frozen
@@ -59,68 +61,169 @@ def snapshot(folder: Folder) -> LeaseSnapshot:
         Uncoordinated: The folder can't be read.
     """
     with folder.opened() as descriptor:
-        return read_snapshot(folder, descriptor)
+        return FolderReader(folder).read(descriptor)
 
 
-def read_snapshot(folder: Folder, descriptor: int, *, remove_stale: bool = False) -> LeaseSnapshot:
-    """Read all leases and tickets.
+class FolderReader:
+    """Reads the leases and tickets of a folder, again and again; each text once, since a file's never changes."""
 
-    Args:
-        folder: For messages.
-        descriptor: The opened folder.
-        remove_stale: Remove the files of processes that have ended, where the system permits; only for the holder of
-            the mutex, since a file that is just being made looks stale for an instant.
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._known: Mapping[_Key, Holder | Waiter] = {}
+        self._leases: set[tuple[str, int]] = set()
+        self._read_s = float("-inf")
 
-    Raises:
-        Uncoordinated: The folder can't be read, or has so many files that the live ones can't be found among
-            them.
+    def read(self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0) -> LeaseSnapshot:
+        """Who holds and who waits at this moment.
+
+        Args:
+            descriptor: The opened folder.
+            remove_stale: Remove the files of processes that have ended, where the system permits; only for the holder
+                of the mutex, since a file that is just being made looks stale for an instant.
+            fresh_s: What was seen alive by this reader not longer ago counts as alive.
+
+        Raises:
+            Uncoordinated: The folder can't be read.
+        """
+        is_fresh = time.monotonic() - self._read_s < fresh_s
+        reading = _Reading(descriptor, self._known, remove_stale)
+        self._leases = set()
+        for name, status in self._files(descriptor):
+            if _LEASE.fullmatch(name):
+                self._leases.add((name, status.st_ino))
+            reading.add(name, status if is_fresh else None)
+        self._known = reading.found
+        if not is_fresh:
+            self._read_s = time.monotonic()
+        found = reading.found.values()
+        holders = [each for each in found if isinstance(each, Holder)]
+        waiters = [each for each in found if isinstance(each, Waiter)]
+        holders.sort(key=lambda holder: (holder.since_s or 0.0, holder.name))
+        waiters.sort(key=lambda waiter: (waiter.place, waiter.name))
+        return LeaseSnapshot(tuple(holders), tuple(waiters))
+
+    def has_new_lease(self, descriptor: int, own: str) -> bool:
+        """Whether since the last reading a lease has appeared or been replaced, other than ``own``."""
+        return any(
+            (name, status.st_ino) not in self._leases
+            for name, status in self._files(descriptor)
+            if name != own and _LEASE.fullmatch(name)
+        )
+
+    def _files(self, descriptor: int) -> Iterator[tuple[str, os.stat_result]]:
+        """Leases, tickets and hidden files; of each user not more than the bound, and each once, by whatever name."""
+        counts: dict[int, int] = defaultdict(int)
+        seen = set()
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    if not _OURS.fullmatch(entry.name):
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:  # gone meanwhile
+                        continue
+                    if status.st_ino in seen:
+                        continue  # another user may have given it names, at its owner's expense
+                    if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
+                        seen.add(status.st_ino)
+                    counts[status.st_uid] += 1
+                    if counts[status.st_uid] <= _MAX_FILES:
+                        yield entry.name, status
+        except OSError as error:
+            raise self._folder.uncoordinated("can't be read", error) from error
+
+
+class _Reading:
+    """One look at each file.
+
+    Attributes:
+        found: What is alive.
     """
-    holders = []
-    waiters = []
-    # For each owner: what one user floods may not hide the claims of others.
-    remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
-    for name in _names(folder, descriptor):
-        ticket = _TICKET.fullmatch(name)
-        if not ticket and not _LEASE.fullmatch(name):
-            if remove_stale and _HIDDEN.fullmatch(name):
-                locked_file.view(descriptor, name, remove_stale=True, max_bytes_of=lambda uid: 0)
-            continue
-        found = locked_file.view(descriptor, name, remove_stale=remove_stale, max_bytes_of=remaining_bytes.__getitem__)
-        if found is None:
-            continue
-        remaining_bytes[found.uid] -= len(found.text or b"")
-        if ticket:
-            waiters.append(_waiter(found, int(ticket.group(1))))
-        else:
-            holders.append(_holder(found))
-    holders.sort(key=lambda holder: (holder.since_s or 0.0, holder.name))
-    waiters.sort(key=lambda waiter: (waiter.place, waiter.name))
-    return LeaseSnapshot(tuple(holders), tuple(waiters))
+
+    def __init__(self, descriptor: int, known: Mapping[_Key, Holder | Waiter], remove_stale: bool) -> None:
+        self.found: dict[_Key, Holder | Waiter] = {}
+        self._descriptor = descriptor
+        self._known = known
+        self._remove_stale = remove_stale
+        self._remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
+        self._namespace = process_identity.pid_namespace()
+        self._takers: Mapping[str, int] | None = None
+
+    def add(self, name: str, status: os.stat_result | None = None) -> None:
+        """Look at the file of that name.
+
+        Args:
+            status: Of the file, where one that is known counts as alive.
+        """
+        if status is not None and self._is_known(_key(name, status)):
+            self._found(_key(name, status), self._known[_key(name, status)], status)
+            return
+        view = locked_file.view(
+            self._descriptor,
+            name,
+            remove_stale=self._remove_stale,
+            max_bytes_of=lambda status: self._wanted_bytes(name, status),
+        )
+        if view is None or _HIDDEN.fullmatch(name):
+            return
+        self._remaining_bytes[view.status.st_uid] -= len(view.text or b"")
+        key = _key(name, view.status)
+        value = self._known[key] if self._is_known(key) else _parsed(view)
+        if self._is_its_own(view, value):
+            self._found(key, value, view.status)
+
+    def _found(self, key: _Key, value: Holder | Waiter, status: os.stat_result) -> None:
+        is_waiter = isinstance(value, Waiter)
+        self.found[key] = replace(value, silent_s=time.time() - status.st_mtime) if is_waiter else value
+
+    def _wanted_bytes(self, name: str, status: os.stat_result) -> int:
+        is_needed = not (_HIDDEN.fullmatch(name) or self._is_known(_key(name, status)))
+        return self._remaining_bytes[status.st_uid] if is_needed else 0
+
+    def _is_known(self, key: _Key) -> bool:
+        return key in self._known and self._known[key].is_readable
+
+    def _is_its_own(self, view: LockedFileView, value: Holder | Waiter) -> bool:
+        """Whether the process of which a file speaks, or a fork of it, keeps it alive; also where that can't be told.
+
+        Anyone who can open the file may wait for its lock, and keep it when that process has ended.
+        """
+        if value.pid is None or value.pid_namespace != self._namespace:
+            return True
+        if self._takers is None:
+            self._takers = locks.takers()
+        if self._takers.get(locks.place(view.status), value.pid) == value.pid:
+            return True
+        # That was read before the file was looked at, and inodes are used again.
+        return locked_file.taker(self._descriptor, view) in (None, value.pid)
+
+
+def _key(name: str, status: os.stat_result) -> _Key:
+    # A heartbeat changes a ticket's times, and nothing else.
+    changed_ns = 0 if name.startswith("wait.") else status.st_ctime_ns
+    return name, status.st_ino, changed_ns
 
 
 def holder_named(descriptor: int, name: str) -> Holder | None:
     """The live holder of that file name, or ``None``. ``name`` may be anything."""
     if not _LEASE.fullmatch(name):
         return None
-    found = locked_file.view(descriptor, name)
-    return None if found is None else _holder(found)
+    reading = _Reading(descriptor, {}, remove_stale=False)
+    reading.add(name)
+    holder = next(iter(reading.found.values()), None)
+    return holder if isinstance(holder, Holder) else None
 
 
-def _names(folder: Folder, descriptor: int) -> list[str]:
-    names = []
-    try:
-        with os.scandir(descriptor) as entries:
-            for found in entries:
-                names.append(found.name)
-                if len(names) > _MAX_ENTRIES:
-                    # Stopping here would be a way to hide the holders that come later.
-                    raise Uncoordinated(
-                        f"the lease folder {folder.path} has more than {_MAX_ENTRIES} files",
-                        remedy=f"remove what does not belong there, or name another folder by {LEASE_DIR}",
-                    )
-    except OSError as error:
-        raise folder.uncoordinated("can't be read", error) from error
-    return names
+def ticket_place(name: str) -> int | None:
+    """The place of a ticket of that file name; ``None`` for another file's."""
+    ticket = _TICKET.fullmatch(name)
+    return int(ticket.group(1)) if ticket else None
+
+
+def _parsed(view: LockedFileView) -> Holder | Waiter:
+    place = ticket_place(view.name)
+    return _holder(view) if place is None else _waiter(view, place)
 
 
 def _holder(found: LockedFileView) -> Holder:
@@ -130,7 +233,7 @@ def _holder(found: LockedFileView) -> Holder:
         fields = {}
     return Holder(
         name=found.name,
-        uid=found.uid,
+        uid=found.status.st_uid,
         is_mine=found.is_mine,
         is_readable=bool(fields),
         pid=fields.get("pid"),
@@ -151,10 +254,10 @@ def _waiter(found: LockedFileView, place: int) -> Waiter:
     return Waiter(
         name=found.name,
         place=place,
-        uid=found.uid,
+        uid=found.status.st_uid,
         is_mine=found.is_mine,
         is_readable=bool(fields),
-        silent_s=time.time() - found.modified_s,
+        silent_s=time.time() - found.status.st_mtime,
         pid=fields.get("pid"),
         pid_namespace=fields.get("pidns"),
         start_time=fields.get("start"),

@@ -99,9 +99,14 @@ def internal_error(error: Exception, place: str) -> str:
     )
 
 
-def uncoordinated(error: LeaseUnavailable) -> str:
-    """That the claims of other jobs could not be regarded."""
-    return f"choosing without regard to other jobs: {printable(error.what)}; {printable(error.remedy)}"
+def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
+    """That the lock of the host's leases could not be had, or that nothing could be claimed at all."""
+    what = (
+        "nothing is claimed, so that other jobs don't see this one"
+        if is_unclaimed
+        else "claiming without the host's lock"
+    )
+    return f"{what}: {printable(error.what)}; {printable(error.remedy)}"
 
 
 def waiting(state: QueueState, decision: Decision) -> str:

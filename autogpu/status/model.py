@@ -169,7 +169,7 @@ class HostStatus:
         gpus: In PCI bus order.
         queue: In the order in which they are served.
         policy_problems: What could not be followed in the policy that holds here.
-        lease_folder: ``None`` if this user's jobs can't coordinate, for ``lease_folder_problem``.
+        lease_folder: ``None`` if there is none yet, or this user's jobs can't coordinate, for ``lease_folder_problem``.
     """
 
     driver_version: str | None

@@ -82,8 +82,10 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
 def read_leases(environ: Mapping[str, str]) -> tuple[Folder | None, LeaseSnapshot, str | None]:
     """Where this user's jobs coordinate, with its leases and its queue; or why they can't, and the remedy."""
     try:
-        folder = lease.find_folder(environ)
+        folder = lease.find_folder(environ, make=False)
         return folder, lease.snapshot(folder), None
+    except lease.NoFolderYet:
+        return None, lease.LeaseSnapshot(), None
     except lease.LeaseUnavailable as error:
         return None, lease.LeaseSnapshot(), f"{printable(error.what)}; {printable(error.remedy)}"
 

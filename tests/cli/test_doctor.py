@@ -48,7 +48,7 @@ def test_an_environment_as_it_should_be_passes(server, tmp_path):
         ({"CUDA_VISIBLE_DEVICES": ""}, "visible", "hides every GPU"),
         ({"TF_FORCE_GPU_ALLOW_GROWTH": "True"}, "growth", "has no effect"),
         ({"AUTOGPU_CUONT": "2"}, "policy", "nearest is AUTOGPU_COUNT"),
-        ({"AUTOGPU_LEASE_DIR": "/proc/self/mem"}, "leases", "can't coordinate"),
+        ({"AUTOGPU_LEASE_DIR": "/proc/self/mem"}, "leases", "is not a folder"),
     ],
     ids=["hidden", "growth", "policy", "leases"],
 )

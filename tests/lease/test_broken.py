@@ -46,31 +46,31 @@ def locked(path):
         pytest.param(lambda place: place.mkdir(), "mutex is not a plain file", id="folder"),
     ],
 )
-def test_a_mutex_that_is_none_is_refused_at_once(folder, path, make, what):
+def test_a_mutex_that_is_none_is_done_without_at_once(folder, path, make, what):
     make(path / "mutex")
     begin = time.monotonic()
 
-    with pytest.raises(Uncoordinated) as caught:
-        acquire_lease(folder, take, script="a")
+    problems = []
+    acquire_lease(folder, take, script="a", on_problem=problems.append).release()
 
-    assert what in caught.value.what
+    assert what in problems[0].what
     assert time.monotonic() - begin < 1
 
 
-def test_a_mutex_that_is_never_released_ends_the_wait_and_names_who_has_it(folder, start):
+def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, start):
     acquire_lease(folder, lambda *_: None, script="a")
     other = start()
     other.ask("hold_mutex")
     begin = time.monotonic()
 
-    with pytest.raises(Uncoordinated) as caught:
-        acquire_lease(folder, take, script="a")
+    problems = []
+    acquire_lease(folder, take, script="a", on_problem=problems.append).release()
 
     assert 1.9 < time.monotonic() - begin < 3
-    assert caught.value.what == (f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})")
-    assert holders(folder) == ()
+    assert problems[0].what == f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
     other.kill()
-    acquire_lease(folder, take, script="a").release()
+    acquire_lease(folder, take, script="a", on_problem=problems.append).release()
+    assert len(problems) == 1
 
 
 # Waits for the mutex in the kernel's own line, so that it is never free in between, and keeps it for a moment.
@@ -97,10 +97,10 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
             process_.stdin.flush()
         until(lambda: is_open_in(crowd[0].pid, path / "mutex") and not is_free(path / "mutex"))
         begun = time.monotonic()
-        lease = acquire_lease(folder, take, script="patient.py", deadline_s=0.8)
+        problems = []
+        acquire_lease(folder, take, script="patient.py", deadline_s=0.8, on_problem=problems.append).release()
         assert time.monotonic() - begun > 1.0, "the deadline of one holder must have passed, or nothing was tested"
-        assert lease is not None
-        lease.release()
+        assert problems == []
     finally:
         for process_ in crowd:
             process_.kill()
@@ -188,7 +188,7 @@ def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, 
 
 
 def test_a_lease_of_a_later_version_counts(folder, locked):
-    locked("job.1.2.00000000", json.dumps({**GOOD, "v": 9, "new": [{}]}).encode())
+    locked("job.1.2.00000000", json.dumps({**GOOD, "pid": os.getpid(), "v": 9, "new": [{}]}).encode())
 
     assert holders(folder)[0].claims == {"GPU-a": 8}
 
@@ -236,14 +236,6 @@ def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, pa
     assert holders(folder) == ()
     acquire_lease(folder, take, script="a").release()
     assert os.path.lexists(str(place))
-
-
-def test_too_many_files_hide_no_job(folder, path):
-    for number in range(4200):
-        (path / f"x{number}").touch()
-
-    with pytest.raises(Uncoordinated, match="more than 4096 files"):
-        acquire_lease(folder, take, script="a")
 
 
 def test_many_long_texts_cost_a_claim_little_time(folder, locked):

@@ -77,8 +77,8 @@ def test_a_mutex_that_is_closed_to_others_is_named(start, path):
 
     told = start("--uid", str(ALICE)).ask("acquire", gpus={"GPU-0": 1})
 
-    assert told["error"] == "Uncoordinated"
-    assert "Permission denied" in told["what"]
+    assert told["claims"] == {"GPU-0": 1}
+    assert "Permission denied" in told["problems"][0]
 
 
 def test_a_folder_that_a_user_can_not_write_is_named(start, path):
@@ -102,4 +102,4 @@ def test_the_holder_of_the_mutex_is_named_to_other_users(start):
     told = bob.ask("acquire", gpus={"GPU-0": 1}, deadline_s=0.1)
 
     # The uid is the one that /proc shows for a process that changed its user.
-    assert f"by pid {alice.pid} (uid " in told["what"]
+    assert f"by pid {alice.pid} (uid " in told["problems"][0]

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
 from autogpu.lease import folder
-from autogpu.lease.snapshot import read_snapshot
+from autogpu.lease.snapshot import FolderReader
 from autogpu.variables import LEASE
 
 OURS = str(Path(leases.__file__).resolve().parent)
@@ -96,15 +96,27 @@ class Worker:
 
     def acquire(self, command):
         begin = time.perf_counter()
+        problems = []
+        choose = chooser(command)
+
+        def told_to_go_on(*seen):
+            """With the mutex in hand, as one that is stopped there."""
+            if command.pop("stops", False):
+                answer({"event": "choosing"})
+                sys.stdin.readline()
+            return choose(*seen)
+
         self.lease = leases.acquire_lease(
             self.folder,
-            chooser(command),
+            told_to_go_on,
             script=command.get("script", "/home/someone/train.py"),
             group=command.get("group"),
             deadline_s=command.get("deadline_s", 2.0),
+            on_problem=problems.append,
         )
         ms = (time.perf_counter() - begin) * 1000
-        return {"claims": None if self.lease is None else dict(self.lease.claims), "ms": ms}
+        claims = None if self.lease is None else dict(self.lease.claims)
+        return {"claims": claims, "ms": ms, "problems": [problem.what for problem in problems]}
 
     def wait(self, command):
         def on_wait(state):
@@ -117,8 +129,49 @@ class Worker:
             script="wait.py",
             timeout_s=command.get("timeout_s", 30.0),
             on_wait=on_wait,
+            deadline_s=command.get("deadline_s", 2.0),
         )
         return {"claims": dict(self.lease.claims)}
+
+    def relay(self, command):
+        """Forks that wait for one GPU; each that gets it gives it back. How many had it, what the others said."""
+        reading, writing = os.pipe()
+        for _ in range(command["count"]):
+            if os.fork():
+                continue
+            told = b"x"
+            try:
+                leases.wait_for_lease(
+                    self.folder,
+                    free(["GPU-0"], 1),
+                    demand=leases.Demand(),
+                    script="relay.py",
+                    timeout_s=command["timeout_s"],
+                ).release()
+                told = b"."
+            except AutoGpuError as error:
+                sys.stderr.write(f"{error.what}\n")
+            finally:
+                os.write(writing, told)
+                os._exit(0)
+        told = b""
+        while len(told) < command["count"]:
+            told += os.read(reading, 65536)
+        for _ in range(command["count"]):
+            os.wait()
+        return {"served": told.count(b".")}
+
+    def wait_for_lock(self, command):
+        """Stand in line for the lock of a file that is another process's, in a thread, and keep it."""
+        descriptor = os.open(str(self.folder.path / command["name"]), os.O_RDONLY)
+        threading.Thread(target=fcntl.flock, args=(descriptor, fcntl.LOCK_EX), daemon=True).start()
+        self.keep.append(descriptor)
+        return {}
+
+    def plant(self, command):
+        for name in command["names"]:
+            os.close(os.open(str(self.folder.path / name), os.O_CREAT | os.O_WRONLY, 0o644))
+        return {}
 
     def wait_in_thread(self, command):
         seen = threading.Event()
@@ -349,9 +402,14 @@ class Worker:
             elif what == "update":
                 lease.update({"GPU-1": 2})
             elif what == "wait":
-                looks = [None, {"GPU-0": 1}]
+                looks = iter([None])
                 leases.wait_for_lease(
-                    self.folder, lambda *_: looks.pop(0), demand=leases.Demand(), script="a.py", timeout_s=20
+                    self.folder,
+                    lambda *_: next(looks, {"GPU-0": 1}),
+                    demand=leases.Demand(),
+                    script="a.py",
+                    timeout_s=20,
+                    on_wait=lambda _: self.plant({"names": ["job.1.1.00000000"]}),  # as a lease that has ended
                 )
             elif what == "timeout":
                 try:
@@ -374,7 +432,7 @@ class Worker:
         while time.monotonic() < end:
             looks += 1
             with self.folder.opened() as descriptor:
-                found = read_snapshot(self.folder, descriptor, remove_stale=command["remove_stale"])
+                found = FolderReader(self.folder).read(descriptor, remove_stale=command["remove_stale"])
             seen.add(json.dumps([[h.is_readable, sorted(h.claims.items())] for h in found.holders]))
         return {"seen": sorted(seen), "looks": looks}
 

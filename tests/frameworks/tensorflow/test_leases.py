@@ -240,7 +240,7 @@ def test_a_broken_mutex_costs_a_line_and_no_gpu(host, lease_folder, state):
     assert job.ready() == "ready GPU:0"
     status, lines = job.end()
     assert (status, len(lines)) == (0, 2)
-    assert lines[0].startswith("autogpu: choosing without regard to other jobs: ")
+    assert lines[0].startswith("autogpu: claiming without the host's lock: ")
 
 
 RANKS = """

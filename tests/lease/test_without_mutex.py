@@ -1,0 +1,149 @@
+"""Promises hold where the mutex can't be had, and whatever other users plant, lock or flood."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, needs_root, until, waiters
+from tests.lease.worker import promised
+
+GPUS = [f"GPU-{number}" for number in range(4)]
+
+
+def stuck(start):
+    """The mutex in the hands of a process that never gives it back."""
+    start().ask("acquire", gpus={})
+    worker = start()
+    worker.ask("hold_mutex")
+    return worker
+
+
+def test_many_who_choose_at_once_never_promise_a_gpu_twice(folder, start):
+    stuck(start)
+    crowd = start().ask("crowd", count=40, totals=dict.fromkeys(GPUS, 10), size=4, deadline_s=0.1)
+
+    claimed = [told["claims"] for told in crowd["told"] if told["claims"]]
+    assert promised(holders(folder)) == dict.fromkeys(GPUS, 8)
+    # Neither more than fit nor fewer: two that collided did not both give up.
+    assert len(claimed) == 8
+    assert all("has been held for" in told["problems"][0] for told in crowd["told"])
+
+
+def test_one_that_was_stopped_inside_the_mutex_takes_nothing_that_was_claimed_meanwhile(start):
+    stopped, other = start(), start()
+    stopped.tell("acquire", free=GPUS[:2], stops=True)
+    assert stopped.hear() == {"event": "choosing"}
+    assert other.ask("acquire", free=GPUS[:2], deadline_s=0.1)["claims"] == {"GPU-0": 1}
+
+    stopped.process.stdin.write(b"go on\n")
+    stopped.process.stdin.flush()
+
+    assert stopped.result()["claims"] == {"GPU-1": 1}
+
+
+def test_what_is_claimed_is_refused_also_without_the_mutex(start):
+    start().ask("acquire", free=["GPU-0"])
+    stuck(start)
+
+    assert start().ask("acquire", free=["GPU-0"], deadline_s=0.1)["claims"] is None
+
+
+def test_the_queue_is_served_in_its_order_also_without_the_mutex(start):
+    holder = start()
+    holder.ask("acquire", free=["GPU-0"])
+    stuck(start)
+    line = [start(), start()]
+    for worker in line:
+        worker.wait_in_line(free=["GPU-0"], deadline_s=0.1)
+
+    for before, worker in zip([holder, *line], line):
+        before.kill()
+        assert worker.result() == {"claims": {"GPU-0": 1}}
+
+
+def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
+    holder, relay = start(), start()
+    holder.ask("acquire", free=["GPU-0"])
+    relay.tell("relay", count=250, timeout_s=240)
+    until(lambda: len(waiters(folder)) == 250, timeout_s=120)
+
+    holder.kill()
+
+    assert relay.result(timeout_s=240) == {"served": 250}
+
+
+@needs_root
+def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(folder, start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    alice.ask("acquire", gpus={"GPU-0": 1})
+    (lease,) = holders(folder)
+    bob.ask("wait_for_lock", name=lease.name)
+
+    alice.kill()
+
+    until(lambda: holders(folder) == ())
+    assert start().ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+
+
+def test_nor_does_a_ticket_stand_for_who_waited_for_its_lock(folder, start):
+    holder, waiting, other = start(), start(), start()
+    holder.ask("acquire", free=["GPU-0"])
+    waiting.wait_in_line(free=["GPU-0"])
+    (ticket,) = waiters(folder)
+    other.ask("wait_for_lock", name=ticket.name)
+
+    waiting.kill()
+
+    until(lambda: waiters(folder) == ())
+
+
+@needs_root
+def test_planted_names_keep_nobody_from_the_queue(folder, start):
+    alice, bob, holder = start("--uid", str(ALICE)), start("--uid", str(BOB)), start()
+    holder.ask("acquire", free=["GPU-0"])
+    names = [f"wait.{place:010d}.{BOB}.{bob.pid}" for place in range(1, 1000)]
+    alice.ask("plant", names=[*names, *(f".{name}" for name in names)])
+
+    bob.wait_in_line(free=["GPU-0"])
+    holder.kill()
+
+    assert bob.result() == {"claims": {"GPU-0": 1}}
+
+
+@needs_root
+def test_a_flood_of_files_hides_no_claim_of_another_user(folder, start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    # Before and after, since a file system lists them in whatever order; by users, since root would tidy up.
+    claims = {"gpus": {"GPU-0": 1}}
+    before = [bob.ask("acquire", **claims)["claims"] for _ in range(5)]
+    alice.ask("plant", names=[f"job.1.2.{number:08x}" for number in range(6000)])
+    alice.ask("plant", names=[f"anything{number}" for number in range(6000)])
+    after = [bob.ask("acquire", **claims)["claims"] for _ in range(5)]
+
+    assert before == after == [{"GPU-0": 1}] * 5
+    assert promised(holders(folder)) == {"GPU-0": 10}
+    assert bob.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
+
+
+@needs_root
+def test_names_that_others_give_to_a_lease_are_not_at_its_owners_expense(folder, path, start):
+    alice = start("--uid", str(ALICE))
+    for _ in range(5):
+        alice.ask("acquire", gpus={"GPU-0": 1})
+    first, *_ = holders(folder)
+    for number in range(5000):
+        os.link(str(path / first.name), str(path / f"job.9.9.{number:08x}"))
+
+    assert promised(holders(folder)) == {"GPU-0": 5}
+
+
+def test_a_waiter_that_is_stopped_costs_the_others_no_more_than_its_turn(folder, start):
+    holder, stopped, next_one = start(), start(), start()
+    holder.ask("acquire", free=["GPU-0"])
+    stopped.wait_in_line(free=["GPU-0"])
+    next_one.wait_in_line(free=["GPU-0"])
+    os.kill(stopped.pid, signal.SIGSTOP)  # at any moment, the mutex in hand or not
+    holder.kill()
+
+    assert next_one.result(TIMEOUT_S) == {"claims": {"GPU-0": 1}}
