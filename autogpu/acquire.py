@@ -137,6 +137,12 @@ class _Acquirer:
             except _NothingToWaitFor:
                 held = None
         raise_if_refused(self._decision)
+        granted = self._decision.granted
+        if held is not None and granted:
+            # Its children may not be able to ask what was granted to it.
+            uuids = self._request.uuids or ()
+            caps = {uuids[o]: most for o, most in granted.items() if uuids[o] in held.claims}
+            held.update(held.claims, caps)
         return Acquisition(self._decision, held, self._reserved, self._problem)
 
     def decide_unclaimed(self) -> Decision:
@@ -271,6 +277,7 @@ def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | N
         moved={},
         claims=dict(parent.claims),
         shares=_shares_as_member(alone, ordinals, parent),
+        granted={o: parent.caps[d.uuid] for o, d in enumerate(alone.visible) if d and d.uuid in parent.caps},
         attainable=0,
     )
 

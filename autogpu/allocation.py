@@ -132,7 +132,7 @@ class Allocation:
         if inventory and (self._policy.devices or self._policy.exclude) and self._policy.level != "quiet":
             from autogpu.selection.lists import unmatched_lists
 
-            self._say(unmatched_lists(self._resolved, inventory.devices).values())
+            self._say(unmatched_lists(self._resolved, inventory.devices, self._visible.spec).values())
         if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
             self._say([messages.hooks_missing(hooks, self._resolved, self._framework.NAME)])
 
@@ -164,7 +164,7 @@ class Allocation:
                 caps=self._caps(decision, ordinals),
                 logical_gpus=self._policy.virtual_gpus,
                 moved=decision.moved,
-                ceilings=decision.shares if selection.script_demand and selection.grant.rank is None else {},
+                ceilings=self._ceilings(decision, selection),
                 usable=usable_bytes(decision.visible, self._framework.DEFAULT_SHARE),
                 totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
             )
@@ -236,6 +236,14 @@ class Allocation:
             self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
         return caps(self._policy, decision, self._context_reserves, default_share=self._framework.DEFAULT_SHARE)
 
+    @staticmethod
+    def _ceilings(decision: Decision, selection: SelectionRequest) -> Mapping[int, int]:
+        """What a limit of the script's own may not exceed."""
+        if not selection.script_demand:
+            return {}
+        # Ranks that share a GPU are of one job, and so is what their script says.
+        return decision.ceilings if selection.grant.rank is None else decision.granted
+
     def _measure(self, uuids: Sequence[str]) -> Mapping[int, int]:
         return own_memory_bytes(self._readings.take(), uuids, os.getpid())
 
@@ -245,7 +253,9 @@ class Allocation:
             return
         self._is_reported = True
         inventory = self._readings.wait(CONTEXT_DEADLINE_S)
-        if self.decision is None and self._visible.hidden_pool:
+        # Where a cgroup denies every GPU there is nothing to hide.
+        is_denied = self._visible.grant.is_none and inventory is not None and not inventory.failure
+        if self.decision is None and (self._visible.hidden_pool or is_denied):
             self._decide_without_gpus(self._visible.hidden_pool)
         if self.lease and not usage.ordinals:
             self.lease.release()

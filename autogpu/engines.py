@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autogpu.selection.grants import RAY_WORKER, EngineFacts, Grant, RayTask, granted
 from autogpu.selection.ranks import RANK_VARIABLES, local_rank
+from autogpu.selection.slurm_conf import included_files
 from autogpu.selection.visible_devices import initial_visibility
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
@@ -23,6 +24,7 @@ _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slu
 # Far more than any of these files has, and than a launcher starts on one host.
 _MAX_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 2000
+_MOST_INCLUDED = 20
 
 # In what _stat returns: fields 4 and 22 of proc(5), counted from the third.
 _PARENT, _START = 1, 19
@@ -63,8 +65,12 @@ def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def _slurm_conf(environ: Mapping[str, str]) -> str | None:
     named = environ.get("SLURM_CONF")
-    texts = (_text(path) for path in ((named,) if named else _SLURM_CONFS))
-    return next((text for text in texts if text is not None), None)
+    for path in (named,) if named else _SLURM_CONFS:
+        text = _text(path)
+        if text is not None:
+            files = [Path(path).parent / file for file in included_files(text)[:_MOST_INCLUDED]]
+            return "\n".join([text, *(_text(str(file)) or "" for file in files)])
+    return None
 
 
 def _text(path: str | None) -> str | None:

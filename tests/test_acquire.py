@@ -122,6 +122,23 @@ def rank_of(place, *devices, size=2, job="launcher.7.1", **fields):
 
 
 @pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
+def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(tmp_path):
+    environ = {LEASE_DIR: str(tmp_path)}
+    asked = request(gpu(0), grant=Grant("Ray", fraction=0.5))
+    result = acquired(tmp_path, asked)
+    (holder,) = lease.snapshot(lease.find_folder(environ)).holders
+    assert holder.caps == {gpu(0).uuid: result.decision.granted[0]} != {}
+    result.lease.release()
+    with other_job(environ, result.lease.claims, caps=holder.caps):
+        (parent,) = lease.snapshot(lease.find_folder(environ)).holders
+        marker = {LEASE: f"v1:{parent.name}:{parent.pid}:{parent.start_time}:"}
+        # The child of a Ray worker can't ask Ray.
+        member = acquired(tmp_path, request(gpu(0)), **marker)
+    assert "shared with its parent process" in member.decision.why
+    assert member.decision.granted == result.decision.granted
+    member.lease.release()
+
+
 def test_ranks_are_promised_the_idlest_gpus_together(tmp_path, busy):
     idle = [gpu(1), gpu(2)]
     first = acquired(tmp_path, rank_of(0, BUSY, *idle, busy=busy))

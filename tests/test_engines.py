@@ -94,6 +94,14 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):
         assert granted_here({"PBS_JOBID": "7", "PBS_GPUFILE": str(path)}) == Grant("PBS")
 
 
+def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):
+    (tmp_path / "slurm.conf").write_text("ClusterName=lab\nInclude gpus.conf  # ours\ninclude /nowhere/else.conf\n")
+    environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    assert granted_here(environ) == NO_ENGINE
+    (tmp_path / "gpus.conf").write_text("GresTypes=gpu\n")
+    assert granted_here(environ).is_none
+
+
 def test_a_long_configuration_is_read_in_no_time(tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text("\n" * 1_000_000 + "x" * 1_000_000 + "\nNodeName=" + "," * 200_000 + "\n  gresTypes = shard,gpu\n")

@@ -104,17 +104,17 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     request = request_gpus(resolved, read_gpus(), environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     script = script_name(command)
-    acquired = acquire(request, environ, script, _read_again, WaitingReport(say))
+    tell = say if request.grant.is_first and resolved.policy.level != "quiet" else lambda line: None
+    acquired = acquire(request, environ, script, _read_again, WaitingReport(tell))
     if acquired.problem:
-        say(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
+        tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     decision, why = acquired.decision, printable(acquired.decision.why, 2000)
     if decision.verdict is Verdict.TAKE:
         environ[CUDA_VISIBLE_DEVICES] = ",".join(device.uuid for device in decision.devices)
-        if resolved.policy.level != "quiet":
-            say(f"{explain.gpu_names(device.index for device in decision.devices)} for {printable(script)}: {why}")
+        tell(f"{explain.gpu_names(device.index for device in decision.devices)} for {printable(script)}: {why}")
     elif decision.verdict is Verdict.CPU:
         environ[CUDA_VISIBLE_DEVICES] = "-1"
-        say(f"no GPU for {printable(script)}: {why}")
+        tell(f"no GPU for {printable(script)}: {why}")
     else:
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     if acquired.lease is not None:

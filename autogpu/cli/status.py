@@ -91,7 +91,7 @@ def lines(host: HostStatus, width: int, has_blocks: bool, limits: Truncation | N
     for lost in host.unreadable:
         yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
     yield from _queue_lines(host)
-    if host.gpus:
+    if host.gpus or not host.failure:
         yield Text()
         yield from _preview_lines(host, limits)
     yield from _folder_lines(host)

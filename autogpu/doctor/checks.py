@@ -11,6 +11,7 @@ from autogpu.frameworks import registry
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, printable
 from autogpu.selection.lists import unmatched_lists
+from autogpu.selection.model import VisibleSpec
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # sudo has a PATH of its own, in which an environment's autogpu is not.
@@ -106,6 +107,8 @@ def _check_driver(facts: Facts) -> Finding:
 def _check_cuda(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("cuda", "no NVIDIA driver")
+    if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
+        return not_applicable("cuda", "no GPU is granted to this process")
     cuda = facts.cuda
     if cuda.error:
         remedy = "install the driver's libcuda, or give the container the GPUs: docker run --gpus all"
@@ -163,7 +166,9 @@ def _check_policy(facts: Facts) -> Finding:
 
 
 def _check_lists(facts: Facts) -> Finding:
-    unmatched = unmatched_lists(facts.resolved, facts.inventory.devices)
+    value = facts.environ.get(CUDA_VISIBLE_DEVICES)
+    spec = VisibleSpec(value, "unset" if value is None else "inherited")
+    unmatched = unmatched_lists(facts.resolved, facts.inventory.devices, spec)
     if not unmatched:
         return passed("lists", "select.devices and select.exclude match GPUs here, where they are set")
     origins = " and ".join(str(facts.resolved.settings[dotted].origin) for dotted in unmatched)

@@ -83,8 +83,12 @@ class Lease:
         except Uncoordinated:
             return False
 
-    def update(self, claims: Mapping[str, int]) -> None:
+    def update(self, claims: Mapping[str, int], caps: Mapping[str, int] | None = None) -> None:
         """Say other claims: the process turned out to have other GPUs, or more, or less.
+
+        Args:
+            claims: In bytes by UUID.
+            caps: What each member of the job may allocate, for its members; ``None``: as before.
 
         Readers see the old claims or the new, never none. A child that was forked before keeps only the old
         lease alive, which this one replaces. Has no effect in a fork's child, nor after :meth:`release`.
@@ -96,7 +100,10 @@ class Lease:
         if self._pid != os.getpid() or self._is_released:
             return
         with self._lock, self._folder.opened() as descriptor:
-            self._put(descriptor, {**self._fields, "gpus": record.checked_claims(claims)})
+            changes = {"gpus": record.checked_claims(claims)}
+            if caps is not None:
+                changes["caps"] = record.checked_claims(caps)
+            self._put(descriptor, {**self._fields, **changes})
 
     def release(self) -> None:
         """Give it back now. Has no effect in a fork's child, nor the second time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import frozen
 from autogpu.lease import process_identity
@@ -49,6 +51,7 @@ class Holder:
         group: Members of one job share it and share what they claim. Means something only together with
             ``uid``: any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
+        caps: Bytes by GPU UUID that each member of the job may allocate there; no entry where nothing caps them.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Holder:
     script: str
     group: str
     claims: Mapping[str, int]
+    caps: Mapping[str, int] = MappingProxyType({})
 
     @property
     def pid_here(self) -> int | None:
@@ -101,6 +105,7 @@ class Waiter:
     Attributes:
         name: The ticket's file name.
         place: What the queue is ordered by; smaller is served first.
+        group: Members of one job that wait together share it, as a :class:`Holder`'s do; else empty.
         silent_s: How long ago it last looked at the queue.
     """
 
@@ -116,6 +121,7 @@ class Waiter:
     since_s: float | None
     script: str
     demand: Demand
+    group: str = ""
 
     @property
     def is_unresponsive(self) -> bool:
@@ -135,7 +141,8 @@ class QueueState:
 
     Attributes:
         position: 1 for the head.
-        ahead: Those in front that are not passed over.
+        count: GPUs that are waited for.
+        ahead: Those in front that are not passed over, nor of the same job.
         holders: Who holds what.
         waited_s: How long this process has been waiting.
         timeout_s: How long it will wait in all.
@@ -146,3 +153,4 @@ class QueueState:
     holders: tuple[Holder, ...]
     waited_s: float
     timeout_s: float
+    count: int = 1

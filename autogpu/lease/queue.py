@@ -51,11 +51,12 @@ _LAST_PLACE = 10**10 - 1
 class _Ticket:
     """The place of this process in the queue; vanishes with it."""
 
-    def __init__(self, folder: Folder, demand: Demand, identity: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Folder, demand: Demand, identity: Mapping[str, Any], group: str) -> None:
         self.place: int | None = None
         self._folder = folder
         self._demand = demand
         self._identity = identity
+        self._group = group
         self._since_s = time.time()
         self._pid = os.getpid()
         self._file: LockedFile | None = None
@@ -67,7 +68,12 @@ class _Ticket:
         self.place = min(max([0] + [other.place for other in others]) + 1, _LAST_PLACE)
         self._file = LockedFile(f"wait.{self.place:010d}.{os.geteuid()}.{os.urandom(4).hex()}")
         fields = {**self._identity, "t": round(self._since_s, 6)}
-        fields.update(count=self._demand.count, bytes=self._demand.bytes_per_gpu, uuids=list(self._demand.uuids))
+        fields.update(
+            count=self._demand.count,
+            bytes=self._demand.bytes_per_gpu,
+            uuids=list(self._demand.uuids),
+            group=self._group,
+        )
         text = record.encode(fields)
         # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
         record.ticket_fields(text)
@@ -79,11 +85,12 @@ class _Ticket:
         self._file.close_in_children()
 
     def ahead_of(self, waiters: Sequence[Waiter]) -> tuple[Waiter, ...]:
-        """Those of ``waiters`` that come before us: all, while we have no ticket."""
+        """Those of ``waiters`` that come before us and are not of our job: all, while we have no ticket."""
+        others = (w for w in waiters if not self._group or (w.uid, w.group) != (os.geteuid(), self._group))
         if self._file is None or self.place is None:
-            return tuple(waiters)
+            return tuple(others)
         mine = (self.place, self._file.name)
-        return tuple(waiter for waiter in waiters if (waiter.place, waiter.name) < mine)
+        return tuple(waiter for waiter in others if (waiter.place, waiter.name) < mine)
 
     def is_standing(self, descriptor: int) -> bool:
         """Whether the others see our ticket; the folder's owner could have removed it."""
@@ -219,7 +226,8 @@ class _Place:
         self._has_problem = False
         self._reader = FolderReader(folder)
         self._identity = record.identity(script)
-        self._ticket = _Ticket(folder, demand, self._identity)
+        self._demand = demand
+        self._ticket = _Ticket(folder, demand, self._identity, group or "")
 
     def heartbeat(self) -> None:
         """Show the others that this process is running; a waiter without a heartbeat is passed over."""
@@ -246,7 +254,7 @@ class _Place:
                 self._ticket.take(descriptor, snapshot.waiters)
         ahead = self._ticket.ahead_of(snapshot.queue)
         self.behind = len(ahead)
-        return wants, QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0)
+        return wants, QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0, self._demand.count)
 
     def claim(self) -> Lease | None:
         """Choose and claim in one step, and leave the queue."""

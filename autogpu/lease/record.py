@@ -102,19 +102,20 @@ def parse(raw: bytes | None) -> dict[str, Any]:
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """A lease's fields, with ``gpus`` (bytes by UUID) and ``group``.
+    """A lease's fields, with ``gpus`` and ``caps`` (bytes by UUID) and ``group``.
 
     Raises:
         MalformedRecord: As :func:`parse`.
     """
     fields = parse(raw)
     fields["gpus"] = _claims(fields.get("gpus"))
+    fields["caps"] = _claims(fields.get("caps", {}))
     fields["group"] = _name(fields.get("group"))
     return fields
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs) and ``uuids``.
+    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids`` and ``group``.
 
     Raises:
         MalformedRecord: As :func:`parse`.
@@ -126,6 +127,7 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
         raise MalformedRecord("no demand")
     fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
+    fields["group"] = _name(fields.get("group", ""))
     return fields
 
 

@@ -243,6 +243,7 @@ def _holder(found: LockedFileView) -> Holder:
         script=fields.get("script", ""),
         group=fields.get("group", ""),
         claims=fields.get("gpus", {}),
+        caps=fields.get("caps", {}),
     )
 
 
@@ -264,4 +265,5 @@ def _waiter(found: LockedFileView, place: int) -> Waiter:
         since_s=fields.get("t"),
         script=fields.get("script", ""),
         demand=Demand(fields.get("count", 1), fields.get("bytes"), fields.get("uuids", ())),
+        group=fields.get("group", ""),
     )

@@ -111,8 +111,9 @@ def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
 
 def waiting(state: QueueState, decision: Decision) -> str:
     """What a process waits for, and for how long."""
+    gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
     return (
-        f"waiting for a GPU, place {state.position} in the queue, {span(state.waited_s)} of "
+        f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)} of "
         f"{span(state.timeout_s)}: {decision.why}; Ctrl-C stops"
     )
 

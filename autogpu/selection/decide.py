@@ -12,7 +12,14 @@ from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, why_none, within_quota
-from autogpu.selection.memory import best_effort_share, demand_of, memory_demand, part_of_gpu, within_context
+from autogpu.selection.memory import (
+    best_effort_share,
+    demand_of,
+    granted_bytes,
+    memory_demand,
+    part_of_gpu,
+    within_context,
+)
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.positions import place
@@ -44,6 +51,12 @@ def decide(
         claims_on: By UUID, the live claims of other jobs.
         is_awaited: Tells of a GPU whether a waiter ahead of this process could use it now.
     """
+    decision = _decided(request, claims_on, is_awaited)
+    part = request.grant.fraction
+    return decision if part is None else replace(decision, granted=granted_bytes(part, decision.visible))
+
+
+def _decided(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]], is_awaited: IsAwaited) -> Decision:
     none = why_none(request)
     if none:
         return Decision(Verdict.CPU, none)
@@ -140,7 +153,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     is_best_effort = follows_grant and any(pool.is_promised_nothing(device) for _, device in mine)
     return Decision(
         Verdict.TAKE,
-        explain.slice_taken(rank, sharers) + (explain.granted_part(pool.request.grant) if follows_grant else ""),
+        explain.slice_taken(rank, sharers) + explain.granted_part(pool.request.grant),
         ordinals=tuple(ordinal for ordinal, _ in mine),
         claims=claims,
         shares=shares,
@@ -224,8 +237,10 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
     if request.positions:
         return explain.positions(pool.visible, request.positions, taken)
     why = explain.taken(pool.ranking, taken, request.visible_spec, has_context)
+    why += explain.lists_without_effect(request.policy, request.visible_spec, request.grant)
     is_named = request.visible_spec.value is not None or has_context
-    why += explain.granted_part(request.grant) if _follows_grant(pool) else ""
+    if request.grant.engine:
+        return why + explain.granted_part(request.grant)  # there is no other GPU to have
     return why + explain.idle_alternative(idle) if is_named else why
 
 
@@ -242,8 +257,6 @@ def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int])
         if candidate.is_best_effort:
             spare = room_bytes(candidate.device, pool.request.own_pid, candidate.claims)
             shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, spare)
-        elif pool.request.grant.fraction and _follows_grant(pool):
-            shares[ordinal[candidate.device.uuid]] = within_context(candidate.claim_bytes)
     return {position: share for position, share in shares.items() if share is not None}
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Iterable, Sequence
 
     from autogpu.devices.model import Device, Process, UnreadableDevice
+    from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Candidate, Claim, Ranking, SelectionRequest, VisibleSpec
     from autogpu.selection.ranks import LocalRank
@@ -178,6 +179,16 @@ def idle_alternative(idle: Sequence[Device]) -> str:
     return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle"
 
 
+def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
+    """That lists of the policy don't count beside the one that is inherited; ``""`` where there are none."""
+    lists = (("select.devices", policy.devices), ("select.exclude", policy.exclude))
+    keys = [key for key, entries in lists if entries and spec.value is not None and key not in policy.locked]
+    if not keys:
+        return ""
+    where = f"what {grant.engine} granted" if grant.engine else "a list that is set already"
+    return f", {listed(keys)} {'does' if len(keys) == 1 else 'do'} not apply to {where}"
+
+
 def granted_part(grant: Grant) -> str:
     """That an engine granted a part of each GPU; ``""`` where it granted all of it."""
     return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
@@ -186,7 +197,7 @@ def granted_part(grant: Grant) -> str:
 def slice_taken(rank: LocalRank, sharers: int) -> str:
     """Why a local rank takes its GPUs."""
     why = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
-    return why if sharers == 1 else f"{why}, {sharers} ranks share each GPU"
+    return why if sharers == 1 else f"{why}, {sharers} ranks share it"
 
 
 def inherited(script: str, pid: int | None) -> str:

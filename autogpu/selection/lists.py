@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autogpu.reporting.text import listed, printable
-from autogpu.selection.ranking import matches
+from autogpu.selection.ranking import applies, matches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device
     from autogpu.policy import Resolved
+    from autogpu.selection.model import VisibleSpec
 
 
-def unmatched_lists(resolved: Resolved, devices: Sequence[Device]) -> Mapping[str, str]:
-    """By key, what to say of a list that matches none of ``devices``, which are those of the machine."""
-    found = {}
-    for dotted, entries in (("select.devices", resolved.policy.devices), ("select.exclude", resolved.policy.exclude)):
-        if entries and devices and not any(matches(device, entries) for device in devices):
+def unmatched_lists(resolved: Resolved, devices: Sequence[Device], spec: VisibleSpec) -> Mapping[str, str]:
+    """By key, what to say of a list that counts and matches none of ``devices``, which are those of the machine."""
+    found, policy = {}, resolved.policy
+    for dotted, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
+        if (
+            entries
+            and devices
+            and applies(dotted, policy, spec)
+            and not any(matches(device, entries) for device in devices)
+        ):
             written = ", ".join(printable(entry, 64) for entry in entries)
             found[dotted] = (
                 f"{dotted} = {written} ({resolved.settings[dotted].origin}) matches none of the GPUs here; "

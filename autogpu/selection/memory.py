@@ -58,6 +58,12 @@ def demand_of(request: SelectionRequest) -> MemoryDemand:
     return demand if fraction is None or not demand.is_whole else part_of_gpu(fraction)
 
 
+def granted_bytes(fraction: float, devices: Sequence[Device | None]) -> Mapping[int, int]:
+    """By CUDA ordinal, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
+    totals = {o: d.memory_total_bytes for o, d in enumerate(devices) if d is not None}
+    return {o: within_context(int(total * fraction)) for o, total in totals.items() if total is not None}
+
+
 def part_of_gpu(fraction: float) -> MemoryDemand:
     """That part of a GPU, the CUDA context included."""
     return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
@@ -125,8 +131,9 @@ def caps(
                 usable = decision.shares.get(ordinal)
             if usable is None and policy.virtual_gpus > 1:
                 usable = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
-            if usable is not None:
-                found[ordinal] = usable // policy.virtual_gpus
+            known = [size for size in (usable, decision.granted.get(ordinal)) if size is not None]
+            if known:
+                found[ordinal] = min(known) // policy.virtual_gpus
     return found
 
 

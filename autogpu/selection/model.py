@@ -232,6 +232,7 @@ class Decision:
         claims: Bytes promised to the process, by UUID; a best-effort job is promised 0.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
         shares: By CUDA ordinal, the most that the process may take of a GPU that it shares, where no limit says so.
+        granted: By CUDA ordinal, the most that it may take of a GPU of which it was granted a part, whatever says so.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
@@ -243,6 +244,7 @@ class Decision:
     claims: Mapping[str, int] = MappingProxyType({})
     moved: Mapping[int, int] = MappingProxyType({})
     shares: Mapping[int, int] = MappingProxyType({})
+    granted: Mapping[int, int] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0
@@ -253,6 +255,12 @@ class Decision:
     def is_ours(self) -> bool:
         """Whether autogpu has chosen, be it to take no GPU."""
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
+
+    @property
+    def ceilings(self) -> Mapping[int, int]:
+        """By CUDA ordinal, what is above a limit of the script's own: ``shares`` and ``granted``."""
+        both = (self.shares, self.granted)
+        return {o: min(most[o] for most in both if o in most) for o in {**self.shares, **self.granted}}
 
     @property
     def devices(self) -> tuple[Device, ...]:

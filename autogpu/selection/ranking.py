@@ -28,16 +28,17 @@ def rules_for(
     Args:
         demand: What the process claims; ``None`` leaves it to the policy.
     """
-
-    def applies(key: str) -> bool:
-        return spec.value is None or key in policy.locked
-
     return SelectionRules(
-        devices=policy.devices if applies("select.devices") else (),
-        exclude=policy.exclude if applies("select.exclude") else (),
+        devices=policy.devices if applies("select.devices", policy, spec) else (),
+        exclude=policy.exclude if applies("select.exclude", policy, spec) else (),
         demand=demand or memory_demand(policy),
         own_pid=own_pid,
     )
+
+
+def applies(key: str, policy: Policy, spec: VisibleSpec) -> bool:
+    """Whether a list of the policy counts beside a list that is inherited or the script's."""
+    return spec.value is None or key in policy.locked
 
 
 def rank(

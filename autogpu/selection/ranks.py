@@ -29,6 +29,8 @@ _LAUNCHERS = (
 )
 RANK_VARIABLES = {launcher: rank_name for launcher, rank_name, _ in _LAUNCHERS}
 
+_LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
+
 # Of a cluster with parameter servers, those that compute nothing on a GPU.
 _COORDINATING = ("ps", "chief", "master")
 
@@ -52,14 +54,15 @@ class LocalRank:
     job: str = ""
 
     def share(self, gpu_count: int) -> tuple[range, int]:
-        """This rank's positions among ``gpu_count`` GPUs, and how many ranks have each of them."""
+        """This rank's positions among ``gpu_count`` GPUs, and how many ranks have each of those."""
         place = self.rank if self.place is None else self.place
         sharers = self.size if self.sharers is None else self.sharers
         if sharers <= gpu_count:
             each = gpu_count // sharers
             return range(place * each, place * each + each), 1
         position = place * gpu_count // sharers
-        return range(position, position + 1), -(-sharers // gpu_count)
+        first, after = (-(-each * sharers // gpu_count) for each in (position, position + 1))
+        return range(position, position + 1), after - first
 
 
 def local_rank(environ: Mapping[str, str]) -> LocalRank | None:
@@ -152,7 +155,8 @@ def _digest(cluster: Mapping[str, Any]) -> str:
 def _host(cluster: Mapping[str, Any], kind: str, index: int) -> str | None:
     tasks = cluster.get(kind, ())
     address = tasks[index] if 0 <= index < len(tasks) else None
-    return address.rpartition(":")[0].lower() if isinstance(address, str) else None
+    host = address.rpartition(":")[0].lower() if isinstance(address, str) else None
+    return "localhost" if host in _LOCALHOST else host
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], visible_of: Mapping[int, str | None]) -> LocalRank:

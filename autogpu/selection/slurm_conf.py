@@ -21,6 +21,12 @@ def manages_gpus(conf: str | None) -> bool:
     return False
 
 
+def included_files(conf: str) -> list[str]:
+    """The files that it includes, by names that are relative to its own folder."""
+    found = (re.match(r"(?i)\s*include\s+([^\s#]+)", line) for line in conf.splitlines())
+    return [match.group(1) for match in found if match]
+
+
 def gres_of_node(conf: str, node: str) -> Mapping[str, int]:
     """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
     default: Mapping[str, int] = {}

@@ -294,7 +294,7 @@ def test_ranks_take_their_slice_in_the_pools_order(rank, size, ordinals, claimed
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(gpu(0), grant=Grant(rank=LocalRank(1, 2, "MPICH")))
     assert decision.shares == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
-    assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share each GPU"
+    assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
 
 
 def test_a_rank_by_itself_takes_its_slice_whatever_else_runs_there():

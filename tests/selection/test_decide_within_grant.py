@@ -9,11 +9,12 @@ from autogpu.reporting.text import GIB
 from autogpu.selection.explain import BEST_EFFORT, BEST_EFFORT_OF_PART
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps
-from autogpu.selection.model import Verdict, VisibleSpec
+from autogpu.selection.model import MemoryDemand, Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
 from tests.support.selections import INHERITED, claim, claimed, decided
-from tests.support.values import gpu
+from tests.support.values import gpu, inventory
 
+PART = 12 * GIB - CONTEXT_BYTES
 NONE = Grant("Slurm", "Slurm granted no GPU here", "ask for one", is_none=True)
 HALF = Grant("Ray", fraction=0.5)
 CHIEF = Grant("TF_CONFIG", "a chief", "AUTOGPU_COUNT=1", needs_none=True)
@@ -53,7 +54,7 @@ def test_half_a_gpu_is_half_of_its_memory_whoever_comes_first(first):
     others = claimed((0, claim(first))) if first else {}
     decision = decided(gpu(0), spec=INHERITED, grant=HALF, claims_on=others)
     assert decision.claims == {gpu(0).uuid: 12 * GIB}
-    assert decision.shares == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
+    assert decision.granted == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
     assert "50 % of it granted by Ray" in decision.why
 
 
@@ -63,11 +64,34 @@ def test_half_a_gpu_whose_memory_others_use_is_a_best_effort_job():
     assert decision.cap == BEST_EFFORT_OF_PART
 
 
-def test_the_policys_own_numbers_go_before_the_part():
-    limited = decided(gpu(0), policy=Policy(limit=MemoryLimit(bytes=4 * GIB)), grant=HALF)
-    assert (limited.claims, limited.shares) == ({gpu(0).uuid: 4 * GIB + CONTEXT_BYTES}, {})
-    assert "granted" not in limited.why
-    assert decided(gpu(0), policy=Policy(need_bytes=4 * GIB), grant=HALF).claims == {gpu(0).uuid: 4 * GIB}
+@pytest.mark.parametrize(
+    ("policy", "claim_bytes", "cap_bytes"),
+    [
+        (Policy(limit=MemoryLimit(bytes=4 * GIB)), 4 * GIB + CONTEXT_BYTES, 4 * GIB),
+        (Policy(limit=MemoryLimit(bytes=20 * GIB)), 20 * GIB + CONTEXT_BYTES, PART),
+        (Policy(need_bytes=4 * GIB), 4 * GIB, PART),
+    ],
+    ids=["smaller-limit", "larger-limit", "need"],
+)
+def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, claim_bytes, cap_bytes):
+    decision = decided(gpu(0), policy=policy, grant=HALF)
+    assert decision.claims == {gpu(0).uuid: claim_bytes}
+    assert caps(policy, decision) == {0: cap_bytes}
+    assert "50 % of it granted by Ray" in decision.why
+
+
+def test_what_the_script_allows_itself_is_cut_to_the_part():
+    decision = decided(gpu(0), grant=HALF, script_demand=MemoryDemand(bytes=20 * GIB, or_best_effort=True))
+    assert decision.ceilings == {0: PART}
+
+
+def test_in_a_grant_no_other_gpu_is_recommended_and_lists_of_the_policy_have_no_effect():
+    busy = gpu(1, pids=[7], used_gib=9, busy=90)
+    policy = Policy(exclude=("1",))
+    machine, spec = inventory(gpu(0), busy), VisibleSpec("1", "inherited")
+    decision = decided(visible=[busy], machine=machine, spec=spec, grant=Grant("Slurm"), policy=policy)
+    assert (decision.claims.keys(), "idle" in decision.why) == ({busy.uuid}, False)
+    assert "select.exclude does not apply to what Slurm granted" in decision.why
 
 
 def test_ranks_share_the_part():

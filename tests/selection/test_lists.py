@@ -8,6 +8,7 @@ import pytest
 
 from autogpu import policy
 from autogpu.selection.lists import unmatched_lists
+from autogpu.selection.model import VisibleSpec
 from tests.support.values import gpu
 
 TWO = (gpu(0), gpu(1))
@@ -15,7 +16,7 @@ TWO = (gpu(0), gpu(1))
 
 def said(tmp_path, devices=TWO, **environ):
     resolved = policy.resolve(environ, script=None, working_directory=Path(tmp_path), system_file=tmp_path / "none")
-    return unmatched_lists(resolved, devices)
+    return unmatched_lists(resolved, devices, VisibleSpec(None, "unset"))
 
 
 @pytest.mark.parametrize("variable", ["AUTOGPU_DEVICES", "AUTOGPU_EXCLUDE"])

@@ -291,4 +291,4 @@ def test_local_ranks_get_the_gpus_in_rank_order(host, python, lease_folder, laun
 def test_more_ranks_than_gpus_share_them(host, python, lease_folder):
     given, lines = run_ranks(host, python, lease_folder, "open-mpi", 4, [Gpu(), Gpu()])
     assert given == [[0], [0], [1], [1]]
-    assert "local rank 0 of 4 (Open MPI), 2 ranks share each GPU" in lines[0]
+    assert "local rank 0 of 4 (Open MPI), 2 ranks share it" in lines[0]
