@@ -17,7 +17,7 @@ from autogpu.reporting.stderr import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import ModuleType
+    from types import CodeType, ModuleType
     from typing import Iterator
 
     from autogpu.allocation import Allocation
@@ -43,7 +43,7 @@ def before_import(framework: str, started_with: str | None) -> None:
         from autogpu.allocation import Allocation
         from autogpu.frameworks import registry
 
-        resolved = policy.resolve(os.environ, script=_script(), working_directory=_working_directory())
+        resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
         grant = engines.granted_here(os.environ)
         for problem in resolved.problems if grant.is_first else ():
             say(str(problem))
@@ -81,28 +81,41 @@ def guard() -> Iterator[None]:
     except AutoGpuError as error:  # a disk that is full, a folder that has gone: known, and not for a bug report
         say(f"{error.what}; {error.remedy}")
     except Exception as error:  # the one place: anything may break in a process that is not ours
-        if _is_of_the_script(error):
+        if _is_of_a_signal(error):
             raise
+        _report(error)
+
+
+def _report(error: Exception) -> None:
+    try:
         from autogpu.reporting import messages
 
-        file, line = _raised_at(error)
-        say(messages.internal_error(error, f"{os.path.basename(file)}:{line}"))
+        *_, (code, line) = _frames(error)
+        say(messages.internal_error(error, f"{os.path.basename(code.co_filename)}:{line}"))
+    except Exception:  # what broke in the script's process may break this as well
+        pass
 
 
-def _is_of_the_script(error: BaseException) -> bool:
-    """Whether code of the script raised it, as a handler of a signal does: at any moment, and for the script alone."""
-    file, _ = _raised_at(error)
-    # autogpu, the standard library and what pip installs; "<frozen importlib>" and its like.
-    known = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__), "<frozen ")
-    return not file.startswith(known) and "site-packages" not in file and "dist-packages" not in file
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Whether a handler of a signal raised it, which runs at any moment and is for the script alone."""
+    try:
+        import signal
+
+        handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
+        functions = [getattr(handler, "func", handler) for handler in handlers]  # of a functools.partial
+        functions += [getattr(type(handler), "__call__", None) for handler in handlers]  # noqa: B004  (of a class)
+        codes = [getattr(getattr(each, "__func__", each), "__code__", None) for each in functions]
+        return any(code in codes for code, _ in _frames(error))
+    except Exception:  # as in _report
+        return False
 
 
-def _raised_at(error: BaseException) -> tuple[str, int]:
+def _frames(error: BaseException) -> Iterator[tuple[CodeType, int]]:
+    """What ran where it was raised, outermost first, with its line."""
     trace = error.__traceback__
-    assert trace is not None  # it was caught
-    while trace.tb_next is not None:
+    while trace is not None:
+        yield trace.tb_frame.f_code, trace.tb_lineno
         trace = trace.tb_next
-    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
 def _script() -> Path | None:
@@ -112,12 +125,3 @@ def _script() -> Path | None:
     argv = getattr(sys, "argv", None)
     name = argv[0] if argv else ""
     return Path(os.path.realpath(name)) if name and os.path.isfile(name) else None
-
-
-def _working_directory() -> Path:
-    from pathlib import Path
-
-    try:
-        return Path.cwd()
-    except OSError:  # removed while the process was in it
-        return Path(os.sep)

@@ -17,6 +17,9 @@ frameworks = ("tensorflow",)
 # keeps all of os alive beside it, which adds 1.3 % of a bare start to the interpreter's end (3.11).
 started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
 
+# Where packages are installed, and PYTHONPATH: a script's own folder comes after this.
+started_path = tuple(sys.path)
+
 # Steps that have been taken, as (name, framework).
 done = []
 
@@ -80,29 +83,60 @@ def exec_module(loader, module):
         take_step("after_import", name, module)
 
 
+def why_not():
+    """Why ``import autogpu`` is not for us: it would run, or has run, something of the script's. ``None``: it is."""
+    from importlib.machinery import PathFinder
+
+    loaded = sys.modules.get("autogpu")
+    spec = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
+    found = list((spec and spec.submodule_search_locations) or ())
+    is_gone = True
+    for entry in sys.path:
+        if entry in started_path or entry.endswith(("site-packages", "dist-packages")):
+            installed = PathFinder.find_spec("autogpu", [entry])
+            ours = list((installed and installed.submodule_search_locations) or ())
+            if ours and PathFinder.find_spec("autogpu.activation", ours):
+                if ours == found:
+                    return None
+                is_gone = False
+    if is_gone:
+        # Or found by other means than the path, as an editable install is.
+        return None if spec is None or spec.origin is None else ""
+    return "the script has an autogpu of its own, which hides the package"
+
+
 def take_step(step, framework, value):
     """Take a step once per process; what goes wrong in it is one line, never a failed import."""
     if (step, framework) in done:
         return
     done.append((step, framework))
     try:
+        why = why_not()
+        if why is not None:
+            give_up(framework, why)
+            return
         from autogpu import activation
 
         getattr(activation, step)(framework, value)
     except Exception as error:
-        done[:] = [(step, name) for name in frameworks for step in ("before_import", "after_import")]
         # The package is gone and this file has stayed: not worth a message. A folder that uninstalling left
         # behind imports as a namespace, which has no path either.
-        if isinstance(error, ImportError) and error.name == "autogpu" and not error.path:
-            return
-        try:
-            sys.stderr.write(f"autogpu: not applied to {framework}: {error!r}; AUTOGPU=0 turns autogpu off\n")
-        except Exception:
-            pass
+        is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path
+        give_up(framework, "" if is_gone else repr(error))
     except BaseException:
         # Interrupted, or ended by sys.exit(): the next import begins anew.
         done.remove((step, framework))
         raise
+
+
+def give_up(framework, why):
+    """Take no further step in this process, and say so where there is something to say."""
+    done[:] = [(step, name) for name in frameworks for step in ("before_import", "after_import")]
+    if why:
+        try:
+            sys.stderr.write(f"autogpu: not applied to {framework}: {why}; AUTOGPU=0 turns autogpu off\n")
+        except Exception:
+            pass
 
 
 # On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.

@@ -121,7 +121,6 @@ def rank_of(place, *devices, size=2, job="launcher.7.1", **fields):
     return request(*devices, **{"busy": "wait", "wait_s": 0.0, "grant": Grant(rank=rank), **fields})
 
 
-@pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
 def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(tmp_path):
     environ = {LEASE_DIR: str(tmp_path)}
     asked = request(gpu(0), grant=Grant("Ray", fraction=0.5))
@@ -139,6 +138,7 @@ def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(t
     member.lease.release()
 
 
+@pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
 def test_ranks_are_promised_the_idlest_gpus_together(tmp_path, busy):
     idle = [gpu(1), gpu(2)]
     first = acquired(tmp_path, rank_of(0, BUSY, *idle, busy=busy))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
+import sys
+import threading
+import time
 
 import pytest
 
@@ -319,23 +324,69 @@ def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, cap
     assert "; the framework continues with its defaults" in said
 
 
-def test_what_a_handler_of_the_script_raises_is_the_scripts(started):
+class Preempted(Exception):
+    """As a script raises it where its scheduler wants the machine back."""
+
+
+def preempted(*_):
+    raise Preempted
+
+
+class Handler:
+    def __call__(self, *_):
+        raise Preempted
+
+    def method(self, *_):
+        raise Preempted
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [preempted, Handler(), Handler().method, functools.partial(preempted, 1)],
+    ids=["function", "object", "method", "partial"],
+)
+def test_what_a_handler_of_a_signal_raises_is_the_scripts(started, handler):
     process = started(gpu(0))
-    handler = {"__name__": "__main__"}
-    exec(compile("def interrupted(*_):\n    raise LookupError('preempted')", "/home/me/train.py", "exec"), handler)
-    process.driver.start_in_process = handler["interrupted"]
-    with pytest.raises(LookupError, match="preempted"):
+    process.driver.start_in_process = lambda *_: os.kill(os.getpid(), signal.SIGUSR1) or time.sleep(10)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Preempted), activation.guard():
+            process.framework.take()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("name", ["os.getpid", "os.open", "os.urandom", "time.monotonic", "json.dumps"])
+def test_a_function_that_the_script_replaced_costs_no_more_than_our_choice(started, monkeypatch, name):
+    process = started(gpu(0))
+    with monkeypatch.context() as replaced:
+        replaced.setattr(name, preempted)
         process.framework.take()
 
 
-class BrokenStderr:
-    def write(self, text):
-        raise RuntimeError("no")
+class Stderr:
+    """One whose ``write`` does what a script may do there."""
+
+    def __init__(self, write):
+        self.write = write
 
 
-@pytest.mark.parametrize("broken", [None, BrokenStderr(), object()], ids=["none", "raises", "has-nothing"])
+def hangs(text):
+    threading.Event().wait(60)
+
+
+DELETED = object()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [None, DELETED, object(), Stderr(preempted), Stderr(lambda text: sys.exit(3)), Stderr(hangs), Stderr(len)],
+    ids=["none", "deleted", "has-nothing", "raises", "exits", "hangs", "no-flush"],
+)
 def test_a_stderr_that_fails_does_not_cost_the_gpu(tmp_path, monkeypatch, broken):
     monkeypatch.setattr("sys.stderr", broken)
+    if broken is DELETED:
+        monkeypatch.delattr("sys.stderr")
     process = Process(tmp_path, gpu(0))
     process.allocation = Allocation(
         process.framework,

@@ -50,7 +50,7 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     if ctx.invoked_subcommand is not None:
         return 0
     where = None if script is None else script.resolve()
-    resolved = policy.resolve(os.environ, script=where, working_directory=Path.cwd())
+    resolved = policy.resolve(os.environ, script=where, working_directory=policy.working_directory())
     if as_json:
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:

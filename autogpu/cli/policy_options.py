@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from autogpu import policy
@@ -48,7 +46,7 @@ def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
 
 def resolve_here(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Resolved:
     """The policy for a script in the working directory."""
-    return policy.resolve(environ, script=None, working_directory=Path.cwd(), flags=flags or {})
+    return policy.resolve(environ, script=None, working_directory=policy.working_directory(), flags=flags or {})
 
 
 def resolve_or_complain(environ: Mapping[str, str], flags: Mapping[str, str]) -> Resolved:

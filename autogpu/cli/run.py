@@ -64,6 +64,8 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     With --hold any program can be run: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
     the command ends.
     """
+    if not command[0]:
+        raise _NotFound("COMMAND is empty, so nothing can be started")
     resolved = resolve_or_complain(os.environ, flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     # In front of what is there; an empty element would mean the working directory.
@@ -119,6 +121,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     if acquired.lease is not None:
         environ[LEASE] = acquired.lease.marker(environ)
+        acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
 
 
@@ -132,14 +135,29 @@ def _read_again() -> Inventory | None:
 
 def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
     """Start the command, keep what is held until its end, and end as it did."""
-    for name in _OF_THE_TERMINAL:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    forwarded = [getattr(signal, name) for name in _FORWARDED]
+    of_the_terminal = [getattr(signal, name) for name in _OF_THE_TERMINAL]
+    # One that comes while the command is being started must neither be lost nor end this process alone.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    # What was ignored when this process was started stays so in the command, as after nohup.
+    defaults = [number for number in of_the_terminal if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in of_the_terminal:
+        signal.signal(number, signal.SIG_IGN)
+
+    def restore() -> None:
+        for number in defaults:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     try:
-        process = subprocess.Popen(command, env=environ, preexec_fn=_default_signals)
+        # Not close_fds: what the caller opened for the command stays open, as without autogpu.
+        process = subprocess.Popen(command, env=environ, preexec_fn=restore, close_fds=False)
     except OSError as error:
         raise _not_started(command[0], error) from None
-    for name in _FORWARDED:
-        signal.signal(getattr(signal, name), lambda number, _: process.send_signal(number))
+    for number in forwarded:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: process.send_signal(number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = process.wait()
     if status < 0:
         # The caller must see the same end as without autogpu.
@@ -147,8 +165,3 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
-
-
-def _default_signals() -> None:
-    for name in _OF_THE_TERMINAL:
-        signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -142,7 +142,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         folder=folder,
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
-        resolved=policy.resolve(environ, script=None, working_directory=Path.cwd()),
+        resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
         grant=settled(engines.granted_here(environ), len(inventory.devices)),
     )
 

@@ -36,8 +36,9 @@ _MOST_COLLISIONS = 200
 class Lease:
     """What this process holds. The kernel gives it back when the process and all its forks have ended.
 
-    A program started by exec does not inherit it. In a fork's child nothing here has an effect on the
-    parent's lease, but the child keeps it alive: it may be the one that uses the GPU.
+    A program started by exec does not inherit it, unless :meth:`leave_to_programs` was called. In a fork's child
+    nothing here has an effect on the parent's lease, but the child keeps it alive: it may be the one that uses the
+    GPU.
 
     Attributes:
         name: The file's name in the folder.
@@ -118,6 +119,14 @@ class Lease:
                 pass
             finally:
                 self._file.withdraw(None)
+
+    def leave_to_programs(self) -> None:
+        """Let every program that this process starts from now on keep the lease alive, also when this one has ended.
+
+        Raises:
+            OSError: No more files may be opened.
+        """
+        self._file.leave_to_programs()
 
     def marker(self, environ: Mapping[str, str]) -> str:
         """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.

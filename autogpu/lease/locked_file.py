@@ -115,6 +115,11 @@ class LockedFile:
             self._opened[-1].close()
             self._opened.pop()
 
+    def leave_to_programs(self) -> None:
+        """Let programs that are started from now on keep the lock."""
+        for opened in self._opened:
+            locks.leave_to_programs(opened.descriptor)
+
     def close_in_children(self) -> None:
         """Let no fork's child keep it alive."""
         for opened in self._opened:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 IS_AVAILABLE = fcntl is not None
 
+# Shells and programs use small numbers: `exec 3>log` would close what is there.
+_FIRST_INHERITED = 200
+
 _in_no_child: set[int] = set()
 
 
@@ -81,6 +84,14 @@ def takers() -> Mapping[str, int]:
 def place(status: os.stat_result) -> str:
     """A file as ``/proc/locks`` names it."""
     return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+
+
+def leave_to_programs(descriptor: int) -> None:
+    """Let the programs that this process starts inherit the lock, by a number that they don't use for themselves."""
+    try:
+        os.set_inheritable(fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_INHERITED), True)
+    except OSError:  # there may not be as many
+        os.set_inheritable(os.dup(descriptor), True)
 
 
 def holder(descriptor: int) -> str | None:

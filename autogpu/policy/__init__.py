@@ -14,6 +14,7 @@ from autogpu.policy.model import (
     Resolved,
     Setting,
 )
+from autogpu.policy.sources import working_directory
 
 __all__ = [
     "BY_DOTTED",
@@ -29,4 +30,5 @@ __all__ = [
     "Setting",
     "problems_of",
     "resolve",
+    "working_directory",
 ]

@@ -68,6 +68,21 @@ class KeyLines:
                 return
 
 
+def deepest_name(text: str) -> int:
+    """The most dots in one name of a file that need not be valid TOML."""
+    deepest = dots = 0
+    for token in _TOKEN.finditer(text):
+        piece = token.group()
+        if piece[0] in "[]{}\n":
+            dots = 0
+        elif piece[0] not in "\"'#":
+            # A name ends at "=" and ","; strings may be parts of it.
+            first, *others = re.split("[=,]", piece)
+            deepest = max(deepest, dots + first.count("."), *(other.count(".") for other in others))
+            dots = others[-1].count(".") if others else dots + first.count(".")
+    return deepest
+
+
 def _note(lines: dict[tuple[str, ...], int | None], path: tuple[str, ...], line: int | None) -> None:
     lines[path] = None if path in lines else line
 

@@ -26,6 +26,7 @@ IGNORED = "this file is ignored"
 # A header is looked for by eye where the file can't be parsed, or is not trusted enough to be.
 _OUR_HEADER = re.compile(r"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[\].]""", re.MULTILINE)
 _DEEPEST_BRACKETS = 100
+_DEEPEST_NAME = 100
 
 
 class InvalidFile(Exception):
@@ -211,6 +212,12 @@ def _parsed(text: str) -> dict[str, object]:
         if depth > _DEEPEST_BRACKETS:
             # The compiled parsers may overflow the C stack, which no exception reports.
             raise InvalidFile(f"is not valid TOML: brackets are nested more than {_DEEPEST_BRACKETS} deep")
+    if text.count(".") > _DEEPEST_NAME:
+        from autogpu.policy.lines import deepest_name
+
+        if deepest_name(text) > _DEEPEST_NAME:
+            # The parsers take time that grows with the square of it.
+            raise InvalidFile(f"can't be read: a name has more than {_DEEPEST_NAME} dots")
     try:
         if sys.version_info >= (3, 11):
             import tomllib
@@ -229,6 +236,14 @@ def _parsed(text: str) -> dict[str, object]:
         why = why[: place.start()] if place else why
         raise InvalidFile(f"is not valid TOML: {printable(why)}", line) from None
     return table
+
+
+def working_directory() -> Path:
+    """The working directory; the root of the file system where it was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path(os.sep)
 
 
 def _absolute(text: str) -> Path | None:

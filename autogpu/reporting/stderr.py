@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import io
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# How long a stderr of the script's own may take; it goes on beside the script after that.
+_PATIENCE_S = 1.0
 
 _printed: set[str] = set()
 
 
 def say(message: str) -> None:
-    """Print one line on stderr, once per process; nothing where there is no stderr."""
+    """Print one line on stderr, once per process; nothing where there is no stderr. Raises nothing of a stderr's."""
     line = "autogpu: " + message
-    if line in _printed or sys.stderr is None:
+    stderr = getattr(sys, "stderr", None)
+    if line in _printed or stderr is None:
         return
     _printed.add(line)
+    if type(stderr) is io.TextIOWrapper or not _said_beside(stderr, line):
+        _write(stderr, line)
+
+
+def _write(stderr: Any, line: str) -> None:
     try:
         # One write: two jobs in one terminal must not tear each other's lines.
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        stderr.write(line + "\n")
+        stderr.flush()
     except Exception:  # closed, its reader has gone, or any object that a script has put there
         pass
+
+
+def _said_beside(stderr: Any, line: str) -> bool:
+    """Write in a thread: what a script has put there may do anything, even use the framework that waits for us."""
+    # The script's own kind of stderr is the exception.
+    import contextvars
+    import threading
+
+    def write() -> None:
+        try:
+            _write(stderr, line)
+        except BaseException:  # sys.exit() in there ends no script
+            pass
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(write,), name="autogpu-say", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads, or the interpreter is ending
+        return False
+    thread.join(_PATIENCE_S)
+    return True
 
 
 def is_terminal() -> bool:
     """Whether a person is looking at stderr as it is written."""
     try:
-        return sys.stderr.isatty()
+        return bool(sys.stderr.isatty())
     except Exception:  # as above
         return False

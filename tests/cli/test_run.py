@@ -11,7 +11,9 @@ import sys
 
 import pytest
 
+from autogpu.lease import find_folder, snapshot
 from tests.gpusim import Gpu, Server
+from tests.lease.conftest import until
 from tests.support import environments
 
 # GPU 0 is a colleague's; of the idle ones the last wins.
@@ -161,6 +163,80 @@ def test_held_gpus_are_free_again_when_the_command_ends(server):
     for _ in range(2):
         done = autogpu(server, "run", "--hold", "--", "true")
         assert "GPU 2 for true: the idlest of 3" in done.stderr
+
+
+def holding(server, program, **options):
+    """A command that holds a GPU and has said that it runs."""
+    command = [sys.executable, "-m", "autogpu", "run", "--hold", "--", *program]
+    running = server.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+    assert running.stdout.readline() == "runs\n"
+    return running
+
+
+def holders(lease_folder):
+    return [holder.script for holder in snapshot(find_folder({"AUTOGPU_LEASE_DIR": str(lease_folder)})).holders]
+
+
+def test_a_claim_outlives_the_process_that_made_it_and_ends_with_the_program(server, lease_folder):
+    running = holding(server, ["sh", "-c", "exec 3>/dev/null; echo runs; exec cat >/dev/null"])
+    running.kill()
+    running.wait(60)
+    assert holders(lease_folder) == ["sh"]
+    done = autogpu(server, "run", "--hold", "--", "true")
+    assert "GPU 1 for true" in done.stderr
+    running.stdin.close()
+    until(lambda: holders(lease_folder) == [])
+
+
+def test_a_claim_lasts_as_long_as_a_daemon_that_the_program_left_behind(server, lease_folder):
+    program = "import os, sys; os.fork() and (print('runs', flush=True), os._exit(0)); os.setsid(); sys.stdin.read()"
+    running = holding(server, [sys.executable, "-c", program])
+    assert running.wait(60) == 0
+    assert len(holders(lease_folder)) == 1
+    running.stdin.close()
+    until(lambda: holders(lease_folder) == [])
+
+
+@pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+def test_the_command_gets_the_signals_and_files_of_its_caller(server, options):
+    program = (
+        "import os, signal\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, signal.pthread_sigmask(0, []), os.read(3, 9))"
+    )
+    reader, writer = os.pipe()
+    os.write(writer, b"for 3")
+
+    def by_nohup():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.dup2(reader, 3)
+
+    command = [sys.executable, "-m", "autogpu", "run", *options, "--", sys.executable, "-c", program]
+    running = server.popen(command, stdout=subprocess.PIPE, preexec_fn=by_nohup, close_fds=False)
+    assert running.communicate(timeout=60)[0] == "True set() b'for 3'\n"
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+def test_an_empty_command_is_an_error_in_words(server, options):
+    done = autogpu(server, "run", *options, "--", "")
+    assert (done.returncode, "Traceback" in done.stderr) == (127, False)
+
+
+@pytest.mark.parametrize("verb", ["status", "pick", "config", "run -- true", "run --hold -- true"])
+def test_a_working_directory_that_is_gone_stops_no_command(server, tmp_path, verb):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m autogpu {verb}"
+    done = server.run(["sh", "-c", command], environ={"PYTHONPATH": str(environments.ROOT)})
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+
+
+def test_asking_makes_no_lease_folder(server, tmp_path):
+    nowhere = tmp_path / "nowhere"
+    for verb in (["status"], ["pick"], ["doctor"], ["config"]):
+        autogpu(server, *verb, AUTOGPU_LEASE_DIR=str(nowhere))
+        assert not nowhere.exists(), verb
 
 
 def test_switched_off_the_command_runs_and_nothing_is_held(server):

@@ -50,6 +50,29 @@ def test_steps(place: Throwaway, case: Case, tmp_path: Path) -> None:
     assert (ran.returncode, ran.steps) == (0, case.steps)
 
 
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [
+        ("the-script", "autogpu.py"),
+        ("the-script", "autogpu/__init__.py"),
+        ("the-script", "autogpu/activation.py"),
+        ("PYTHONPATH", "autogpu.py"),
+        ("PYTHONPATH", "autogpu/__init__.py"),
+    ],
+)
+def test_an_autogpu_of_the_project_is_not_run(place: Throwaway, tmp_path: Path, name: str, by: str) -> None:
+    project = tmp_path / "project"
+    throwaway.write(project, {"autogpu/__init__.py": ""} if "/" in name else {})
+    throwaway.write(project, {name: "from events import log\nlog('theirs')\nmine = 1\n"})
+    (tmp_path if by == "PYTHONPATH" else project).joinpath("script.py").write_text("import tensorflow\nimport autogpu")
+    environ = {"PYTHONPATH": str(project)} if by == "PYTHONPATH" else {}
+    ran = place.run("", tmp_path, options=[str(next(tmp_path.rglob("script.py")))], environ=environ)
+    assert ran.returncode == 0
+    # Only by the script's own import, afterwards.
+    assert ran.steps == ("body" if name.endswith("activation.py") else "body theirs")
+    assert "the script has an autogpu of its own, which hides the package" in ran.stderr
+
+
 def test_zip_before_3_10_is_imported_without_steps(place: Throwaway, tmp_path: Path) -> None:
     if place.version >= (3, 10):
         pytest.skip("a zipimporter has exec_module there")
@@ -183,8 +206,8 @@ def test_finder_keeps_no_part_of_another_module_alive() -> None:
         del sys.modules["_autogpu_hook"]
     held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
     functions = {name for name, value in held.items() if callable(value)}
-    assert functions == {"install", "find_spec", "exec_module", "take_step"}
-    assert set(held) - functions == {"sys", "frameworks", "started_with", "done"}
+    assert functions == {"install", "find_spec", "exec_module", "take_step", "why_not", "give_up"}
+    assert set(held) - functions == {"sys", "frameworks", "started_with", "started_path", "done"}
 
 
 def test_start_up_files_are_ascii_and_carry_the_marker() -> None:
