@@ -19,7 +19,7 @@ from autogpu.install import files
 from autogpu.install.files import File, files_of_ours, plan_install, template_folder
 from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
-from autogpu.install.transaction import Transaction
+from autogpu.install.transaction import Transaction, alone
 
 __all__ = [
     "METHODS",
@@ -141,13 +141,14 @@ def install(
         )
     if method == "auto":
         method = "sitecustomize" if not is_site_dir else "start" if python.version >= (3, 15) else "pth"
-    plan = plan_install(folder, method, __version__, template_folder())
-    files.refuse_foreign_files(folder, plan)
     try:
-        transaction = Transaction(folder, plan)
-        with transaction:
-            proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
-            _verify_start(proof, python, folder, method)
+        with alone(folder):
+            plan = plan_install(folder, method, __version__, template_folder())
+            files.refuse_foreign_files(folder, plan)
+            transaction = Transaction(folder, plan)
+            with transaction:
+                proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
+                _verify_start(proof, python, folder, method)
     except OSError as error:
         raise _cannot("write", folder, error) from error
     return Installed(
@@ -169,13 +170,15 @@ def uninstall(target: Path | None = None, *, interpreter: Interpreter | None = N
         InstallError: A file can't be removed, or the files belong to a distribution that pip installed.
     """
     folder = _target_folder(interpreter or this_interpreter(), target)
-    files.refuse_foreign_files(folder, ())
-    removed = files_of_ours(folder)
-    for path in removed:
-        try:
-            files.remove(path)
-        except OSError as error:
-            raise _cannot("remove", path, error) from error
+    removed: tuple[Path, ...] = ()
+    try:
+        with alone(folder):
+            files.refuse_foreign_files(folder, ())
+            removed = files_of_ours(folder)
+            for path in removed:
+                files.remove(path)
+    except OSError as error:
+        raise _cannot("remove", folder, error) from error
     return Removed(folder, removed)
 
 

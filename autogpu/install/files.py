@@ -23,6 +23,11 @@ from autogpu.install.source import pip_source
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
 
+# What the file INSTALLER says; pip and others write theirs. Nothing: an install was killed before it was written.
+OURS = ("autogpu", "")
+
+_TEMPORARY = ".tmp"
+
 HOOK = "_autogpu_hook.py"
 PTH = "autogpu.pth"
 START = "autogpu.start"
@@ -88,8 +93,8 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
     """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them."""
     found = [folder / name for name in (PTH, START, SITECUSTOMIZE) if is_ours(folder / name)]
     for info in distributions(folder):
-        if _installer(info) == "autogpu":
-            found += sorted(path for path in info.iterdir() if path.is_file())
+        if _installer(info) in OURS:
+            found += sorted(path for path in info.iterdir() if path.is_file()) or [info]
     for source in (folder / SITECUSTOMIZE, folder / HOOK):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if is_ours(source) or (source.name == HOOK and not os.path.lexists(source)):
@@ -97,9 +102,31 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
             found += sorted(folder.glob(f"{source.stem}.py[co]"))  # where Python 2 puts them
     if is_ours(folder / HOOK):
         found.append(folder / HOOK)
+    # What an install left that was killed.
     for name in (PTH, START, SITECUSTOMIZE, HOOK):
-        found += sorted(folder.glob(f".{name}.*.tmp"))  # an install that was killed
-    return tuple(found)
+        found += sorted(folder.glob(f".{name}.*{_TEMPORARY}"))
+    caches = [cache_path(folder / name) for name in (HOOK, SITECUSTOMIZE)]
+    for cache in caches:
+        found += sorted(cache.parent.glob(f".{cache.name.partition('.')[0]}.*{_TEMPORARY}"))
+    cache = caches[0].parent
+    if cache.is_dir() and not any(cache.iterdir()):
+        found.append(cache)
+    return tuple(dict.fromkeys(found))
+
+
+def temporary_of(path: Path) -> Path:
+    """Where a file is written before it is put in its place: Python skips dot-files, and reads no such ending."""
+    return path.with_name(f".{path.name}.new{_TEMPORARY}")
+
+
+def backup_of(path: Path) -> Path:
+    """The second name of a file while another one takes its place."""
+    return path.with_name(f".{path.name}.old{_TEMPORARY}")
+
+
+def target_of(temporary: Path) -> Path:
+    """The file that one of :func:`temporary_of` is for."""
+    return temporary.with_name(temporary.name[1 : -len(f".new{_TEMPORARY}")])
 
 
 def distributions(folder: Path) -> tuple[Path, ...]:
@@ -122,8 +149,8 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
         InstallError: Naming that file.
     """
     for info in distributions(folder):
-        owner = _installer(info) or "another installer"
-        if owner != "autogpu":
+        owner = _installer(info)
+        if owner not in OURS:
             raise InstallError(
                 f"the start-up files in {folder} belong to {owner} ({info.name})",
                 remedy="upgrade or remove them the same way: pip uninstall autogpu-autoload",
@@ -141,6 +168,9 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
 
 def remove(path: Path) -> None:
     """Remove ``path``, and its folder if that was made for such files and is empty now."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+        return
     path.unlink()
     if path.parent.name == "__pycache__" or path.parent.name.endswith(".dist-info"):
         try:
