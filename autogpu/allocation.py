@@ -47,6 +47,12 @@ IMPORT_DEADLINE_S = 5.0
 # When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
 CONTEXT_DEADLINE_S = 10.0
 
+# Where that is over: the machine may have been busy with the import, or the process be a fork of the one that read.
+_SECOND_CHANCE_S = 3.0
+
+# In a lease all of a GPU, where nobody can tell how much that is; readers cut it to what it has.
+_ALL_BYTES = 1 << 50
+
 
 class State(enum.Enum):
     """How far a process has come."""
@@ -141,7 +147,7 @@ class Allocation:
         if self.assignment is not None:
             return
         is_fresh = self._readings.is_pending
-        inventory, grant = self._readings.wait(CONTEXT_DEADLINE_S), self._visible.grant
+        inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self._visible.grant
         if is_engine_worker(self._environ) or self._environ.get(TF_CONFIG) != self._cluster:
             self._cluster = self._environ.get(TF_CONFIG)
             grant = engines.granted_here(self._visible.environ_without_ours())
@@ -280,6 +286,8 @@ class Allocation:
             return
         is_first, self._contexts = not self._contexts, in_use
         self.state = State.IN_USE
+        if self.lease is None and self.decision and self.decision.verdict is Verdict.CANNOT_CHOOSE:
+            self._claim_unchosen([uuids[ordinal] for ordinal in in_use])
         if self.lease is not None:
             mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
             claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
@@ -287,6 +295,15 @@ class Allocation:
                 self.lease.update(claims)
         if is_first and self.decision and self.assignment:
             self._account_for_context(uuids, self.decision, self.assignment)
+
+    def _claim_unchosen(self, uuids: Sequence[str]) -> None:
+        """Let the others see what the framework took by itself, where less was known than CUDA knows."""
+        from autogpu import lease
+        from autogpu.acquire import script_name
+
+        folder = lease.find_folder(self._environ)
+        claims = dict.fromkeys(uuids, _ALL_BYTES)
+        self.lease = lease.acquire_lease(folder, lambda *_: claims, script=script_name(getattr(sys, "argv", [])))
 
     def _account_for_context(self, uuids: Sequence[str], decision: Decision, assignment: Assignment) -> None:
         """Correct the claim by what the context takes, and say it where that was asked or breaks a promise.
@@ -356,6 +373,14 @@ class _Readings:
             inventory = self._pending.result(deadline_s)
             if inventory is not None:
                 self.newest, self._pending = inventory, None
+        return self.newest
+
+    def wait_or_replace(self, deadline_s: float) -> Inventory | None:
+        """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
+        if self.wait(deadline_s) is None:
+            self.close()
+            self._pending = self._reader.start(self._environ)
+            self.wait(_SECOND_CHANCE_S)
         return self.newest
 
     def take(self) -> Inventory | None:

@@ -159,7 +159,8 @@ class VisibleDevices:
         if self.spec.value is not None and order is not None:
             self._environ[CUDA_DEVICE_ORDER] = order
         pool = named_uuids(self.spec.value, inventory, order)
-        self.may_have_gpus = pool != ()
+        # CUDA may have GPUs that NVML can't read.
+        self.may_have_gpus = pool != () or bool(inventory.unreadable and not inventory.devices)
         return pool
 
     def _listed(

@@ -13,6 +13,7 @@ import pytest
 
 from autogpu import activation, policy
 from autogpu.allocation import Allocation, State
+from autogpu.devices.model import UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.base import Hooks
 from autogpu.reporting.text import GIB, MIB
@@ -302,6 +303,25 @@ def test_a_reading_that_does_not_come_leaves_the_choice_to_the_framework(started
     assert CUDA_VISIBLE_DEVICES not in process.environ
     assert process.framework.take().ordinals is None
     assert process.lines == ["2 GPUs taken as without autogpu: NVML timed out; memory allocated as needed"]
+
+
+def test_a_reading_that_missed_its_deadline_has_another_one_in_its_place(started):
+    driver = FakeDriver(gpu(0, pids=[7], used_gib=9, busy=90), gpu(1))
+    shown, driver.now = driver.now, None
+    process = started(driver=driver, cuda=FakeCuda([gpu(0), gpu(1)]))
+    driver.now = shown
+    assert process.framework.take().ordinals == (1,)
+    assert process.allocation.lease is not None
+
+
+def test_gpus_that_nvml_can_not_read_are_left_to_the_framework_and_claimed_when_it_has_them(started):
+    driver = FakeDriver(unreadable=(UnreadableDevice(0, "GPU is lost"), UnreadableDevice(1, "no answer")))
+    process = started(driver=driver, cuda=FakeCuda([gpu(0)]))
+    assert process.framework.take().ordinals is None
+    why = "NVML can't read any of the GPUs (GPU 0: GPU is lost; GPU 1: no answer)"
+    assert process.lines == [f"1 GPU taken as without autogpu: {why}; memory allocated as needed"]
+    (holder,) = process.holders
+    assert list(holder.claims) == [gpu(0).uuid]
 
 
 @pytest.mark.parametrize("cause", ["driver", "pynvml"])

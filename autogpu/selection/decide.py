@@ -82,6 +82,8 @@ def _obstacle(request: SelectionRequest) -> str:
         return explain.NO_UUIDS
     if any(device.mig_enabled for device in inventory.devices):
         return explain.HAS_MIG
+    if inventory.unreadable and uuids and by_uuid(inventory.devices).keys().isdisjoint(uuids):
+        return f"{explain.NONE_READABLE} ({explain.unreadable(inventory.unreadable)})"
     return ""
 
 

@@ -22,6 +22,7 @@ ONLY_CUDA_CAN_TELL = (
     "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
     "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
 )
+NONE_READABLE = "NVML can't read any of the GPUs"
 HAS_MIG = "a GPU is split into MIG instances, which autogpu does not choose among"
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
@@ -169,6 +170,11 @@ def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
 def user_at_limit(per_user: int) -> str:
     """Why a user gets no further GPU."""
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
+
+
+def unreadable(lost: Sequence[UnreadableDevice]) -> str:
+    """``GPU 0: GPU is lost; GPU 1: it does not answer``."""
+    return _some([f"GPU {each.index}: {each.reason}" for each in lost])
 
 
 def idle_alternative(idle: Sequence[Device]) -> str:
