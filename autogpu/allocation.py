@@ -132,9 +132,13 @@ class Allocation:
             visible = "chosen"
             self._environ.update(self._framework.fallback_environment(self._environ, self._policy.growth))
         inventory = self._readings.wait(IMPORT_DEADLINE_S)
-        self._visible.write(inventory, visible)
+        # What is to be hidden from every library has to be claimed first, at the import.
+        is_early = visible == "chosen" and hooks.has_essential
+        self._visible.write(inventory, "pool" if is_early else visible)
         self._readings.prepare()
         self.state = State.IMPORTED
+        if is_early and inventory is not None:
+            self._claim_at_import(inventory)
         if inventory and (self._policy.devices or self._policy.exclude) and self._policy.level != "quiet":
             from autogpu.selection.lists import unmatched_lists
 
@@ -155,12 +159,30 @@ class Allocation:
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
 
+    def _claim_at_import(self, inventory: Inventory) -> None:
+        """Choose, claim, and list only what is claimed; where no GPU is taken the decision is left to the context."""
+        pool = self._visible.pool
+        if not pool or self._visible.grant.rank is not None or self._cuda.visible_uuids() is not None:
+            return
+        self._acquire(replace(self._selection_request(DeviceRequest(len(pool))), uuids=pool))
+        if self.decision and self.decision.verdict is Verdict.TAKE:
+            self._visible.narrow(inventory, self.decision.devices)
+
+    def _keeps_claim(self, selection: SelectionRequest) -> bool:
+        """Whether what was claimed at the import is what this process has."""
+        return self.lease is not None and bool(selection.uuids) and set(selection.uuids or ()) <= set(self.lease.claims)
+
     def assign(self, request: DeviceRequest) -> Assignment:
         """Choose and claim among the GPUs that this process has, on fresh readings."""
         # A script that names GPUs after it was told to go without has the last word.
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
             selection = self._selection_request(request)
-            self._acquire(selection)
+            if self.decision is not None and self._keeps_claim(selection):
+                self.decision = self.decision.on(selection.uuids or (), request.visible)
+            else:
+                if self.lease is not None:
+                    self.lease.release()  # the script has listed others since
+                self._acquire(selection)
             assert self.decision is not None
             decision = self.decision
             ordinals = decision.ordinals if decision.is_ours else request.visible or ()

@@ -21,7 +21,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import MutableMapping
+    from typing import MutableMapping, Sequence
 
     from autogpu.devices.model import CudaDriver, Device, Inventory
     from autogpu.policy import Policy
@@ -41,6 +41,7 @@ class VisibleDevices:
         ignored_value: What the script wrote after CUDA had read the variable: without effect, as without us.
         hidden_pool: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
         grant: What an engine granted so far; Ray does it for each of its tasks.
+        pool: UUIDs of the process's GPUs in the order in which they are listed; empty where that is not ours.
         is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
     """
 
@@ -64,6 +65,7 @@ class VisibleDevices:
         self.may_have_gpus = True
         self.ignored_value: str | None = None
         self.hidden_pool: tuple[str, ...] = ()
+        self.pool: tuple[str, ...] = ()
         self.is_our_order = False
         self._policy = policy
         self._environ = environ
@@ -121,6 +123,17 @@ class VisibleDevices:
             return ()
         return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
 
+    def narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
+        """List only these GPUs."""
+        self._environ.update(self._listing(inventory, devices))
+        self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+        self.pool = tuple(device.uuid for device in devices)
+
+    def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
+        is_certain = not (inventory.unreadable or inventory.denied)
+        identifier = self._policy.identifier
+        return environment_for(devices, self.spec, identifier=identifier, index_is_certain=is_certain)
+
     def _hide(self, pool: tuple[str, ...]) -> None:
         self.hidden_pool = pool
         self._environ.update(environment_for((), self.spec, identifier="uuid", index_is_certain=True))
@@ -139,17 +152,11 @@ class VisibleDevices:
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
         self.is_our_order = bool(devices) and self.grant.rank is None
         self.hidden_pool = () if devices else pool
+        self.pool = tuple(device.uuid for device in devices)
         if self.spec.value is None:
             self._environ.pop(ORIGINAL_VISIBLE_DEVICES, None)
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
-            self._environ.update(
-                environment_for(
-                    devices,
-                    self.spec,
-                    identifier=self._policy.identifier,
-                    index_is_certain=not (inventory.unreadable or inventory.denied),
-                )
-            )
+            self._environ.update(self._listing(inventory, devices))
 
     def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
         """What the variable names, or is restored to name."""

@@ -84,25 +84,34 @@ def exec_module(loader, module):
 
 
 def why_not():
-    """Why ``import autogpu`` is not for us: it would run, or has run, something of the script's. ``None``: it is."""
+    """Import the package from where packages are installed, or say why not. ``""``: it is gone.
+
+    Never a module of that name that the script has beside it, which is not ours to run.
+    """
     from importlib.machinery import PathFinder
 
+    def is_package(spec):
+        folders = list((spec and spec.submodule_search_locations) or ())
+        return bool(folders) and PathFinder.find_spec("autogpu.activation", folders) is not None
+
     loaded = sys.modules.get("autogpu")
-    spec = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
-    found = list((spec and spec.submodule_search_locations) or ())
-    is_gone = True
-    for entry in sys.path:
-        if entry in started_path or entry.endswith(("site-packages", "dist-packages")):
-            installed = PathFinder.find_spec("autogpu", [entry])
-            ours = list((installed and installed.submodule_search_locations) or ())
-            if ours and PathFinder.find_spec("autogpu.activation", ours):
-                if ours == found:
-                    return None
-                is_gone = False
-    if is_gone:
+    found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
+    places = ("site-packages", "dist-packages")
+    installed = (entry for entry in sys.path if entry in started_path or entry.endswith(places))
+    for spec in (PathFinder.find_spec("autogpu", [entry]) for entry in installed):
+        if is_package(spec):
+            break
+    else:
         # Or found by other means than the path, as an editable install is.
-        return None if spec is None or spec.origin is None else ""
-    return "the script has an autogpu of its own, which hides the package"
+        return None if found is None or found.origin is None else ""
+    if not is_package(found):
+        return "the script has an autogpu of its own, which hides the package"
+    if loaded is None:
+        from importlib.util import module_from_spec
+
+        module = sys.modules["autogpu"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return None
 
 
 def take_step(step, framework, value):

@@ -38,6 +38,30 @@ def test_an_import_orders_the_pool_and_claims_nothing(started):
     assert (process.driver.taken, process.lines) == (1, [])
 
 
+def test_what_is_hidden_from_every_library_is_claimed_first(started, tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 24 * GIB}):
+        process = started(gpu(0), gpu(1), cuda=FakeCuda([gpu(0)]), AUTOGPU_VISIBLE="chosen")
+        (mine,) = [holder for holder in process.holders if holder.is_mine]
+    assert (process.environ[CUDA_VISIBLE_DEVICES], list(mine.claims)) == (gpu(0).uuid, [gpu(0).uuid])
+    assert process.framework.take().ordinals == (0,)
+    assert process.framework.take(chosen=(0,)).ordinals == (0,)
+    assert [holder.name for holder in process.holders] == [mine.name]
+    assert process.lines[0].startswith("GPU 0 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): ")
+
+
+def test_a_list_that_the_script_writes_after_an_early_claim_is_followed(started):
+    process = started(gpu(0), gpu(1), cuda=FakeCuda([gpu(0)]), AUTOGPU_VISIBLE="chosen")
+    assert process.environ[CUDA_VISIBLE_DEVICES] == gpu(1).uuid
+    process.environ[CUDA_VISIBLE_DEVICES] = "0"
+    process.framework.take()
+    assert process.claims == {0: 24576}
+
+
+def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
+    process = started(BUSY, cuda=FakeCuda([BUSY]), AUTOGPU_VISIBLE="chosen", AUTOGPU_BUSY="cpu")
+    assert (process.environ[CUDA_VISIBLE_DEVICES], process.holders) == (BUSY.uuid, ())
+
+
 def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
     process = started(gpu(0), hooks=Hooks("1.0", obstacle="it is built for other GPUs"))
     assert process.allocation.state is State.NOT_APPLIED

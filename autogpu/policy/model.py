@@ -306,8 +306,8 @@ KEYS = (
         kind=kinds.Choice("pool", "chosen"),
         about='CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
         more="With `pool`, code that names another GPU stays valid, and only the framework is restricted to the chosen "
-        "one. `chosen` hides the others from every library in the process; it chooses at the import, before anything "
-        "is claimed, so two such jobs that start at the same instant can get the same GPU.",
+        "one. `chosen` hides the others from every library in the process. It chooses, claims and waits at the import "
+        "already, also for a process that only imports the framework.",
         example='visible = "chosen"',
         attribute="visible",
     ),

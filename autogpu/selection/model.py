@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from types import MappingProxyType
 
-from autogpu.frozen import frozen
+from autogpu.frozen import frozen, replace
 from autogpu.selection.grants import NO_ENGINE, Grant
 
 TYPE_CHECKING = False
@@ -255,6 +255,25 @@ class Decision:
     def is_ours(self) -> bool:
         """Whether autogpu has chosen, be it to take no GPU."""
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
+
+    def on(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
+        """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
+        known = {device.uuid: device for device in self.visible if device}
+        place = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
+
+        def moved(most: Mapping[int, int]) -> Mapping[int, int]:
+            named = ((device.uuid, most[o]) for o, device in enumerate(self.visible) if device and o in most)
+            return {place[uuid]: size for uuid, size in named if uuid in place}
+
+        taken = tuple(place[device.uuid] for device in self.devices if device.uuid in place)
+        return replace(
+            self,
+            ordinals=taken if chosen is None else tuple(chosen),
+            moved={},
+            shares=moved(self.shares),
+            granted=moved(self.granted),
+            visible=tuple(known.get(uuid) for uuid in uuids),
+        )
 
     @property
     def ceilings(self) -> Mapping[int, int]:
