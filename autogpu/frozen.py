@@ -31,6 +31,10 @@ def frozen(cls: type[Value]) -> type[Value]:
     defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
 
     def __init__(self: Value, *given: object, **named: object) -> None:
+        # A host with a thousand leases makes thousands of values, nearly all of them with every field by its name.
+        if not given and named.keys() == known:
+            self.__dict__.update(named)
+            return
         fields = {**defaults, **dict(zip(names, given)), **named}
         is_twice = given and not named.keys().isdisjoint(names[: len(given)])
         if fields.keys() != known or len(given) > len(names) or is_twice:

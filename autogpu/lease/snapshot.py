@@ -104,11 +104,15 @@ class FolderReader:
 
     def has_new_lease(self, descriptor: int, own: str) -> bool:
         """Whether since the last reading a lease has appeared or been replaced, other than ``own``."""
-        return any(
-            (name, status.st_ino) not in self._leases
-            for name, status in self._files(descriptor)
-            if name != own and _LEASE.fullmatch(name)
-        )
+        try:
+            with os.scandir(descriptor) as entries:
+                return any(
+                    (entry.name, entry.inode()) not in self._leases
+                    for entry in entries
+                    if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
+                )
+        except OSError as error:
+            raise self._folder.uncoordinated("can't be read", error) from error
 
     def _files(self, descriptor: int) -> Iterator[tuple[str, os.stat_result]]:
         """Leases, tickets and hidden files; of each user not more than the bound, and each once, by whatever name."""

@@ -87,7 +87,8 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            found.setdefault(uuid, []).append(Claim(size, job.pids_here, job.uid, job.script, job.newest_s))
+            claim = Claim(bytes=size, pids=job.pids_here, uid=job.uid, script=job.script, age_s=job.newest_s)
+            found.setdefault(uuid, []).append(claim)
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 
 

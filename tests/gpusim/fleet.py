@@ -62,7 +62,7 @@ READINGS = (
     "power",
 )
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES = 32, 64, 64
+MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES = 64, 64, 64
 SAMPLES_OF_CONSTANT_LOAD = 10
 # Linux's PID_MAX_LIMIT. A pid that a process of this machine can get would one day be that of a job on the server.
 MOST_PROCESS_ID = 4 * 1024 * 1024

@@ -59,7 +59,7 @@
 
 /* ---- fleet.c ---- */
 
-#define MAX_GPUS 32
+#define MAX_GPUS 64
 #define MAX_OTHERS 64 /* other people's processes on one GPU */
 #define MAX_SAMPLES 64
 #define MAX_PATH 1024

@@ -193,3 +193,21 @@ def words(picture: Path) -> list[str]:
     texts = re.findall(r"<text [^>]*>([^<]*)</text>", picture.read_text(encoding="utf-8"))
     # The interpreter's own name is another one on another machine.
     return [re.sub(r"\bpython[\d.]*", "python", html.unescape(text)).rstrip() for text in texts]
+
+
+def test_the_tests_that_a_page_names_are_there():
+    functions = {
+        name
+        for file in ROOT.glob("tests/**/test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
+    }
+    named = 0
+    for page in PAGES:
+        for text in INLINE.findall(page.read_text()):
+            if re.fullmatch(r"tests/\S+\.py", text):
+                assert (ROOT / text).is_file(), f"{page.name}: {text}"
+                named += 1
+            elif re.fullmatch(r"test_\w+", text):
+                assert text in functions, f"{page.name}: {text}"
+                named += 1
+    assert named > 10
