@@ -194,6 +194,29 @@ def test_both_shards_of_two_are_the_whole_gpu(clusters):
     assert cluster.taken(cluster.slurm.run("--gres=shard:2", command=cluster.fill())) == [{0: "whole"}]
 
 
+PARENT = """
+import subprocess, sys
+import tensorflow as tf
+tf.zeros((2, 2))
+sys.exit(subprocess.call(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("way", ["child", "hold", "need"])
+def test_no_way_of_starting_takes_more_than_the_part_that_was_granted(clusters, way):
+    cluster = clusters([Gpu()], shards=2)
+    parent = cluster.slurm.folder / "parent.py"
+    parent.write_text(PARENT)
+    before = {
+        "child": [cluster.python, str(parent)],
+        "hold": [cluster.python, "-m", "autogpu", "run", "--hold", "--"],
+        "need": [],
+    }
+    environ = {"AUTOGPU_NEED": "2GiB"} if way == "need" else {}
+    done = cluster.slurm.run("--gres=shard:1", command=[*before[way], *cluster.fill(HALF)], environ=environ)
+    assert cluster.taken(done) == [{0: "half"}], said(done)
+
+
 # ---- other ways to start ----
 
 
