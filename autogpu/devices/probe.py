@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Literal, Mapping, Sequence
 
     from autogpu.devices.model import Inventory, Reading
 
@@ -29,11 +29,17 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 def start(environ: Mapping[str, str]) -> Reading:
     """Begin a reading outside this process; returns within ms, whatever the driver does."""
     if _is_python(sys.executable):
-        return ProcessReading(environ)
-    from autogpu.devices.model import Inventory
-
+        try:
+            return ProcessReading(environ)
+        except OSError:  # no more processes or files for this user: a thread may still do
+            pass
     problem = _pynvml_problem()
-    return _KnownReading(Inventory(failure=problem, failure_cause="pynvml")) if problem else ThreadReading()
+    if problem:
+        return _KnownReading(_failed(problem, "pynvml"))
+    try:
+        return ThreadReading()
+    except RuntimeError as error:
+        return _KnownReading(_failed(f"neither a process nor a thread can be started to read NVML: {error}", "driver"))
 
 
 def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
@@ -47,7 +53,10 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
         return start(environ)
     if _pynvml_problem():
         return _KnownReading(last)
-    return ThreadReading({lost.index: lost.reason for lost in last.unreadable})
+    try:
+        return ThreadReading({lost.index: lost.reason for lost in last.unreadable})
+    except RuntimeError:  # no more threads
+        return _KnownReading(last)
 
 
 def prepare(last: Inventory) -> None:
@@ -106,6 +115,12 @@ def _is_python(executable: str | None) -> bool:
     if not executable or getattr(sys, "frozen", False):
         return False
     return os.path.basename(executable).lower().startswith(("python", "pypy"))
+
+
+def _failed(why: str, cause: Literal["driver", "pynvml"]) -> Inventory:
+    from autogpu.devices.model import Inventory
+
+    return Inventory(failure=why, failure_cause=cause)
 
 
 class _KnownReading:

@@ -25,6 +25,9 @@ LONGEST_S = 10.0
 # A holder needs about a ms: a few tries, and then a thread that waits in the kernel.
 _PAUSES_S = (0.0002, 0.0004, 0.0008)
 
+# Where no thread can be started: how often to try.
+_POLL_S = 0.005
+
 # A FIFO must not block us and a link must not lead us elsewhere; never O_CREAT, which fs.protected_regular
 # forbids on another user's file in a sticky folder, even to root.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -141,7 +144,11 @@ class _LockThread:
         self._has_come = threading.Lock()
         self._has_come.acquire()
         self._error: OSError | None = None
-        threading.Thread(target=self._wait, args=(mutex,), name="autogpu-mutex", daemon=True).start()
+        self._polled: int | None = None
+        try:
+            threading.Thread(target=self._wait, args=(mutex,), name="autogpu-mutex", daemon=True).start()
+        except RuntimeError:  # no more threads for this user
+            self._polled = mutex
 
     def _wait(self, mutex: int) -> None:
         try:
@@ -156,6 +163,9 @@ class _LockThread:
         Raises:
             OSError: The system refuses to wait.
         """
+        if self._polled is not None:
+            time.sleep(min(timeout_s, _POLL_S))
+            return locks.try_exclusive(self._polled)
         if not self._has_come.acquire(timeout=timeout_s):
             return False
         if self._error:

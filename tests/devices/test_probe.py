@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpusim import Gpu, Server
+from tests.lease.conftest import needs_root
 
 GIB = 1 << 30
 
@@ -252,3 +253,21 @@ def test_a_driver_that_failed_is_asked_outside_again(machine):
     with machine(Gpu(), nvml="UNKNOWN") as server:
         inventory, _, kind = read_twice(server)
     assert (kind, inventory.failure is not None) == ("ProcessReading", True)
+
+
+AT_THE_LIMIT = """
+import importlib.machinery, os, resource, sys, threading
+import pynvml
+from autogpu.devices import model, nvml, probe
+nvml.load_pynvml()
+os.setuid(12345)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
+"""
+
+
+@needs_root
+def test_a_user_with_as_many_processes_as_allowed_gets_a_failure_in_words(machine):
+    with machine(Gpu()) as server:
+        inventory = read(server, program=AT_THE_LIMIT)
+    assert inventory.failure.startswith("neither a process nor a thread can be started to read NVML: ")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 
+from autogpu.lease import acquire_lease, mutex
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, needs_root, until, waiters
 from tests.lease.worker import promised
 
@@ -147,3 +150,17 @@ def test_a_waiter_that_is_stopped_costs_the_others_no_more_than_its_turn(folder,
     holder.kill()
 
     assert next_one.result(TIMEOUT_S) == {"claims": {"GPU-0": 1}}
+
+
+def test_a_user_who_may_start_no_thread_waits_for_the_mutex_all_the_same(folder, monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    begun_s, problems = time.monotonic(), []
+    with mutex.held(folder):
+        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", deadline_s=0.3, on_problem=problems.append).release()
+    assert 0.3 <= time.monotonic() - begun_s < 5
+    assert "has been held for" in problems[0].what
+    acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", on_problem=problems.append).release()
+    assert len(problems) == 1
