@@ -17,7 +17,7 @@ import pytest
 
 from autogpu.lease import Folder, mutex, snapshot
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 ALICE, BOB = 12345, 12346
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users, and mount")
@@ -59,7 +59,9 @@ class Worker:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
             part = os.read(self.process.stdout.fileno(), 65536) if readable else None
             if not part:
-                self.kill()
+                # With all that it forked, which would keep its stderr open.
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(TIMEOUT_S)
                 state = "ended" if readable else f"silent for {timeout_s} s"
                 raise AssertionError(f"worker {state}: {self.process.stderr.read().decode()}")
             self._pending += part
