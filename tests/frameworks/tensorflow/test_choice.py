@@ -265,6 +265,23 @@ def test_chosen_hides_the_others_and_index_comes_with_its_order(server, python, 
     assert ran.contexts == [3]
 
 
+def test_a_stderr_that_makes_tensors_itself_neither_hangs_nor_ends_the_script(server, python, tmp_path):
+    own = """
+class Counted:
+    def write(self, text):
+        self.lines = int(tf.constant(getattr(self, "lines", 0)) + 1)
+        sys.__stderr__.write(text)
+
+    def flush(self):
+        sys.__stderr__.flush()
+
+sys.stderr = Counted()
+"""
+    ran = run(server, python, tmp_path, script("import sys\n", own, WORK))
+    assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
+    assert ran.lines[0].startswith("autogpu: GPU 3 ")
+
+
 def test_explain_names_every_gpu(server, python, tmp_path, forks):
     ran = run(server, python, tmp_path, script(WORK), forks, AUTOGPU_LEVEL="explain")
     assert [re.sub(r"^autogpu: +", "", line) for line in ran.lines[1:]] == [
