@@ -142,8 +142,17 @@ class _Acquirer:
             # Its children may not be able to ask what was granted to it.
             uuids = self._request.uuids or ()
             caps = {uuids[o]: most for o, most in granted.items() if uuids[o] in held.claims}
-            held.update(held.claims, caps)
+            self._update(held, caps)
         return Acquisition(self._decision, held, self._reserved, self._problem)
+
+    def _update(self, held: Lease, caps: Mapping[str, int]) -> None:
+        try:
+            held.update(held.claims, caps)
+        except lease.Uncoordinated as error:  # the claim stands, without the caps of its children
+            self._problem = error
+        except BaseException:  # Ctrl-C: the caller never gets it
+            held.release()
+            raise
 
     def decide_unclaimed(self) -> Decision:
         """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
@@ -201,6 +210,7 @@ class _Acquirer:
     ) -> Mapping[str, int]:
         """This rank's part of what the ranks of its job were promised; the first of them takes that for all."""
         held: Mapping[str, int] = {}
+        self._reserved = frozenset()
         if not promised:
             self._decision = decide(request_of_all(request), claims_on, is_awaited)
             if self._decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):

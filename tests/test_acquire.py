@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import subprocess
 import sys
 
 import pytest
@@ -20,6 +21,7 @@ from autogpu.selection.grants import Grant
 from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
 from autogpu.variables import LEASE, LEASE_DIR
+from tests.lease.conftest import needs_root
 from tests.support.holders import other_job
 from tests.support.values import gpu, inventory
 
@@ -274,3 +276,20 @@ def test_a_lock_that_is_kept_costs_a_problem_and_no_claim(tmp_path):
     assert list(result.lease.claims) == [gpu(1).uuid]
     assert ("has been held for 2 s" in result.problem.what, result.is_unclaimed) == (True, False)
     result.lease.release()
+
+
+@needs_root
+def test_a_claim_whose_caps_can_not_be_written_stands(tmp_path):
+    # Room for the mutex and one file: an update needs a second one.
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=3,mode=1777", "none", str(tmp_path)]
+    done = subprocess.run(mount, capture_output=True, timeout=10, check=False)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {done.stderr.decode().strip()}")
+    try:
+        (tmp_path / "mutex").touch()
+        result = acquired(tmp_path, request(gpu(0), grant=Grant("Ray", fraction=0.5)))
+        assert (result.is_unclaimed, list(result.lease.claims)) == (False, [gpu(0).uuid])
+        assert "No space left on device" in result.problem.what
+        result.lease.release()
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], timeout=10, check=True)

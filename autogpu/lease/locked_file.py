@@ -21,6 +21,10 @@ MAX_TEXT_BYTES = 64 * 1024
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
 _ATTEMPTS = 5
+
+# Gone, a link, no plain file, or closed to us.
+_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
+
 _MOST_REPLACED = 100  # how often in a row a file can be replaced while it is being read
 
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -55,6 +59,7 @@ class LockedFile:
         self.name = name
         # Two while one replaces the other, so that Ctrl-C between any two lines loses neither.
         self._opened: list[_Open] = []
+        self._is_left = False
 
     def put(self, folder: int, text: bytes) -> None:
         """Make the file say ``text``. At every instant readers find the old or the new, locked and complete.
@@ -81,6 +86,8 @@ class LockedFile:
             if not locks.try_exclusive(descriptor):
                 return False
             _write(descriptor, text)
+            if self._is_left:
+                locks.leave_to_programs(descriptor)
             locks.show_to_all(descriptor, _MODE)
             _placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -117,6 +124,7 @@ class LockedFile:
 
     def leave_to_programs(self) -> None:
         """Let programs that are started from now on keep the lock."""
+        self._is_left = True
         for opened in self._opened:
             locks.leave_to_programs(opened.descriptor)
 
@@ -156,12 +164,17 @@ def view(
     Args:
         remove_stale: Remove a stale one, where the system permits.
         max_bytes_of: How long a text is read at most; 0 for not at all.
+
+    Raises:
+        OSError: The system can't tell, such as where too many files are open.
     """
     for _ in range(_MOST_REPLACED):
         try:
             descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in _NOT_OURS:
+                return None
+            raise  # no more files, no memory: that says nothing of who is alive
         try:
             status = os.fstat(descriptor)
             if not locks.is_regular(status):

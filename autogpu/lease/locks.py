@@ -50,7 +50,7 @@ def is_held(descriptor: int) -> bool:
     """Whether any process holds the lock exclusively. ``descriptor`` must have been opened for this question."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # held; or the system can't tell, which is no reason to call it dead
         return True
     # At once and explicitly: a thread that forks now must not carry the shared lock away.
     fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -124,6 +124,11 @@ class Waiter:
     group: str = ""
 
     @property
+    def order(self) -> tuple[int, float, str]:
+        """What the queue is sorted by: of those at one place who came first."""
+        return self.place, self.since_s or 0.0, self.name
+
+    @property
     def is_unresponsive(self) -> bool:
         """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
         # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Of the host itself: PROC_PID_INIT_INO in the kernel's source.
+INITIAL_NAMESPACE = "pid:[4026531836]"
+
 
 def pid_namespace() -> str | None:
     """The name of this process's pid namespace, ``None`` where the system has none."""

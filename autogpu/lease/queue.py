@@ -57,7 +57,7 @@ class _Ticket:
         self._demand = demand
         self._identity = identity
         self._group = group
-        self._since_s = time.time()
+        self._since_s = round(time.time(), 6)
         self._pid = os.getpid()
         self._file: LockedFile | None = None
 
@@ -65,9 +65,9 @@ class _Ticket:
         """Take the last place. Two that do so at once may have the same; their names then tell who comes first."""
         self.give_up(descriptor)
         # A ticket with the last possible place shares it with all that come later.
-        self.place = min(max([0] + [other.place for other in others]) + 1, _LAST_PLACE)
+        self.place = min(max([0] + [other.place for other in others if other.is_readable]) + 1, _LAST_PLACE)
         self._file = LockedFile(f"wait.{self.place:010d}.{os.geteuid()}.{os.urandom(4).hex()}")
-        fields = {**self._identity, "t": round(self._since_s, 6)}
+        fields = {**self._identity, "t": self._since_s}
         fields.update(
             count=self._demand.count,
             bytes=self._demand.bytes_per_gpu,
@@ -89,8 +89,8 @@ class _Ticket:
         others = (w for w in waiters if not self._group or (w.uid, w.group) != (os.geteuid(), self._group))
         if self._file is None or self.place is None:
             return tuple(others)
-        mine = (self.place, self._file.name)
-        return tuple(waiter for waiter in others if (waiter.place, waiter.name) < mine)
+        mine = (self.place, self._since_s, self._file.name)
+        return tuple(waiter for waiter in others if waiter.order < mine)
 
     def is_standing(self, descriptor: int) -> bool:
         """Whether the others see our ticket; the folder's owner could have removed it."""

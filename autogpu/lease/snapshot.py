@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
 
+# Inside a user namespace all users that it does not know are this one, and bound by none: proc(5), overflowuid.
+_OVERFLOW_UID = 65534
+
 _LEASE = re.compile(r"job\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 _TICKET = re.compile(r"wait\.([0-9]{10})\.[0-9]{1,10}\.[0-9a-f]{1,10}")
 _HIDDEN = re.compile(r"\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
@@ -91,7 +94,10 @@ class FolderReader:
         for name, status in self._files(descriptor):
             if _LEASE.fullmatch(name):
                 self._leases.add((name, status.st_ino))
-            reading.add(name, status if is_fresh else None)
+            try:
+                reading.add(name, status if is_fresh else None)
+            except OSError as error:
+                raise self._folder.uncoordinated("can't be read", error) from error
         self._known = reading.found
         if not is_fresh:
             self._read_s = time.monotonic()
@@ -99,7 +105,7 @@ class FolderReader:
         holders = [each for each in found if isinstance(each, Holder)]
         waiters = [each for each in found if isinstance(each, Waiter)]
         holders.sort(key=lambda holder: (holder.since_s or 0.0, holder.name))
-        waiters.sort(key=lambda waiter: (waiter.place, waiter.name))
+        waiters.sort(key=lambda waiter: waiter.order)
         return LeaseSnapshot(tuple(holders), tuple(waiters))
 
     def has_new_lease(self, descriptor: int, own: str) -> bool:
@@ -132,7 +138,7 @@ class FolderReader:
                     if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
                         seen.add(status.st_ino)
                     counts[status.st_uid] += 1
-                    if counts[status.st_uid] <= _MAX_FILES:
+                    if counts[status.st_uid] <= _MAX_FILES or status.st_uid == _OVERFLOW_UID:
                         yield entry.name, status
         except OSError as error:
             raise self._folder.uncoordinated("can't be read", error) from error
@@ -151,7 +157,9 @@ class _Reading:
         self._known = known
         self._remove_stale = remove_stale
         self._remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
-        self._namespace = process_identity.pid_namespace()
+        # Elsewhere /proc/locks translates pids while it is read, or counts them by the /proc of another namespace.
+        namespace = process_identity.pid_namespace()
+        self._namespace = namespace if namespace == process_identity.INITIAL_NAMESPACE else None
         self._takers: Mapping[str, int] | None = None
 
     def add(self, name: str, status: os.stat_result | None = None) -> None:
@@ -183,7 +191,8 @@ class _Reading:
 
     def _wanted_bytes(self, name: str, status: os.stat_result) -> int:
         is_needed = not (_HIDDEN.fullmatch(name) or self._is_known(_key(name, status)))
-        return self._remaining_bytes[status.st_uid] if is_needed else 0
+        remaining = _MAX_BYTES if status.st_uid == _OVERFLOW_UID else self._remaining_bytes[status.st_uid]
+        return remaining if is_needed else 0
 
     def _is_known(self, key: _Key) -> bool:
         return key in self._known and self._known[key].is_readable
@@ -193,7 +202,7 @@ class _Reading:
 
         Anyone who can open the file may wait for its lock, and keep it when that process has ended.
         """
-        if value.pid is None or value.pid_namespace != self._namespace:
+        if value.pid is None or self._namespace is None or value.pid_namespace != self._namespace:
             return True
         if self._takers is None:
             self._takers = locks.takers()

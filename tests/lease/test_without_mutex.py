@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 
-from autogpu.lease import acquire_lease, mutex
+import pytest
+
+from autogpu.lease import Uncoordinated, acquire_lease, mutex
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, needs_root, until, waiters
+from tests.lease.test_record import TICKET
 from tests.lease.worker import promised
 
 GPUS = [f"GPU-{number}" for number in range(4)]
@@ -164,3 +172,67 @@ def test_a_user_who_may_start_no_thread_waits_for_the_mutex_all_the_same(folder,
     assert "has been held for" in problems[0].what
     acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", on_problem=problems.append).release()
     assert len(problems) == 1
+
+
+@needs_root
+@pytest.mark.parametrize("options", [[], ["--mount-proc"]], ids=["the-parents-proc", "its-own-proc"])
+def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(start, options):
+    prefix = ("unshare", "--pid", "--fork", "--kill-child", *options)
+    try:
+        inside = start(prefix=prefix)
+    except AssertionError as error:
+        pytest.skip(f"no pid namespace can be made: {error}")
+    assert inside.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    # Seen from inside as well, where /proc may count pids as another namespace does.
+    assert [holder["claims"] for holder in inside.ask("holders")["holders"]] == [{"GPU-0": 1}]
+    assert start().ask("acquire", free=["GPU-0"])["claims"] is None
+
+
+@needs_root
+def test_a_flood_hides_no_claim_inside_a_user_namespace(folder, path, start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    for _ in range(5):
+        bob.ask("acquire", gpus={"GPU-0": 1})
+    alice.ask("plant", names=[f"wait.{number:010d}.2.{number:08x}" for number in range(6000)])
+    look = "import sys; from tests.lease.conftest import *; print(len(holders(Folder(Path(sys.argv[1]), '', 0))))"
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", look, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and "unshare" in done.stderr:
+        pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, start):
+    start().ask("acquire", free=["GPU-0"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    kept = []
+    try:
+        with pytest.raises(OSError, match="Too many"):
+            while True:
+                kept.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(2):  # for the folder, and for listing it
+            os.close(kept.pop())
+        with pytest.raises(Uncoordinated, match="Too many open files"):
+            holders(folder)
+    finally:
+        for descriptor in kept:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(holders(folder)) == 1
+
+
+@needs_root
+def test_a_planted_last_place_does_not_turn_the_queue_round(folder, path, start):
+    holder = start()
+    holder.ask("acquire", free=["GPU-0"])
+    planted = os.open(str(path / "wait.9999999999.4444.abcdef01"), os.O_CREAT | os.O_RDWR, 0o644)
+    fcntl.flock(planted, fcntl.LOCK_EX)
+    line = [start("--uid", str(uid)) for uid in (3000, 2000, 1000)]
+    for worker in line:
+        worker.wait_in_line(free=["GPU-0"])
+    os.write(planted, json.dumps({**TICKET, "pid": os.getpid()}).encode())
+    for before, worker in zip([holder, *line], line):
+        before.kill()
+        assert worker.result() == {"claims": {"GPU-0": 1}}
+    os.close(planted)
