@@ -50,7 +50,7 @@ CONTEXT_DEADLINE_S = 10.0
 # Where that is over: the machine may have been busy with the import, or the process be a fork of the one that read.
 _SECOND_CHANCE_S = 3.0
 
-# In a lease all of a GPU, where nobody can tell how much that is; readers cut it to what it has.
+# In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
 
 

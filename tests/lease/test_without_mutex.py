@@ -110,7 +110,7 @@ def test_nor_does_a_ticket_stand_for_who_waited_for_its_lock(folder, start):
 
 
 @needs_root
-def test_planted_names_keep_nobody_from_the_queue(folder, start):
+def test_planted_names_keep_no_user_from_the_queue(folder, start):
     alice, bob, holder = start("--uid", str(ALICE)), start("--uid", str(BOB)), start()
     holder.ask("acquire", free=["GPU-0"])
     names = [f"wait.{place:010d}.{BOB}.{bob.pid}" for place in range(1, 1000)]

@@ -6,7 +6,6 @@ imported before the user changes, who may not be able to read this checkout.
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import fcntl
 import json
@@ -25,8 +24,7 @@ from autogpu.errors import AutoGpuError
 from autogpu.lease import folder
 from autogpu.lease.snapshot import FolderReader
 from autogpu.variables import LEASE
-
-OURS = str(Path(leases.__file__).resolve().parent)
+from tests.lease.interrupting import OURS, interrupt, is_cleaning_up
 
 
 def promised(holders):
@@ -440,35 +438,6 @@ class Worker:
         """Read the folder in a program that has raised Python's recursion limit."""
         sys.setrecursionlimit(10**6)
         return self.holders(command)
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def is_cleaning_up(frame):
-    """Whether a ``finally`` or ``except`` of ours is running: Python can't guard those against Ctrl-C."""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(OURS):
-            if name not in CLEANING:
-                CLEANING[name] = set(cleaning_lines(Path(name).read_text()))
-            if frame.f_lineno in CLEANING[name]:
-                return True
-        frame = frame.f_back
-    return False
-
-
-def cleaning_lines(source):
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Try):
-            for part in [node.finalbody] + [handler.body for handler in node.handlers]:
-                if part:
-                    # Python 3.7 does not know where a statement ends.
-                    yield from range(part[0].lineno, max(getattr(one, "lineno", 0) for one in ast.walk(part[-1])) + 1)
-
-
-CLEANING: dict[str, set[int]] = {}
 
 
 def answer(value):
