@@ -178,7 +178,7 @@ class Allocation:
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
             selection = self._selection_request(request)
             if self.decision is not None and self._keeps_claim(selection):
-                self.decision = self.decision.on(selection.uuids or (), request.visible)
+                self.decision = self.decision.counted_as(selection.uuids or (), request.visible)
             else:
                 if self.lease is not None:
                     self.lease.release()  # the script has listed others since

@@ -83,8 +83,8 @@ def exec_module(loader, module):
         take_step("after_import", name, module)
 
 
-def why_not():
-    """Import the package from where packages are installed, or say why not. ``""``: it is gone.
+def import_package():
+    """Import autogpu from where packages are installed; returns why not, ``""`` if it is gone, ``None`` if it is there.
 
     Never a module of that name that the script has beside it, which is not ours to run.
     """
@@ -97,7 +97,7 @@ def why_not():
     loaded = sys.modules.get("autogpu")
     found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
     places = ("site-packages", "dist-packages")
-    installed = (entry for entry in sys.path if entry in started_path or entry.endswith(places))
+    installed = (entry for entry in sys.path if entry in started_path or str(entry).endswith(places))
     for spec in (PathFinder.find_spec("autogpu", [entry]) for entry in installed):
         if is_package(spec):
             break
@@ -120,7 +120,7 @@ def take_step(step, framework, value):
         return
     done.append((step, framework))
     try:
-        why = why_not()
+        why = import_package() if step == "before_import" else None
         if why is not None:
             give_up(framework, why)
             return
@@ -144,7 +144,8 @@ def give_up(framework, why):
     if why:
         try:
             sys.stderr.write(f"autogpu: not applied to {framework}: {why}; AUTOGPU=0 turns autogpu off\n")
-        except Exception:
+        except BaseException:
+            # A script's own stderr may even call sys.exit().
             pass
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterator, Sequence
 
+from autogpu.atomic_file import write_whole
 from autogpu.errors import InstallError
 from autogpu.install import files
 from autogpu.install.files import File, files_of_ours
@@ -108,13 +109,9 @@ class Transaction:
         if not folder.exists():
             folder.mkdir()
             self._folders.append(folder)
-        # Never through the existing file: package managers hard-link site-packages to a cache that others share.
         temporary = files.temporary_of(file.path)
         self._prepared.append(temporary)
-        with temporary.open("wb") as stream:
-            stream.write(file.content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        write_whole(temporary, file.content)
 
     def _undo(self) -> None:
         """Go on where one file resists, since the error on its way is more important."""

@@ -87,12 +87,12 @@ class Lease:
     def update(self, claims: Mapping[str, int], caps: Mapping[str, int] | None = None) -> None:
         """Say other claims: the process turned out to have other GPUs, or more, or less.
 
-        Args:
-            claims: In bytes by UUID.
-            caps: What each member of the job may allocate, for its members; ``None``: as before.
-
         Readers see the old claims or the new, never none. A child that was forked before keeps only the old
         lease alive, which this one replaces. Has no effect in a fork's child, nor after :meth:`release`.
+
+        Args:
+            claims: In bytes by UUID.
+            caps: What each member of the job may allocate, by UUID; ``None``: as before.
 
         Raises:
             Uncoordinated: The folder does not let us; the lease still says what it said.
@@ -231,8 +231,9 @@ def claim(
                 lease.release()
             raise
         lease.release()
-        # Not by ``random``: the script may have seeded it.
-        time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
+        if not has_mutex:
+            # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
+            time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
     raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
 
 

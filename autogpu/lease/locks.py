@@ -70,7 +70,8 @@ def above_standard(descriptor: int) -> int:
 def takers() -> Mapping[str, int]:
     """By :func:`place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
 
-    Source: ``/proc/locks``, which shows no process of another pid namespace.
+    Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Source:
+    ``/proc/locks``.
     """
     try:
         lines = Path("/proc/locks").read_text().splitlines()

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-# A waiter looks at the queue at least every two seconds; one that has not for this long is stopped or swapped
+# A waiter touches its ticket at least every two seconds; one that has not for this long is stopped or swapped
 # out.
 SILENCE_S = 5.0
 
@@ -106,7 +106,7 @@ class Waiter:
         name: The ticket's file name.
         place: What the queue is ordered by; smaller is served first.
         group: Members of one job that wait together share it, as a :class:`Holder`'s do; else empty.
-        silent_s: How long ago it last looked at the queue.
+        silent_s: How long ago it last touched its ticket.
     """
 
     name: str

@@ -62,7 +62,7 @@ class _Ticket:
         self._file: LockedFile | None = None
 
     def take(self, descriptor: int, others: Sequence[Waiter]) -> None:
-        """Take the last place. Two that do so at once may have the same; their names then tell who comes first."""
+        """Take the last place. Two that do so at once may have the same: then who came first is first."""
         self.give_up(descriptor)
         # A ticket with the last possible place shares it with all that come later.
         self.place = min(max([0] + [other.place for other in others if other.is_readable]) + 1, _LAST_PLACE)
@@ -131,7 +131,8 @@ def wait_for_lease(
         script: As for :func:`autogpu.lease.acquire_lease`.
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then at least every two
-            seconds and often in between. What it raises ends the wait and comes through.
+            seconds for the first in the queue, every four for those far behind. What it raises ends the wait and
+            comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. One that takes more than five seconds gets this process passed over.
         group: As for :func:`autogpu.lease.acquire_lease`.
@@ -145,7 +146,9 @@ def wait_for_lease(
     """
     begun_s = time.monotonic()
     read_s = -HEARTBEAT_S
-    place = _Place(folder, choose, demand, script, group, deadline_s, on_problem)
+    place = _Place(
+        folder, choose, demand=demand, script=script, group=group, deadline_s=deadline_s, on_problem=on_problem
+    )
     second_looks: list[float] = []
     must_read = True
     lease = None
@@ -180,6 +183,7 @@ def wait_for_lease(
                 until_s = min(begun_s + timeout_s, time.monotonic() + pause_s)
                 if _wait_until(until_s, watch, place):
                     second_looks = list(_SECOND_LOOKS_S)
+                    place.heartbeat()
                     time.sleep(max(_SHORTEST_PAUSE_S, min(place.behind * _PAUSE_PER_PLACE_S, _LONGEST_PAUSE_S)))
     except BaseException:  # as in acquire_lease
         if lease:
@@ -211,6 +215,7 @@ class _Place:
         self,
         folder: Folder,
         choose: Choose,
+        *,
         demand: Demand,
         script: str,
         group: str | None,

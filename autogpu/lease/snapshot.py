@@ -168,9 +168,11 @@ class _Reading:
         Args:
             status: Of the file, where one that is known counts as alive.
         """
-        if status is not None and self._is_known(_key(name, status)):
-            self._found(_key(name, status), self._known[_key(name, status)], status)
-            return
+        if status is not None:
+            key = _key(name, status)
+            if self._is_known(key):
+                self._found(key, self._known[key], status)
+                return
         view = locked_file.view(
             self._descriptor,
             name,

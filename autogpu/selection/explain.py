@@ -188,7 +188,7 @@ def idle_alternative(idle: Sequence[Device]) -> str:
 def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
     """That lists of the policy don't count beside the one that is inherited; ``""`` where there are none."""
     lists = (("select.devices", policy.devices), ("select.exclude", policy.exclude))
-    keys = [key for key, entries in lists if entries and spec.value is not None and key not in policy.locked]
+    keys = [key for key, entries in lists if entries and not spec.admits(key, policy)]
     if not keys:
         return ""
     where = f"what {grant.engine} granted" if grant.engine else "a list that is set already"

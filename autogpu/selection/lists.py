@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autogpu.reporting.text import listed, printable
-from autogpu.selection.ranking import applies, matches
+from autogpu.selection.ranking import matches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +18,8 @@ def unmatched_lists(resolved: Resolved, devices: Sequence[Device], spec: Visible
     """By key, what to say of a list that counts and matches none of ``devices``, which are those of the machine."""
     found, policy = {}, resolved.policy
     for dotted, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
-        if (
-            entries
-            and devices
-            and applies(dotted, policy, spec)
-            and not any(matches(device, entries) for device in devices)
-        ):
+        counts = entries and devices and spec.admits(dotted, policy)
+        if counts and not any(matches(device, entries) for device in devices):
             written = ", ".join(printable(entry, 64) for entry in entries)
             found[dotted] = (
                 f"{dotted} = {written} ({resolved.settings[dotted].origin}) matches none of the GPUs here; "

@@ -130,6 +130,10 @@ class VisibleSpec:
     source: Literal["unset", "inherited", "script"]
     overridden: str | None = None
 
+    def admits(self, key: str, policy: Policy) -> bool:
+        """Whether the policy's ``select.devices`` or ``select.exclude`` counts beside this list."""
+        return self.value is None or key in policy.locked
+
 
 @frozen
 class SelectionRequest:
@@ -256,7 +260,7 @@ class Decision:
         """Whether autogpu has chosen, be it to take no GPU."""
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
 
-    def on(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
+    def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
         known = {device.uuid: device for device in self.visible if device}
         place = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}

@@ -29,16 +29,11 @@ def rules_for(
         demand: What the process claims; ``None`` leaves it to the policy.
     """
     return SelectionRules(
-        devices=policy.devices if applies("select.devices", policy, spec) else (),
-        exclude=policy.exclude if applies("select.exclude", policy, spec) else (),
+        devices=policy.devices if spec.admits("select.devices", policy) else (),
+        exclude=policy.exclude if spec.admits("select.exclude", policy) else (),
         demand=demand or memory_demand(policy),
         own_pid=own_pid,
     )
-
-
-def applies(key: str, policy: Policy, spec: VisibleSpec) -> bool:
-    """Whether a list of the policy counts beside a list that is inherited or the script's."""
-    return spec.value is None or key in policy.locked
 
 
 def rank(

@@ -16,6 +16,22 @@ IMPORTS = [
     Case("import-module", "import importlib; importlib.import_module('tensorflow')"),
     Case("dunder-import", "__import__('tensorflow.python')"),
     Case("run-module", "", options=("-m", "tensorflow.tool")),
+    Case("path-of-objects", "import pathlib, sys; sys.path.insert(0, pathlib.Path('/nowhere')); import tensorflow"),
+    Case(
+        "stderr-that-exits",
+        """
+import sys
+class Stderr:
+    def write(self, text):
+        sys.exit(3)
+    def flush(self):
+        pass
+sys.stderr = Stderr()
+import tensorflow
+""",
+        "before body",
+        {"FAIL_BEFORE": "ZeroDivisionError"},
+    ),
     Case("twice", "import tensorflow, keras, tensorflow.python"),
     Case(
         "module-from-spec",

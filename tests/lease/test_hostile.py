@@ -1,0 +1,153 @@
+"""What other users plant, lock or flood costs their own claims; what can't be told from here is alive."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from autogpu.lease import Uncoordinated, process_identity
+from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
+from tests.lease.test_record import TICKET
+from tests.lease.worker import promised
+
+host_namespace = pytest.mark.skipif(
+    process_identity.pid_namespace() != process_identity.INITIAL_NAMESPACE,
+    reason="in a container the kernel does not tell who took a lock",
+)
+
+
+@needs_root
+@host_namespace
+def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(folder, start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    alice.ask("acquire", gpus={"GPU-0": 1})
+    (lease,) = holders(folder)
+    bob.ask("wait_for_lock", name=lease.name)
+
+    alice.kill()
+
+    until(lambda: holders(folder) == ())
+    assert start().ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+
+
+@host_namespace
+def test_nor_does_a_ticket_stand_for_who_waited_for_its_lock(folder, start):
+    holder, waiting, other = start(), start(), start()
+    holder.ask("acquire", free=["GPU-0"])
+    waiting.wait_in_line(free=["GPU-0"])
+    (ticket,) = waiters(folder)
+    other.ask("wait_for_lock", name=ticket.name)
+
+    waiting.kill()
+
+    until(lambda: waiters(folder) == ())
+
+
+@needs_root
+def test_planted_names_keep_no_user_from_the_queue(folder, start):
+    alice, bob, holder = start("--uid", str(ALICE)), start("--uid", str(BOB)), start()
+    holder.ask("acquire", free=["GPU-0"])
+    names = [f"wait.{place:010d}.{BOB}.{bob.pid}" for place in range(1, 1000)]
+    alice.ask("plant", names=[*names, *(f".{name}" for name in names)])
+
+    bob.wait_in_line(free=["GPU-0"])
+    holder.kill()
+
+    assert bob.result() == {"claims": {"GPU-0": 1}}
+
+
+@needs_root
+def test_a_flood_of_files_hides_no_claim_of_another_user(folder, start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    # Before and after, since a file system lists them in whatever order; by users, since root would tidy up.
+    claims = {"gpus": {"GPU-0": 1}}
+    before = [bob.ask("acquire", **claims)["claims"] for _ in range(5)]
+    alice.ask("plant", names=[f"job.1.2.{number:08x}" for number in range(6000)])
+    alice.ask("plant", names=[f"anything{number}" for number in range(6000)])
+    after = [bob.ask("acquire", **claims)["claims"] for _ in range(5)]
+
+    assert before == after == [{"GPU-0": 1}] * 5
+    assert promised(holders(folder)) == {"GPU-0": 10}
+    assert bob.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
+
+
+@needs_root
+def test_names_that_others_give_to_a_lease_are_not_at_its_owners_expense(folder, path, start):
+    alice = start("--uid", str(ALICE))
+    for _ in range(5):
+        alice.ask("acquire", gpus={"GPU-0": 1})
+    first, *_ = holders(folder)
+    for number in range(5000):
+        os.link(str(path / first.name), str(path / f"job.9.9.{number:08x}"))
+
+    assert promised(holders(folder)) == {"GPU-0": 5}
+
+
+@needs_root
+@pytest.mark.parametrize("options", [[], ["--mount-proc"]], ids=["the-parents-proc", "its-own-proc"])
+def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(start, options):
+    prefix = ("unshare", "--pid", "--fork", "--kill-child", *options)
+    try:
+        inside = start(prefix=prefix)
+    except AssertionError as error:
+        pytest.skip(f"no pid namespace can be made: {error}")
+    assert inside.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    # Seen from inside as well, where /proc may count pids as another namespace does.
+    assert [holder["claims"] for holder in inside.ask("holders")["holders"]] == [{"GPU-0": 1}]
+    assert start().ask("acquire", free=["GPU-0"])["claims"] is None
+
+
+@needs_root
+def test_a_flood_hides_no_claim_inside_a_user_namespace(folder, path, start):
+    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    for _ in range(5):
+        bob.ask("acquire", gpus={"GPU-0": 1})
+    alice.ask("plant", names=[f"wait.{number:010d}.2.{number:08x}" for number in range(6000)])
+    look = "import sys; from tests.lease.conftest import *; print(len(holders(Folder(Path(sys.argv[1]), '', 0))))"
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", look, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and "unshare" in done.stderr:
+        pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, start):
+    start().ask("acquire", free=["GPU-0"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    kept = []
+    try:
+        with pytest.raises(OSError, match="Too many"):
+            while True:
+                kept.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(2):  # for the folder, and for listing it
+            os.close(kept.pop())
+        with pytest.raises(Uncoordinated, match="Too many open files"):
+            holders(folder)
+    finally:
+        for descriptor in kept:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(holders(folder)) == 1
+
+
+@needs_root
+def test_a_planted_last_place_does_not_turn_the_queue_round(folder, path, start):
+    holder = start()
+    holder.ask("acquire", free=["GPU-0"])
+    planted = os.open(str(path / "wait.9999999999.4444.abcdef01"), os.O_CREAT | os.O_RDWR, 0o644)
+    fcntl.flock(planted, fcntl.LOCK_EX)
+    line = [start("--uid", str(uid)) for uid in (3000, 2000, 1000)]
+    for worker in line:
+        worker.wait_in_line(free=["GPU-0"])
+    os.write(planted, json.dumps({**TICKET, "pid": os.getpid()}).encode())
+    for before, worker in zip([holder, *line], line):
+        before.kill()
+        assert worker.result() == {"claims": {"GPU-0": 1}}
+    os.close(planted)
