@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix test-engines test-fuzz lint docs site pictures clean
+.PHONY: help demo demo-real test test-fast test-matrix test-engines test-fuzz test-attacks lint docs site pictures clean
 
 help:
 	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make test-fuzz    100,000 policies as nobody writes them; prints its seed; takes some minutes"
+	@echo "make test-attacks 1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs         write the generated pages again"
 	@echo "make site         the documents as a site, in site/; fails at a dead link"
 	@echo "make pictures     draw the pictures of the documents again; installs TensorFlow the first time"
@@ -38,6 +39,9 @@ test-engines: $(VENV)/ready
 
 test-fuzz: $(VENV)/ready
 	FUZZ_CASES=100000 $(RUN) -m pytest -q -s tests/policy/test_fuzz.py
+
+test-attacks: $(VENV)/ready
+	$(RUN) -m pytest -v -s tests/lease/test_storm.py tests/lease/test_hostile.py tests/lease/test_without_mutex.py tests/install/test_interrupted.py
 
 lint: $(VENV)/ready
 	$(RUN) -m ruff check .

@@ -1,0 +1,119 @@
+"""One user's processes that claim, hold, change, wait and give back at random, each killed at a random moment.
+
+Started as a program, for as many kills as it is told, and as any user where the tests are root. Prints one JSON
+object: what the processes did as they were killed, and what did not hold after a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from autogpu import lease as leases
+from autogpu.errors import AutoGpuError
+from tests.lease.worker import room
+
+DOING = ("starting", "choosing", "holding", "changing", "giving back", "waiting")
+
+# A process starts to act at once, and few of its acts take longer.
+LONGEST_LIFE_S = 0.03
+
+
+def act(folder, totals, dice, say):
+    """One process: acts until it is killed."""
+    say("starting")
+    while True:
+        size = dice.randint(1, max(totals.values()))
+        choose = room(totals, size)
+        if dice.random() < 0.8:
+            say("choosing")
+            lease = leases.acquire_lease(folder, choose, script="storm.py")
+        else:
+            say("waiting")
+            demand = leases.Demand(1, size, tuple(totals))
+            lease = leases.wait_for_lease(folder, choose, demand=demand, script="storm.py", timeout_s=3600)
+        if lease is None:
+            continue
+        say("holding")
+        time.sleep(dice.random() * LONGEST_LIFE_S / 2)
+        say("changing")
+        lease.update(dict.fromkeys(lease.claims, dice.randint(0, size)))
+        say("giving back")
+        lease.release()
+
+
+def wrong_after(folder, pid):
+    """What does not hold after the end of ``pid``."""
+    problems = []
+    try:
+        lease = leases.acquire_lease(folder, lambda *_: None, script="check.py", on_problem=problems.append)
+        found = leases.snapshot(folder)
+    except AutoGpuError as error:
+        return [f"the next one can't choose: {error.what}"]
+    wrong = [f"the mutex can't be had: {problem.what}" for problem in problems]
+    wrong += ["a lease for None"] * (lease is not None)
+    wrong += [f"its lease is alive: {one.name}" for one in found.holders if one.pid == pid]
+    return wrong + [f"it stands in the queue: {one.name}" for one in found.waiters if one.pid == pid]
+
+
+def main():
+    order = json.loads(sys.argv[1])
+    path = Path(order["folder"])
+    if order["uid"] is not None:
+        os.setgroups([])
+        os.setgid(order["uid"])
+        os.setuid(order["uid"])
+    folder = leases.Folder(path, "environment", path.stat().st_uid)
+    dice = random.Random(order["seed"])
+    board = mmap.mmap(-1, len(DOING))
+    killed = dict.fromkeys(DOING, 0)
+    wrong = []
+    living = {}
+
+    def start(slot):
+        seed = dice.random()
+        child = os.fork()
+        if child == 0:
+
+            def say(doing):
+                board[slot] = DOING.index(doing)
+
+            try:
+                act(folder, order["totals"], random.Random(seed), say)
+            except BaseException as error:  # noqa: BLE001  (nothing of the parent's may go on in here)
+                sys.stderr.write(f"{error!r}\n")
+            finally:
+                os._exit(1)
+        living[slot] = child
+
+    for slot in range(order["at_once"]):
+        start(slot)
+    for _ in range(order["kills"]):
+        time.sleep(dice.random() * LONGEST_LIFE_S / order["at_once"])
+        slot = dice.choice(sorted(living))
+        pid = living.pop(slot)
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        killed[DOING[board[slot]]] += 1
+        if not os.WIFSIGNALED(status):
+            wrong.append(f"pid {pid} ended by itself")
+        wrong += wrong_after(folder, pid)
+        start(slot)
+    for pid in living.values():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    wrong += wrong_after(folder, 0)
+    sys.stdout.write(json.dumps({"killed": killed, "wrong": wrong}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
