@@ -73,7 +73,7 @@ def acquire(
     """
     if why_none(request):
         return Acquisition(decide(request))
-    folder = None
+    folder, begun_s = None, time.monotonic()
     try:
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)
@@ -92,7 +92,7 @@ def acquire(
         job = "" if is_held else job
         return _Acquirer(request, folder, script, read, on_wait, job).acquire()
     except lease.LeaseUnavailable as error:
-        decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed()
+        decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed(begun_s)
         return Acquisition(decision, problem=error, is_unclaimed=True)
 
 
@@ -154,14 +154,17 @@ class _Acquirer:
             held.release()
             raise
 
-    def decide_unclaimed(self) -> Decision:
+    def decide_unclaimed(self, begun_s: float) -> Decision:
         """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
+
+        Args:
+            begun_s: Since when the process waits, by the monotonic clock.
 
         Raises:
             NoEligibleDevice: No GPU is free, and the policy asks for an error then.
             WaitTimeout: No GPU came free in the time that the policy gives.
         """
-        begun_s, timeout_s = time.monotonic(), self._request.policy.wait_s
+        timeout_s = self._request.policy.wait_s
         while True:
             leases = lease.LeaseSnapshot()
             if self._folder is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -265,6 +266,23 @@ def test_where_nothing_can_be_claimed_one_waits_nevertheless(tmp_path):
             acquired(tmp_path, request(gpu(0), busy="wait", wait_s=0.1))
         result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=60.0), on_wait=on_wait)
     assert (positions, result.decision.verdict, result.is_unclaimed) == ([1], Verdict.TAKE, True)
+
+
+def test_a_queue_that_breaks_makes_no_one_wait_for_longer(tmp_path):
+    folder = tmp_path / "leases"
+    folder.mkdir(mode=0o700)
+    waited_s = []
+
+    def on_wait(queue, decision):
+        waited_s.append(queue.waited_s)
+        if len(waited_s) == 2:
+            shutil.rmtree(str(folder))
+            folder.write_text("no folder any more")
+
+    with pytest.raises(WaitTimeout):
+        acquired(folder, request(BUSY, busy="wait", wait_s=4.0), on_wait=on_wait)
+    assert len(waited_s) > 2
+    assert waited_s == sorted(waited_s)
 
 
 def test_a_lock_that_is_kept_costs_a_problem_and_no_claim(tmp_path):

@@ -12,7 +12,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Mapping, Sequence
+    from typing import Any, Collection, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -20,6 +20,7 @@ UTILIZATION_SPAN_S = 10.0
 # A GPU that answers at all answers in milliseconds; one that has fallen off the bus can block a call for ever, and
 # must not take the readings of the others along.
 DEVICE_DEADLINE_S = 3.0
+NO_ANSWER = "it does not answer"
 
 # A reading is never awaited for longer; as a program of its own this ends then, whatever the driver does.
 LIFETIME_S = 20.0
@@ -117,12 +118,12 @@ def load_pynvml() -> ModuleType:
     return binding
 
 
-def read_inventory(known_unreadable: Mapping[int, str] | None = None) -> dict[str, Any]:
+def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     """Everything :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
 
     Args:
-        known_unreadable: By index, why a GPU could not be read before; these are not touched again. Where it is given
-            the GPUs have answered before and are asked one after the other, which is five times faster: handing the
+        silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
+            others have answered and are asked one after the other, which is five times faster: handing the
             interpreter from thread to thread takes longer than the calls. ``None``: one that hangs blocks no other.
     """
     reading: dict[str, Any] = {
@@ -146,14 +147,14 @@ def read_inventory(known_unreadable: Mapping[int, str] | None = None) -> dict[st
     except nvml.error as error:
         reading.update(_failure(nvml, error))
         return reading
-    if known_unreadable is None:
+    if silent is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
-        answers = {i: known_unreadable[i] if i in known_unreadable else _answer(nvml, i) for i in range(count)}
+        answers = {i: NO_ANSWER if i in silent else _answer(nvml, i) for i in range(count)}
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
     for index in range(count):
-        answer = answers.get(index, "it does not answer")
+        answer = answers.get(index, NO_ANSWER)
         if answer is None:
             reading["denied"] += 1
         elif isinstance(answer, str):

@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Mapping, Sequence
+    from typing import Collection, Literal, Mapping, Sequence
 
     from autogpu.devices.model import Inventory, Reading
 
@@ -51,10 +51,13 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     """
     if last is None or last.failure:
         return start(environ)
+    from autogpu.devices import nvml
+
     if _pynvml_problem():
         return _KnownReading(last)
     try:
-        return ThreadReading({lost.index: lost.reason for lost in last.unreadable})
+        # One that answered with an error may have recovered, which a job that waits for hours wants to know.
+        return ThreadReading([lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER])
     except RuntimeError:  # no more threads
         return _KnownReading(last)
 
@@ -137,14 +140,14 @@ class _KnownReading:
 
 
 class ThreadReading:
-    """A reading in a thread, of all GPUs but those in ``known_unreadable``; see `read_inventory`."""
+    """A reading in a thread, of all GPUs but the ``silent``; see `read_inventory`."""
 
-    def __init__(self, known_unreadable: Mapping[int, str] | None = None) -> None:
+    def __init__(self, silent: Collection[int] | None = None) -> None:
         import threading
 
         self._started_s = time.monotonic()
         self._inventory: Inventory | None = None
-        self._known_unreadable = known_unreadable
+        self._silent = silent
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         self._thread.start()
 
@@ -152,7 +155,7 @@ class ThreadReading:
         from autogpu.devices import nvml
         from autogpu.devices.model import Inventory
 
-        self._inventory = Inventory.from_reading(nvml.read_inventory(self._known_unreadable))
+        self._inventory = Inventory.from_reading(nvml.read_inventory(self._silent))
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""

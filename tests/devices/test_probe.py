@@ -242,6 +242,13 @@ def test_a_gpu_that_did_not_answer_is_not_asked_again(machine):
     assert waited_s < 2.5
 
 
+def test_a_gpu_that_answers_again_is_read_again(machine):
+    with machine(Gpu(), Gpu(nvml="GPU_IS_LOST")) as server:
+        inventory, _, kind = read_twice(server, lambda: server.change(1, nvml=""))
+    assert kind == "ThreadReading"
+    assert ([device.index for device in inventory.devices], inventory.unreadable) == ([0, 1], ())
+
+
 def test_a_gpu_that_begins_to_hang_costs_the_deadline_and_not_the_process(machine):
     with machine(Gpu(), Gpu()) as server:
         inventory, waited_s, _ = read_twice(server, lambda: server.change(1, nvml="hang"), deadline_s=0.5)
