@@ -32,7 +32,7 @@ from autogpu.visibility import VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
+    from typing import Callable, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
     from autogpu.frameworks.base import Framework, Usage
@@ -114,6 +114,8 @@ class Allocation:
         self._readings = _Readings(reader, environ, first_reading)
         self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
         self._cluster = environ.get(TF_CONFIG)
+        # Without the hooks for a choice at the context, the environment has to make it.
+        self._visible_at_first: Literal["pool", "chosen"] = "pool"
         self._is_reported = False
         self._demand = memory_demand(resolved.policy)
         self._context_reserves: Mapping[int, int] = {}
@@ -127,18 +129,14 @@ class Allocation:
             self.on_unsupported(hooks.obstacle)
             self._readings.close()
             return
-        visible = self._policy.visible
         if not hooks.has_essential:
-            visible = "chosen"
+            self._visible_at_first = "chosen"
             self._environ.update(self._framework.fallback_environment(self._environ, self._policy.growth))
         inventory = self._readings.wait(IMPORT_DEADLINE_S)
-        # What is to be hidden from every library has to be claimed first, at the import.
-        is_early = visible == "chosen" and hooks.has_essential
-        self._visible.write(inventory, "pool" if is_early else visible)
+        self._visible.write(inventory, self._visible_at_first)
         self._readings.prepare()
         self.state = State.IMPORTED
-        if is_early and inventory is not None:
-            self._claim_at_import(inventory)
+        self._hide_all_but_claimed(inventory)
         if inventory and (self._policy.devices or self._policy.exclude) and self._policy.level != "quiet":
             from autogpu.selection.lists import unmatched_lists
 
@@ -155,15 +153,23 @@ class Allocation:
         if is_engine_worker(self._environ) or self._environ.get(TF_CONFIG) != self._cluster:
             self._cluster = self._environ.get(TF_CONFIG)
             grant = engines.granted_here(self._visible.environ_without_ours())
-        self._visible.refresh(inventory, grant)
+        if self._visible.refresh(inventory, grant, self._visible_at_first):
+            self._hide_all_but_claimed(inventory)
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
 
-    def _claim_at_import(self, inventory: Inventory) -> None:
-        """Choose, claim, and list only what is claimed; where no GPU is taken the decision is left to the context."""
+    def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
+        """For ``visible = "chosen"``: what is hidden from every library has to be claimed first, before CUDA starts.
+
+        Where no GPU is taken the decision is left to the context.
+        """
         pool = self._visible.pool
-        if not pool or self._visible.grant.rank is not None or self._cuda.visible_uuids() is not None:
+        if self._policy.visible != "chosen" or self._visible_at_first == "chosen" or not pool or inventory is None:
             return
+        if self._visible.grant.rank is not None or self._cuda.visible_uuids() is not None:
+            return
+        if self.lease is not None:
+            self.lease.release()  # the script has listed others since
         self._acquire(replace(self._selection_request(DeviceRequest(len(pool))), uuids=pool))
         if self.decision and self.decision.verdict is Verdict.TAKE:
             self._visible.narrow(inventory, self.decision.devices)

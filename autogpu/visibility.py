@@ -41,7 +41,7 @@ class VisibleDevices:
         ignored_value: What the script wrote after CUDA had read the variable: without effect, as without us.
         hidden_pool: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
         grant: What an engine granted so far; Ray does it for each of its tasks.
-        pool: UUIDs of the process's GPUs in the order in which they are listed; empty where that is not ours.
+        pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
         is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
     """
 
@@ -85,6 +85,7 @@ class VisibleDevices:
             restore(self._environ, self._initial.value)
         self.spec = visible_spec(self._environ, self._initial, self._policy.script, self.grant)
         self.is_our_order = False
+        self.pool = ()
         if inventory is not None:
             self.grant = settled(self.grant, len(inventory.devices))
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
@@ -97,16 +98,24 @@ class VisibleDevices:
                 self._written = now
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
-    def refresh(self, inventory: Inventory | None, grant: Grant) -> None:
-        """Follow what the script or its engine has written since; see ``ignored_value``."""
+    def refresh(self, inventory: Inventory | None, grant: Grant, visible: str) -> bool:
+        """Follow what the script or its engine has written since, see ``ignored_value``; whether there is a new pool.
+
+        Args:
+            inventory: As for :meth:`write`.
+            grant: What an engine grants by now.
+            visible: As for :meth:`write`.
+        """
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
         if now == self._written and grant == self.grant:
-            return
+            return False
         self.grant = grant
         if self._cuda.visible_uuids() is None:
-            self.write(inventory, self._policy.visible)
-        elif now != self._seen:
+            self.write(inventory, visible)
+            return True
+        if now != self._seen:
             self.ignored_value = "" if now is None else now
+        return False
 
     def environ_without_ours(self) -> dict[str, str]:
         """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in
@@ -149,6 +158,7 @@ class VisibleDevices:
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
         devices = self._listed(pool, ranking, inventory, visible)
         if self.spec.source == "script" and len(devices) == len(pool):
+            self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
         self.is_our_order = bool(devices) and self.grant.rank is None
         self.hidden_pool = () if devices else pool

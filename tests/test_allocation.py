@@ -57,6 +57,16 @@ def test_a_list_that_the_script_writes_after_an_early_claim_is_followed(started)
     assert process.claims == {0: 24576}
 
 
+def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started, tmp_path):
+    process = started(gpu(0), gpu(1), gpu(2), cuda=FakeCuda([gpu(0)]), AUTOGPU_VISIBLE="chosen")
+    process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
+    # Claimed since this process last read the driver: a choice without the leases would take it.
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 24 * GIB}):
+        process.allocation.prepare()
+        (mine,) = [holder for holder in process.holders if holder.is_mine]
+        assert (process.environ[CUDA_VISIBLE_DEVICES], list(mine.claims)) == (gpu(0).uuid, [gpu(0).uuid])
+
+
 def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
     process = started(BUSY, cuda=FakeCuda([BUSY]), AUTOGPU_VISIBLE="chosen", AUTOGPU_BUSY="cpu")
     assert (process.environ[CUDA_VISIBLE_DEVICES], process.holders) == (BUSY.uuid, ())

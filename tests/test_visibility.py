@@ -105,7 +105,7 @@ def test_what_the_script_wrote_after_the_import_is_followed():
     visible = made(environ)
     visible.write(MACHINE, "pool")
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NO_ENGINE)
+    visible.refresh(MACHINE, NO_ENGINE, "pool")
     assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
 
 
@@ -114,10 +114,10 @@ def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored()
     visible = made(environ, cuda=cuda)
     visible.write(MACHINE, "pool")
     cuda.initialise()
-    visible.refresh(MACHINE, NO_ENGINE)
+    visible.refresh(MACHINE, NO_ENGINE, "pool")
     assert visible.ignored_value is None
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NO_ENGINE)
+    visible.refresh(MACHINE, NO_ENGINE, "pool")
     assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
 
 
@@ -164,12 +164,12 @@ def test_an_engine_that_grants_anew_to_each_task_is_followed():
     environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", is_none=True)
     visible = made(environ, grant=none)
     visible.write(MACHINE, "pool")
-    visible.refresh(MACHINE, Grant("Ray", visible="2"))
+    visible.refresh(MACHINE, Grant("Ray", visible="2"), "pool")
     assert environ[VISIBLE] == gpu(2).uuid
-    visible.refresh(MACHINE, none)
+    visible.refresh(MACHINE, none, "pool")
     assert environ[VISIBLE] == "-1"
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, Grant("Ray"))
+    visible.refresh(MACHINE, Grant("Ray"), "pool")
     assert environ[VISIBLE] == gpu(1).uuid
 
 
