@@ -89,7 +89,7 @@ def main():
 
             try:
                 act(folder, order["totals"], random.Random(seed), say)
-            except BaseException as error:  # noqa: BLE001  (nothing of the parent's may go on in here)
+            except BaseException as error:
                 sys.stderr.write(f"{error!r}\n")
             finally:
                 os._exit(1)
