@@ -21,51 +21,74 @@ if TYPE_CHECKING:
     from typing import Iterator
 
     from autogpu.allocation import Allocation
+    from autogpu.allocator import Allocator
 
 # Of this process; ``None`` where autogpu does nothing.
 allocation: Allocation | None = None
 
+# By the top-level module of the framework.
+allocators: dict[str, Allocator] = {}
+
+_imported: list[str] = []
+
 
 def before_import(framework: str, started_with: str | None) -> None:
-    """Begin to read the driver and the policy, beside an import that takes seconds.
+    """Begin to read the driver and the policy, beside an import that takes seconds; once for all frameworks.
 
     Args:
         framework: The top-level package that is about to run.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
     """
-    global allocation
     if not sys.platform.startswith("linux"):
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
-        reading = probe.start(os.environ)
-        # Not at the top of the file: the driver is read while the rest of the package is imported.
-        from autogpu import engines, policy
-        from autogpu.allocation import Allocation
-        from autogpu.frameworks import registry
+        if not _imported:
+            _imported.append(framework)
+            _begin(started_with)
+        if allocation:
+            from autogpu.allocator import Allocator
+            from autogpu.frameworks import registry
 
-        resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
-        grant = engines.granted_here(os.environ)
-        for problem in resolved.problems if grant.is_first else ():
-            say(str(problem))
-        if resolved.policy.enabled:
-            allocation = Allocation(
-                registry.load(framework),
-                resolved,
-                os.environ,
-                guard,
-                grant=grant,
-                started_with=started_with,
-                first_reading=reading,
-            )
-        else:
-            reading.close()
+            allocators[framework] = Allocator(allocation, registry.load(framework))
+
+
+def _begin(started_with: str | None) -> None:
+    """For the first framework of the process."""
+    global allocation
+    reading = probe.start(os.environ)
+    # Not at the top of the file: the driver is read while the rest of the package is imported.
+    from autogpu import engines, policy
+    from autogpu.allocation import Allocation
+
+    resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
+    grant = engines.granted_here(os.environ)
+    for problem in resolved.problems if grant.is_first else ():
+        say(str(problem))
+    if not resolved.policy.enabled:
+        reading.close()
+        return
+    allocation = Allocation(
+        resolved,
+        os.environ,
+        guard,
+        grant=grant,
+        started_with=started_with,
+        first_reading=reading,
+        is_worker=_is_worker(),
+    )
+
+
+def _is_worker() -> bool:
+    """Whether Python's ``multiprocessing`` started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "name", "") != "MainProcess"
 
 
 def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
-        if allocation:
-            allocation.imported()
+        if framework in allocators:
+            allocators[framework].imported()
 
 
 @contextmanager

@@ -5,26 +5,20 @@ from __future__ import annotations
 import enum
 import os
 import sys
+import threading
 
 from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.devices.model import by_uuid
-from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
+from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Readings
+from autogpu.frameworks.base import DeviceRequest
 from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
+from autogpu.selection.explain import CHOSEN_BY_SCRIPT, ORDER_IS_FIXED
 from autogpu.selection.grants import is_engine_worker
-from autogpu.selection.memory import (
-    CONTEXT_BYTES,
-    caps,
-    context_reserve_bytes,
-    demand_of,
-    memory_demand,
-    script_demand,
-    usable_bytes,
-)
-from autogpu.selection.model import SelectionRequest, Verdict
+from autogpu.selection.memory import CONTEXT_BYTES, demand_of, memory_demand, script_demand
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import TF_CONFIG
 from autogpu.variables import LEASE
@@ -35,20 +29,11 @@ if TYPE_CHECKING:
     from typing import Callable, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
-    from autogpu.frameworks.base import Framework, Usage
+    from autogpu.frameworks.base import Framework, Hooks
     from autogpu.lease import Lease
-    from autogpu.policy import Resolved
+    from autogpu.policy import Policy, Resolved
     from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Decision
 
-# Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
-IMPORT_DEADLINE_S = 5.0
-
-# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
-CONTEXT_DEADLINE_S = 10.0
-
-# Where that is over: the machine may have been busy with the import, or the process be a fork of the one that read.
-_SECOND_CHANCE_S = 3.0
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
@@ -57,27 +42,27 @@ _ALL_BYTES = 1 << 50
 class State(enum.Enum):
     """How far a process has come."""
 
-    IMPORTING = "the framework is being imported, and the first reading is under way"
-    NOT_APPLIED = "the framework is left alone"
-    IMPORTED = "hooks are in place, and nothing is claimed"
+    IMPORTING = "a framework is being imported, and the first reading is under way"
+    NOT_APPLIED = "the frameworks are left alone"
+    IMPORTED = "hooks are in place, and nothing is assigned"
     ASSIGNED = "GPUs are chosen, and leased"
-    IN_USE = "the framework has contexts"
+    IN_USE = "a framework has contexts"
 
 
 class Allocation:
-    """The GPUs of one process: a :class:`autogpu.frameworks.base.GpuAllocator`.
+    """The GPUs of one process, whichever frameworks it imports.
 
     Attributes:
         guard: Around every step of ours.
         state: How far it has come.
-        assignment: What the framework was given; ``None`` until it asked.
-        decision: Why; ``None`` until then.
+        resolved: The policy.
+        decision: Which GPUs, and why; ``None`` until a framework is about to take some.
         lease: What the process holds; ``None`` where nothing is claimed.
+        is_reported: Whether it was said which GPUs the process takes.
     """
 
     def __init__(
         self,
-        framework: Framework,
         resolved: Resolved,
         environ: MutableMapping[str, str],
         guard: Callable[[], ContextManager[None]],
@@ -88,6 +73,7 @@ class Allocation:
         reader: DeviceReader = probe,
         cuda: CudaDriver = loaded_cuda,
         say: Callable[[str], None] = stderr.say,
+        is_worker: bool = False,
     ) -> None:
         """Nothing has happened yet.
 
@@ -97,120 +83,204 @@ class Allocation:
             started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
             first_reading: Is under way since before the import.
             reader: Takes the later ones.
-            cuda: The CUDA driver that the framework loads.
+            cuda: The CUDA driver that the frameworks load.
             say: Prints one line for the user.
+            is_worker: Whether the process was started by Python's ``multiprocessing``.
         """
         self.guard = guard
         self.state = State.IMPORTING
-        self.assignment: Assignment | None = None
+        self.resolved = resolved
         self.decision: Decision | None = None
         self.lease: Lease | None = None
-        self._framework = framework
-        self._resolved = resolved
-        self._policy = resolved.policy
+        self.is_reported = False
+        self._frameworks: list[Framework] = []
         self._environ = environ
         self._cuda = cuda
         self._print = say
-        self._readings = _Readings(reader, environ, first_reading)
-        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
+        self._readings = Readings(reader, environ, first_reading)
+        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant, is_worker=is_worker)
         self._cluster = environ.get(TF_CONFIG)
         # Without the hooks for a choice at the context, the environment has to make it.
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
-        self._is_reported = False
+        self._is_listed = self._is_ordered = False
         self._demand = memory_demand(resolved.policy)
-        self._context_reserves: Mapping[int, int] = {}
         self._contexts: tuple[int, ...] = ()
         self._reserved: frozenset[str] = frozenset()
+        # A framework may have its contexts looked for in a thread.
+        self._contexts_lock = threading.Lock()
 
-    def imported(self) -> None:
-        """The framework's modules are there and CUDA is not initialised yet."""
-        hooks = self._framework.install_hooks(self)
+    @property
+    def policy(self) -> Policy:
+        """What holds for this process."""
+        return self.resolved.policy
+
+    @property
+    def grant(self) -> Grant:
+        """What an engine granted so far."""
+        return self._visible.grant
+
+    def begin_import(self, framework: Framework) -> None:
+        """``framework`` is about to be imported."""
+        self._frameworks.append(framework)
+
+    def imported(self, framework: Framework, hooks: Hooks) -> None:
+        """Its modules are there with our hooks in place, and it has not initialised CUDA yet."""
         if hooks.obstacle:
-            self.on_unsupported(hooks.obstacle)
-            self._readings.close()
+            # One framework may import another that lies beside it, of which no one may want to hear.
+            if framework is self._frameworks[0]:
+                self.leave_alone(hooks.obstacle, framework)
+                self._readings.close()
             return
         if not hooks.has_essential:
-            self._visible_at_first = "chosen"
-            self._environ.update(self._framework.fallback_environment(self._environ, self._policy.growth))
+            self._visible_at_first, self._is_listed = "chosen", False
+            self._environ.update(framework.fallback_environment(self._environ, self.policy.growth))
+        if not self._is_listed:
+            self._list_pool()
+        inventory = self._readings.newest
+        if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
+            self.say([messages.hooks_missing(hooks, self.resolved, framework.NAME)])
+
+    def _list_pool(self) -> None:
+        """Order the visible GPUs, idlest first."""
         inventory = self._readings.wait(IMPORT_DEADLINE_S)
         self._visible.write(inventory, self._visible_at_first)
+        self._is_listed = True
         self._readings.prepare()
-        self.state = State.IMPORTED
-        self._hide_all_but_claimed(inventory)
-        if inventory and (self._policy.devices or self._policy.exclude) and self._policy.level != "quiet":
+        if not self._is_assigned:
+            self.state = State.IMPORTED
+            self._hide_all_but_claimed(inventory)
+        if inventory and (self.policy.devices or self.policy.exclude) and self.policy.level != "quiet":
             from autogpu.selection.lists import unmatched_lists
 
-            self._say(unmatched_lists(self._resolved, inventory.devices, self._visible.spec).values())
-        if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
-            self._say([messages.hooks_missing(hooks, self._resolved, self._framework.NAME)])
+            self.say(unmatched_lists(self.resolved, inventory.devices, self._visible.spec).values())
+
+    @property
+    def _is_assigned(self) -> bool:
+        return self.state in (State.ASSIGNED, State.IN_USE)
+
+    @property
+    def _needs_order(self) -> bool:
+        """Whether a framework of this process takes the GPUs that CUDA counts first."""
+        return any(framework.TAKES_FIRST_GPUS for framework in self._frameworks)
 
     def prepare(self) -> None:
         """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh."""
-        if self.assignment is not None:
+        if self._is_assigned:
             return
         is_fresh = self._readings.is_pending
-        inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self._visible.grant
+        inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self.grant
         if is_engine_worker(self._environ) or self._environ.get(TF_CONFIG) != self._cluster:
             self._cluster = self._environ.get(TF_CONFIG)
             grant = engines.granted_here(self._visible.environ_without_ours())
-        if self._visible.refresh(inventory, grant, self._visible_at_first):
+        is_listed_anew = self._visible.refresh(inventory, grant, self._visible_at_first)
+        if is_listed_anew:
+            self._is_ordered = False
             self._hide_all_but_claimed(inventory)
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
+        if self._needs_order and (is_listed_anew or self.decision is None):
+            self._put_claimed_first(inventory)
 
     def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
         """For ``visible = "chosen"``: what is hidden from every library has to be claimed first, before CUDA starts.
 
         Where no GPU is taken the decision is left to the context.
         """
-        pool = self._visible.pool
-        if self._policy.visible != "chosen" or self._visible_at_first == "chosen" or not pool or inventory is None:
-            return
-        if self._visible.grant.rank is not None or self._cuda.visible_uuids() is not None:
-            return
-        if self.lease is not None:
-            self.lease.release()  # the script has listed others since
-        self._acquire(replace(self._selection_request(DeviceRequest(len(pool))), uuids=pool))
-        if self.decision and self.decision.verdict is Verdict.TAKE:
+        is_wanted = self.policy.visible == "chosen" and self._visible_at_first == "pool"
+        if inventory is not None and is_wanted and self.grant.rank is None and self._claim_before_cuda():
+            assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
 
-    def _keeps_claim(self, selection: SelectionRequest) -> bool:
-        """Whether what was claimed at the import is what this process has."""
-        return self.lease is not None and bool(selection.uuids) and set(selection.uuids or ()) <= set(self.lease.claims)
+    def _put_claimed_first(self, inventory: Inventory | None) -> None:
+        """Claim before CUDA counts the GPUs, and let it count the claimed ones first; ranks in the order of ranks."""
+        if inventory is None or self.follows_parent or not self._claim_before_cuda():
+            return
+        assert self.decision is not None
+        first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
+        self._visible.put_first(inventory, first)
+        self._is_ordered = True
 
-    def assign(self, request: DeviceRequest) -> Assignment:
-        """Choose and claim among the GPUs that this process has, on fresh readings."""
-        # A script that names GPUs after it was told to go without has the last word.
-        if self.assignment is None or (self.assignment.ordinals == () and request.visible):
-            selection = self._selection_request(request)
-            if self.decision is not None and self._keeps_claim(selection):
-                self.decision = self.decision.counted_as(selection.uuids or (), request.visible)
-            else:
-                if self.lease is not None:
-                    self.lease.release()  # the script has listed others since
-                self._acquire(selection)
+    def _claim_before_cuda(self) -> bool:
+        """Choose and claim by the list that CUDA will read; whether a GPU is taken."""
+        pool = self._visible.pool
+        if not pool or self._cuda.visible_uuids() is not None:
+            return False
+        if self.lease is not None:
+            self.lease.release()  # the script has listed others since
+        self._acquire(replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool))
+        return self.decision is not None and self.decision.verdict is Verdict.TAKE
+
+    def hide_where_none_is_taken(self) -> None:
+        """Where the decision is to take no GPU, show CUDA none."""
+        if self._is_assigned:
+            return
+        if self.decision is None and self.policy.count == 0 and self._visible.may_have_gpus:
+            from autogpu.selection.decide import decide
+
+            self.decision = decide(self.selection_request(DeviceRequest(0)))
+        if self.decision is not None and self.decision.verdict is Verdict.CPU:
+            self._visible.hide_all()
+
+    def decide(self, selection: SelectionRequest) -> Decision:
+        """Choose and claim, on fresh readings; what was claimed before holds for every framework of the process."""
+        decision, is_assigned = self.decision, self._is_assigned
+        if decision is not None and self._holds(selection):
+            decision = decision.counted_as(selection.uuids or (), selection.chosen)
+        elif decision is not None and is_assigned and self.lease is not None:
+            # Another framework has the claim, and this one's script has named other GPUs.
+            return replace(
+                decision.counted_as(selection.uuids or (), ()), verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT
+            )
+        else:
+            if self.lease is not None:
+                self.lease.release()  # the script has listed others since
+            self._acquire(selection)
             assert self.decision is not None
             decision = self.decision
-            ordinals = decision.ordinals if decision.is_ours else request.visible or ()
-            self.assignment = Assignment(
-                ordinals=ordinals if decision.is_ours else None,
-                growth=True if self._policy.growth else None,
-                caps=self._caps(decision, ordinals),
-                logical_gpus=self._policy.virtual_gpus,
-                moved=decision.moved,
-                ceilings=self._ceilings(decision, selection),
-                usable=usable_bytes(decision.visible, self._framework.DEFAULT_SHARE),
-                totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
-            )
-            self.state = State.ASSIGNED
-        return self.assignment
+        if not is_assigned or selection.chosen:
+            self.decision, self.state = decision, State.ASSIGNED
+        return decision
 
-    def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
+    def _holds(self, selection: SelectionRequest) -> bool:
+        """Whether what was decided before is what this process has, or all that this framework wants of it."""
+        if self.lease is None:
+            return self._is_assigned and selection.chosen is None
+        uuids, claimed = selection.uuids or (), set(self.lease.claims)
+        if uuids and set(uuids) <= claimed:
+            return True
+        if selection.chosen is None:
+            wanted = {device.uuid for device in self.decision.devices} if self.decision else set()
+        else:
+            wanted = {uuids[ordinal] for ordinal in selection.chosen if ordinal < len(uuids)}
+        return (self._is_assigned or self._is_ordered) and wanted <= claimed & set(uuids)
+
+    def leave_order(self) -> Decision:
+        """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
+        if self.decision is None:
+            self.decision, self.state = Decision(Verdict.NOT_OUR_CHOICE, ORDER_IS_FIXED), State.ASSIGNED
+        return self.decision
+
+    @property
+    def has_order(self) -> bool:
+        """Whether CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
+        uuids = self._cuda.visible_uuids()
+        if uuids is None or len(uuids) < 2 or self._is_ordered:
+            return True
+        ordinals = self.decision.ordinals if self.decision else ()
+        return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
+
+    @property
+    def follows_parent(self) -> bool:
+        """Whether the parent process says which of the GPUs, as it counts them, this one is to use."""
+        return self._visible.follows_parent
+
+    def selection_request(self, request: DeviceRequest) -> SelectionRequest:
+        """What is known now, for a decision."""
         # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
         from autogpu.selection.eligible import wanted_count
 
         selection = SelectionRequest(
-            policy=self._policy,
+            policy=self.policy,
             visible_spec=self._visible.spec,
             inventory=self._readings.wait(CONTEXT_DEADLINE_S),
             uuids=self._cuda.visible_uuids(),
@@ -221,8 +291,8 @@ class Allocation:
             chosen_by_position=bool(request.visible) and self._visible.is_our_order,
             named_count=request.named,
             asked_count=request.count,
-            count_is_set=self._resolved.settings["select.count"].overrides is not None,
-            grant=self._visible.grant,
+            count_is_set=self.resolved.settings["select.count"].overrides is not None,
+            grant=self.grant,
             in_use=self._cuda.ordinals_in_use(),
         )
         # A limit on some of the GPUs says nothing of what the others will take.
@@ -234,188 +304,121 @@ class Allocation:
         demand = script_demand(limit, min(request.fraction * each, 1.0))
         return replace(selection, script_demand=demand)
 
-    def listing(self) -> Sequence[GpuListing] | None:
-        """What the framework would list, without a context and without a claim."""
-        if self._policy.count == 0:
-            return ()
-        inventory = self._readings.wait(CONTEXT_DEADLINE_S)
-        uuids, attributes = self._cuda.visible_uuids(), self._cuda.attributes()
-        if uuids is None or attributes is None:
-            return None
-        known = by_uuid(inventory.devices if inventory else ())
-        devices = [known.get(uuid) for uuid in uuids]
-        usable = usable_bytes(devices, self._framework.DEFAULT_SHARE)
-        return [
-            GpuListing(of_cuda, usable.get(ordinal, 0), (device.memory_total_bytes if device else None) or 0)
-            for ordinal, (of_cuda, device) in enumerate(zip(attributes, devices))
-        ]
-
     def _acquire(self, request: SelectionRequest) -> None:
-        from autogpu.acquire import acquire, script_name
+        from autogpu.acquire import acquire
 
         self._demand = demand_of(request)
-        environ, script = self._visible.environ_without_ours(), script_name(getattr(sys, "argv", []))
         waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
-        acquired = acquire(request, environ, script, self._readings.take, waiting)
+        acquired = acquire(request, self._visible.environ_without_ours(), _script(), self._readings.take, waiting)
         self.decision, self.lease, self._reserved = acquired.decision, acquired.lease, acquired.reserved
         if self.lease:
             self._environ[LEASE] = self.lease.marker(self._environ)
         if acquired.problem:
-            self._say([messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed)])
+            self.say([messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed)])
 
-    def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, int]:
-        if self._policy.limit is not None and self._policy.limit_includes == "process" and ordinals:
-            with self._cuda.primary_contexts(ordinals):
-                measured = self._measure(self._cuda.visible_uuids() or ())
-            self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
-        return caps(self._policy, decision, self._context_reserves, default_share=self._framework.DEFAULT_SHARE)
+    def wait_for_reading(self) -> Inventory | None:
+        """The newest reading; ``None`` if none came in time."""
+        return self._readings.wait(CONTEXT_DEADLINE_S)
 
-    @staticmethod
-    def _ceilings(decision: Decision, selection: SelectionRequest) -> Mapping[int, int]:
-        """What a limit of the script's own may not exceed."""
-        if not selection.script_demand:
-            return {}
-        # Ranks that share a GPU are of one job, and so is what their script says.
-        return decision.ceilings if selection.grant.rank is None else decision.granted
-
-    def _measure(self, uuids: Sequence[str]) -> Mapping[int, int]:
+    def measure(self, uuids: Sequence[str]) -> Mapping[int, int]:
+        """By CUDA ordinal, what NVML shows now of this process."""
         return own_memory_bytes(self._readings.take(), uuids, os.getpid())
 
-    def on_usage(self, usage: Usage) -> None:
-        """Say which GPUs the framework takes, and why; the first time only."""
-        if self._is_reported:
-            return
-        self._is_reported = True
-        inventory = self._readings.wait(CONTEXT_DEADLINE_S)
-        # Where a cgroup denies every GPU there is nothing to hide.
-        is_denied = self._visible.grant.is_none and inventory is not None and not inventory.failure
-        if self.decision is None and (self._visible.hidden_pool or is_denied):
-            self._decide_without_gpus(self._visible.hidden_pool)
-        if self.lease and not usage.ordinals:
-            self.lease.release()
-        self._say(messages.outcome(self.decision, usage, self._resolved, inventory, self._framework.NAME))
-        ignored = self._visible.ignored_value
-        if ignored is not None and self._policy.level != "quiet":
-            self._say([messages.visible_devices_ignored(ignored, self._framework.NAME)])
+    def report_hidden_pool(self) -> None:
+        """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all.
 
-    def _decide_without_gpus(self, pool: Sequence[str]) -> None:
-        """The policy allows none of the pool's GPUs: what it makes of that, and why, is said as for a busy one."""
+        Raises:
+            NoEligibleDevice: The policy asks for an error then.
+        """
         from autogpu.acquire import raise_if_refused
         from autogpu.selection.decide import decide
 
-        request = self._selection_request(DeviceRequest(len(pool)))
-        self.decision = decide(replace(request, uuids=pool))
-        raise_if_refused(self.decision)
+        inventory, pool = self.wait_for_reading(), self._visible.hidden_pool
+        # Where a cgroup denies every GPU there is nothing to hide.
+        is_denied = self.grant.is_none and inventory is not None and not inventory.failure
+        if self.decision is None and (pool or is_denied):
+            self.decision = decide(replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool))
+            raise_if_refused(self.decision)
 
-    def on_context(self) -> None:
-        """Let the lease name the GPUs that the driver says the process has, with what a context really costs."""
-        uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
-        if not uuids or in_use == self._contexts:
+    @property
+    def ignored_value(self) -> str | None:
+        """``CUDA_VISIBLE_DEVICES`` as the script wrote it after CUDA had read it."""
+        return self._visible.ignored_value
+
+    def follow_contexts(self) -> bool:
+        """Let the lease name the GPUs that the driver says the process has; whether these are its first contexts."""
+        with self._contexts_lock:
+            uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
+            if not uuids or in_use == self._contexts:
+                return False
+            is_first, self._contexts = not self._contexts, in_use
+            self.state = State.IN_USE
+            self._claim_unclaimed(in_use, uuids)
+            if self.lease is not None:
+                mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
+                if self._needs_order and self.policy.count != 1:
+                    mine |= set(self.lease.claims)  # which C++ may take at any time
+                claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
+                if set(claims) != set(self.lease.claims):
+                    self.lease.update(claims)
+            return is_first
+
+    def _claim_unclaimed(self, in_use: Sequence[int], uuids: Sequence[str]) -> None:
+        """Let the others see what a framework took by itself, as far as that breaks no promise."""
+        verdict = self.decision.verdict if self.decision else Verdict.CANNOT_CHOOSE
+        if self.lease is None and verdict is Verdict.CANNOT_CHOOSE:
+            from autogpu import lease
+
+            claims = dict.fromkeys([uuids[ordinal] for ordinal in in_use], _ALL_BYTES)
+            folder = lease.find_folder(self._environ)
+            self.lease = lease.acquire_lease(folder, lambda *_: claims, script=_script())
+        elif self._needs_order and verdict in (Verdict.TAKE, Verdict.NOT_OUR_CHOICE):
+            claimed = self.lease.claims if self.lease else {}
+            more = tuple(ordinal for ordinal in in_use if uuids[ordinal] not in claimed)
+            if more:
+                self._claim_more(more, len(uuids))
+
+    def _claim_more(self, ordinals: tuple[int, ...], gpu_count: int) -> None:
+        from autogpu.acquire import acquire
+
+        asked = replace(self.selection_request(DeviceRequest(gpu_count, ordinals)), chosen_by_position=False)
+        environ = self._visible.environ_without_ours()
+        more = acquire(asked, environ, _script(), self._readings.take, lambda *_: None).lease
+        if more is None or self.lease is None:
+            self.lease = self.lease or more
+        else:
+            self.lease.update({**self.lease.claims, **more.claims})
+            more.release()
+
+    def account_for_context(self, measured: Mapping[int, int]) -> None:
+        """Correct the claim by what a context really takes, where that was estimated."""
+        uuids = self._cuda.visible_uuids()
+        if self.lease is None or not uuids or not self.is_estimated:
             return
-        is_first, self._contexts = not self._contexts, in_use
-        self.state = State.IN_USE
-        if self.lease is None and self.decision and self.decision.verdict is Verdict.CANNOT_CHOOSE:
-            self._claim_unchosen([uuids[ordinal] for ordinal in in_use])
-        if self.lease is not None:
-            mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
-            claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
-            if set(claims) != set(self.lease.claims):
-                self.lease.update(claims)
-        if is_first and self.decision and self.assignment:
-            self._account_for_context(uuids, self.decision, self.assignment)
+        # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
+        spared = {uuids[ordinal]: max(0, CONTEXT_BYTES - size) for ordinal, size in measured.items()}
+        if any(spared.values()):
+            claims = self.lease.claims.items()
+            self.lease.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in claims})
 
-    def _claim_unchosen(self, uuids: Sequence[str]) -> None:
-        """Let the others see what the framework took by itself, where less was known than CUDA knows."""
-        from autogpu import lease
-        from autogpu.acquire import script_name
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the claim holds an estimate of what a context takes."""
+        return self.lease is not None and self._demand.context_bytes > 0
 
-        folder = lease.find_folder(self._environ)
-        claims = dict.fromkeys(uuids, _ALL_BYTES)
-        self.lease = lease.acquire_lease(folder, lambda *_: claims, script=script_name(getattr(sys, "argv", [])))
-
-    def _account_for_context(self, uuids: Sequence[str], decision: Decision, assignment: Assignment) -> None:
-        """Correct the claim by what the context takes, and say it where that was asked or breaks a promise.
-
-        At this moment only: once the script allocates, its own memory and the context's can't be told apart.
-        """
-        is_estimated = self.lease is not None and self._demand.context_bytes > 0
-        is_asked = self._policy.level == "explain"
-        if not (is_estimated or is_asked or self._context_reserves):
-            return
-        measured = self._measure(uuids)
-        if self.lease is not None and is_estimated:
-            # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
-            spared = {uuids[ordinal]: max(0, CONTEXT_BYTES - size) for ordinal, size in measured.items()}
-            if any(spared.values()):
-                claims = self.lease.claims.items()
-                self.lease.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in claims})
-        if is_asked or self._context_reserves:
-            name, reserves = self._framework.NAME, self._context_reserves
-            self._say(messages.context_memory(decision, assignment, measured, reserves, name, is_asked=is_asked))
-
-    def on_replicas(self, strategy: str, replicas: int) -> None:
-        """Report how to get more replicas, where the policy is why there are so few."""
-        if self.decision and self.decision.verdict is Verdict.TAKE and self._policy.level != "quiet":
-            self._say(messages.few_replicas(strategy, replicas, self.decision))
-
-    def on_unsupported(self, why: str) -> None:
-        """Report that the policy is not applied, and why; the framework continues with its defaults."""
+    def leave_alone(self, why: str, framework: Framework) -> None:
+        """Say that the policy is not applied; the framework continues with its defaults."""
         self.state = State.NOT_APPLIED
-        self._say([messages.not_applied(why, self._framework.NAME)])
+        self.say([messages.not_applied(why, framework.NAME)])
 
-    def _say(self, lines: Iterable[str]) -> None:
-        if self._visible.grant.is_first:
+    def say(self, lines: Iterable[str]) -> None:
+        """Print what only one of the ranks of a job needs to say."""
+        if self.grant.is_first:
             for line in lines:
                 self._print(line)
 
 
-class _Readings:
-    """The newest reading of the GPUs, and the one that is under way.
+def _script() -> str:
+    from autogpu.acquire import script_name
 
-    Attributes:
-        newest: ``None`` until one came.
-    """
-
-    def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
-        self.newest: Inventory | None = None
-        self._reader = reader
-        self._environ = environ
-        self._pending: Reading | None = first
-
-    @property
-    def is_pending(self) -> bool:
-        return self._pending is not None
-
-    def begin(self) -> None:
-        """Start one more."""
-        self._pending = self._reader.start_in_process(self._environ, self.newest)
-
-    def prepare(self) -> None:
-        """Import beside the framework's import what a reading in this process needs."""
-        if self.newest is not None:
-            self._reader.prepare(self.newest)
-
-    def wait(self, deadline_s: float) -> Inventory | None:
-        """The newest reading, after the one under way has come or its deadline has passed."""
-        if self._pending:
-            inventory = self._pending.result(deadline_s)
-            if inventory is not None:
-                self.newest, self._pending = inventory, None
-        return self.newest
-
-    def wait_or_replace(self, deadline_s: float) -> Inventory | None:
-        """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
-        if self.wait(deadline_s) is None:
-            self.close()
-            self._pending = self._reader.start(self._environ)
-            self.wait(_SECOND_CHANCE_S)
-        return self.newest
-
-    def take(self) -> Inventory | None:
-        """One more reading, at once."""
-        return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
-
-    def close(self) -> None:
-        """No reading is needed any more."""
-        if self._pending:
-            self._pending.close()
+    return script_name(getattr(sys, "argv", []))

@@ -8,6 +8,7 @@ from autogpu.devices.model import by_uuid
 from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
+from autogpu.selection.ranks import LONE_RANK
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
@@ -52,6 +53,8 @@ class VisibleDevices:
         started_with: str | None,
         cuda: CudaDriver,
         grant: Grant,
+        *,
+        is_worker: bool = False,
     ) -> None:
         """Nothing is written yet.
 
@@ -59,6 +62,7 @@ class VisibleDevices:
             started_with: The variable when the interpreter started, ``None`` if it was not set.
             cuda: Tells whether CUDA has read the variable.
             grant: What an engine granted. Ranks count the pool's GPUs among themselves: they keep its order.
+            is_worker: Whether the process was started by Python's ``multiprocessing``.
         """
         self.grant = grant
         self.spec = VisibleSpec(None, "unset")
@@ -70,6 +74,7 @@ class VisibleDevices:
         self._policy = policy
         self._environ = environ
         self._cuda = cuda
+        self._is_worker = is_worker
         self._initial = initial_visibility(environ, started_with)
         self._written: str | None = _NOT_YET
         self._seen: str | None = _NOT_YET
@@ -137,6 +142,34 @@ class VisibleDevices:
         self._environ.update(self._listing(inventory, devices))
         self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
         self.pool = tuple(device.uuid for device in devices)
+
+    def put_first(self, inventory: Inventory, uuids: Sequence[str]) -> None:
+        """List these GPUs of the pool before its others, which stay in their order."""
+        pool = self.pool
+        in_order = sorted(range(len(pool)), key=lambda i: uuids.index(pool[i]) if pool[i] in uuids else len(pool))
+        entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
+        if self.spec.source == "script" and len(entries) == len(pool):
+            # In the script's own words, which it may read again.
+            self._environ[CUDA_VISIBLE_DEVICES] = ",".join(entries[i] for i in in_order)
+        else:
+            known = by_uuid(inventory.devices)
+            self._environ.update(self._listing(inventory, [known[pool[i]] for i in in_order]))
+        self.pool = tuple(pool[i] for i in in_order)
+        self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+
+    def hide_all(self) -> None:
+        """List no GPU, unless CUDA has counted them already."""
+        if self._cuda.visible_uuids() is None:
+            self._hide(self.pool)
+            self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+            self.pool = ()
+
+    @property
+    def follows_parent(self) -> bool:
+        """Whether this process is one of several that its parent tells which GPU of their common order to use."""
+        is_kept = self._initial.value is not None and self._initial.value != self._initial.inherited
+        is_lone_rank = self.grant.rank is not None and self.grant.rank.launcher == LONE_RANK
+        return is_kept and self.spec.source != "script" and (self._is_worker or is_lone_rank)
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
         is_certain = not (inventory.unreadable or inventory.denied)

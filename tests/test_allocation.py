@@ -13,6 +13,7 @@ import pytest
 
 from autogpu import activation, policy
 from autogpu.allocation import Allocation, State
+from autogpu.allocator import Allocator
 from autogpu.devices.model import UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.base import Hooks
@@ -34,7 +35,7 @@ def test_an_import_orders_the_pool_and_claims_nothing(started):
     process = started(BUSY, gpu(1), gpu(2))
     assert process.allocation.state is State.IMPORTED
     assert process.environ[CUDA_VISIBLE_DEVICES] == ",".join(gpu(index).uuid for index in (2, 1, 0))
-    assert (process.allocation.assignment, process.allocation.lease, process.holders) == (None, None, ())
+    assert (process.allocator.assignment, process.allocation.lease, process.holders) == (None, None, ())
     assert (process.driver.taken, process.lines) == (1, [])
 
 
@@ -129,7 +130,7 @@ def test_the_lease_follows_the_contexts(started):
     process = started(gpu(0), gpu(1))
     process.framework.take()
     process.cuda.make_context(1)
-    process.allocation.on_context()
+    process.allocator.on_context()
     assert process.claims == {1: 24 * 1024, 0: 0}
 
 
@@ -374,7 +375,7 @@ def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, cap
     assert process.framework.take() is None
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "internal error (TypeError at allocation.py:" in said
+    assert "internal error (TypeError at readings.py:" in said
     assert "; the framework continues with its defaults" in said
 
 
@@ -443,7 +444,6 @@ def test_a_stderr_that_fails_does_not_cost_the_gpu(tmp_path, monkeypatch, broken
         monkeypatch.delattr("sys.stderr")
     process = Process(tmp_path, gpu(0))
     process.allocation = Allocation(
-        process.framework,
         policy.resolve(process.environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
         process.environ,
         activation.guard,
@@ -453,6 +453,7 @@ def test_a_stderr_that_fails_does_not_cost_the_gpu(tmp_path, monkeypatch, broken
         reader=process.driver,
         cuda=process.cuda,
     )
+    process.allocator = Allocator(process.allocation, process.framework, process.cuda)
     process.imports()
     assert process.framework.take().ordinals == (0,)
     process.allocation.lease.release()

@@ -37,10 +37,10 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
 def test_a_listing_claims_nothing_and_shows_the_pool(started):
     process = started(gpu(0), gpu(1))
     process.cuda.initialise()
-    assert [listed.attributes.name for listed in process.allocation.listing()] == ["NVIDIA TITAN RTX"] * 2
-    assert process.allocation.listing()[0].memory_bytes == int((24 * 1024 - 512) * MIB * 0.9)
-    assert (process.allocation.assignment, process.holders) == (None, ())
-    assert started(gpu(0), AUTOGPU_COUNT="0").allocation.listing() == ()
+    assert [listed.attributes.name for listed in process.allocator.listing()] == ["NVIDIA TITAN RTX"] * 2
+    assert process.allocator.listing()[0].memory_bytes == int((24 * 1024 - 512) * MIB * 0.9)
+    assert (process.allocator.assignment, process.holders) == (None, ())
+    assert started(gpu(0), AUTOGPU_COUNT="0").allocator.listing() == ()
 
 
 def test_what_the_script_allows_itself_is_claimed_and_not_the_policys_number(started):

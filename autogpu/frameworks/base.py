@@ -123,13 +123,21 @@ if TYPE_CHECKING:
         def DEFAULT_SHARE(self) -> float:
             """Of a GPU's free memory, the part that the framework takes where nothing limits it; 0 to 1."""
 
+        @property
+        def TAKES_FIRST_GPUS(self) -> bool:
+            """Whether it takes the GPUs that CUDA counts first, and can't be told others.
+
+            CUDA then counts those first that the process has claimed, so its claim comes before CUDA's start.
+            """
+
         def find_hooks(self) -> Hooks:
             """What of the imported framework could be hooked into; changes nothing."""
 
         def install_hooks(self, allocator: GpuAllocator) -> Hooks:
             """Replace the entry points of the imported framework, as far as it has them.
 
-            Twice is as good as once. Nothing is initialised and no GPU is touched.
+            Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
+            process may have been imported before, or be in the middle of its import.
             """
 
         def fallback_environment(self, environ: Mapping[str, str], growth: bool) -> dict[str, str]:
@@ -182,6 +190,9 @@ if TYPE_CHECKING:
 
         def on_context(self) -> None:
             """The framework has a context, the first or one more; in the first nothing is allocated yet."""
+
+        def follow_contexts(self) -> None:
+            """Let the lease name the GPUs on which there are contexts by now; from any thread, and cheap."""
 
         def on_replicas(self, strategy: str, replicas: int) -> None:
             """A ``strategy`` that was not told which GPUs to use has made that many replicas."""

@@ -151,6 +151,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     positions, sharers = rank.share(len(usable))
     mine = [usable[position] for position in positions]
     mine = mine if count == "all" else mine[:count]
+    firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(_ranks_of(rank)))
     claims, shares = _memory_of_slice(pool, mine, sharers)
     is_best_effort = follows_grant and any(pool.is_promised_nothing(device) for _, device in mine)
     return Decision(
@@ -163,7 +164,12 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         ranking=pool.ranking,
         visible=pool.visible,
         attainable=len(positions),
+        of_ranks=tuple(dict.fromkeys(firsts)),
     )
+
+
+def _ranks_of(rank: LocalRank) -> int:
+    return rank.size if rank.sharers is None else rank.sharers
 
 
 def _gpus_of_ranks(pool: _Pool) -> list[tuple[int, Device]]:

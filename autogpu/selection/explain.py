@@ -28,6 +28,7 @@ COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
+ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
 BEST_EFFORT = "capped at half of what is free and not claimed, because select.need does not say what the job needs"
 BEST_EFFORT_BY_SCRIPT = (
     "capped at half of what is free and not claimed, because what the script itself allows does not fit there"

@@ -240,6 +240,7 @@ class Decision:
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
+        of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
     """
 
     verdict: Verdict
@@ -252,6 +253,7 @@ class Decision:
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0
+    of_ranks: tuple[str, ...] = ()
     cap: str = ""
     remedy: str = ""
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from typing import Any, Mapping
 
 TF_CONFIG = "TF_CONFIG"
-_LONE_RANK = "LOCAL_RANK"
+LONE_RANK = "LOCAL_RANK"
 
 # Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host.
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("torchrun", _LONE_RANK, "LOCAL_WORLD_SIZE"),
+    ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
@@ -73,9 +73,9 @@ def local_rank(environ: Mapping[str, str]) -> LocalRank | None:
             continue
         rank = _number(environ.get(rank_name))
         size = _tasks_on_node(environ, size_name) if launcher == "Slurm" else _number(environ.get(size_name))
-        if rank_name == _LONE_RANK and size is None and rank is not None:
+        if rank_name == LONE_RANK and size is None and rank is not None:
             # Lightning's own launcher says no more than that, and nothing of the kind to its first process.
-            launcher, size = _LONE_RANK, max(_number(environ.get("WORLD_SIZE")) or 0, rank + 1)
+            launcher, size = LONE_RANK, max(_number(environ.get("WORLD_SIZE")) or 0, rank + 1)
         if rank is not None and size is not None and rank < size:
             return None if size == 1 else LocalRank(rank, size, launcher)
     return _of_cluster(environ)

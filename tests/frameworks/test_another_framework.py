@@ -35,7 +35,7 @@ import sys
 
 from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
 
-NAME, DEFAULT_SHARE = "Toyflow", 1.0
+NAME, DEFAULT_SHARE, TAKES_FIRST_GPUS = "Toyflow", 1.0, False
 
 
 def find_hooks():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autogpu import activation, engines, policy
 from autogpu.allocation import Allocation
+from autogpu.allocator import Allocator
 from autogpu.lease import find_folder, snapshot
 from autogpu.reporting.text import MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
@@ -26,7 +27,6 @@ class Process:
         self.on_line = lambda line: None
         self.reading = self.driver.start(self.environ)
         self.allocation = Allocation(
-            self.framework,
             policy.resolve(self.environ, script=None, working_directory=Path(folder), system_file=folder / "none"),
             self.environ,
             activation.guard,
@@ -37,6 +37,7 @@ class Process:
             cuda=self.cuda,
             say=self.say,
         )
+        self.allocator = Allocator(self.allocation, self.framework, self.cuda)
 
     def say(self, line):
         self.lines.append(line)
@@ -44,7 +45,7 @@ class Process:
 
     def imports(self):
         with activation.guard():
-            self.allocation.imported()
+            self.allocator.imported()
         return self
 
     @property

@@ -12,12 +12,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.base import Diagnosis
 
-__all__ = ["DEFAULT_SHARE", "NAME", "fallback_environment", "find_hooks", "install_hooks", "load_diagnosis"]
+__all__ = [
+    "DEFAULT_SHARE",
+    "NAME",
+    "TAKES_FIRST_GPUS",
+    "fallback_environment",
+    "find_hooks",
+    "install_hooks",
+    "load_diagnosis",
+]
 
 NAME = "TensorFlow"
 
 # 1.15 to 2.21 take 93 to 98 % where memory growth is off.
 DEFAULT_SHARE = 0.94
+
+TAKES_FIRST_GPUS = False  # a ConfigProto names any
 
 
 def load_diagnosis() -> Diagnosis:

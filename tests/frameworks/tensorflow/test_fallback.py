@@ -72,12 +72,12 @@ import ctypes
 import tensorflow
 from autogpu import activation
 from autogpu.frameworks import base
-allocation = activation.allocation
-allocation.prepare()
+allocation, allocator = activation.allocation, activation.allocators["tensorflow"]
+allocator.prepare()
 cuda = ctypes.CDLL("libcuda.so.1")
 count = ctypes.c_int()
 assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
-print(allocation.assign(base.DeviceRequest(count.value)).ordinals, len(allocation.lease.claims))
+print(allocator.assign(base.DeviceRequest(count.value)).ordinals, len(allocation.lease.claims))
 """
 
 

@@ -1,0 +1,71 @@
+"""The readings of one process: the newest, and the one that is under way."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.devices.model import DeviceReader, Inventory, Reading
+
+# Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
+IMPORT_DEADLINE_S = 5.0
+
+# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
+CONTEXT_DEADLINE_S = 10.0
+
+# Where that is over: the machine may have been busy with the import, or the process be a fork of the one that read.
+_SECOND_CHANCE_S = 3.0
+
+
+class Readings:
+    """The newest reading of the GPUs, and the one that is under way.
+
+    Attributes:
+        newest: ``None`` until one came.
+    """
+
+    def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
+        self.newest: Inventory | None = None
+        self._reader = reader
+        self._environ = environ
+        self._pending: Reading | None = first
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether one is under way."""
+        return self._pending is not None
+
+    def begin(self) -> None:
+        """Start one more."""
+        self._pending = self._reader.start_in_process(self._environ, self.newest)
+
+    def prepare(self) -> None:
+        """Import beside the framework's import what a reading in this process needs."""
+        if self.newest is not None:
+            self._reader.prepare(self.newest)
+
+    def wait(self, deadline_s: float) -> Inventory | None:
+        """The newest reading, after the one under way has come or its deadline has passed."""
+        if self._pending:
+            inventory = self._pending.result(deadline_s)
+            if inventory is not None:
+                self.newest, self._pending = inventory, None
+        return self.newest
+
+    def wait_or_replace(self, deadline_s: float) -> Inventory | None:
+        """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
+        if self.wait(deadline_s) is None:
+            self.close()
+            self._pending = self._reader.start(self._environ)
+            self.wait(_SECOND_CHANCE_S)
+        return self.newest
+
+    def take(self) -> Inventory | None:
+        """One more reading, at once."""
+        return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
+
+    def close(self) -> None:
+        """No reading is needed any more."""
+        if self._pending:
+            self._pending.close()
