@@ -19,6 +19,7 @@ from tests.support.environments import CACHE
 SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libgpusim.so"
 STUBS = "libgpusim_missing.so"
+DEVICE_NODES = "libgpusim_device_nodes.so"
 # The names that programs ask for: NVIDIA's driver and NVML, then the CUDA 12, 11 and 10 libraries that the
 # TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once.
 NAMES = (
@@ -95,6 +96,9 @@ def _compile(compiler: list[str], wanted: Imports, folder: Path) -> None:
         for name, (source, version) in RELEASES.items():
             own = [f"-D{version}", str(SOURCES / "release" / source)]
             _link(compiler, making / name, own, [LIBRARY])
+        _call(
+            [*compiler, *FLAGS, "-o", str(making / DEVICE_NODES), str(SOURCES / "preload" / "device_nodes.c"), "-ldl"]
+        )
         if wanted.versions:
             _add_what_wheels_import(compiler, wanted, making)
     except BuildError:
