@@ -34,16 +34,17 @@ NAMES = (
 )
 # Libraries whose version TensorFlow checks against the one it was built for. Programs built for different ones run on
 # one server at the same time, so the version goes with the name: a file of its own that only adds the version.
+CUDART = ("cudart.c", "properties.c")
 RELEASES = {
-    "libcudart.so.13": ("cudart.c", "CUDART_VERSION=13020"),
-    "libcudart.so.12": ("cudart.c", "CUDART_VERSION=12040"),
-    "libcudart.so.11.0": ("cudart.c", "CUDART_VERSION=11080"),
-    "libcudart.so.10.1": ("cudart.c", "CUDART_VERSION=10010"),
-    "libcudart.so.10.0": ("cudart.c", "CUDART_VERSION=10000"),
+    "libcudart.so.13": (CUDART, "CUDART_VERSION=13020"),
+    "libcudart.so.12": (CUDART, "CUDART_VERSION=12040"),
+    "libcudart.so.11.0": (CUDART, "CUDART_VERSION=11080"),
+    "libcudart.so.10.1": (CUDART, "CUDART_VERSION=10010"),
+    "libcudart.so.10.0": (CUDART, "CUDART_VERSION=10000"),
     # PyTorch and JAX refuse one that is older than theirs.
-    "libcudnn.so.9": ("cudnn.c", "CUDNN_VERSION=93000"),
-    "libcudnn.so.8": ("cudnn.c", "CUDNN_VERSION=8906"),
-    "libcudnn.so.7": ("cudnn.c", "CUDNN_VERSION=7605"),
+    "libcudnn.so.9": (("cudnn.c",), "CUDNN_VERSION=93000"),
+    "libcudnn.so.8": (("cudnn.c",), "CUDNN_VERSION=8906"),
+    "libcudnn.so.7": (("cudnn.c",), "CUDNN_VERSION=7605"),
 }
 FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared"),
@@ -93,9 +94,8 @@ def _compile(compiler: list[str], wanted: Imports, folder: Path) -> None:
     try:
         sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
         _call([*compiler, *FLAGS, "-o", str(making / LIBRARY), *sources, "-lpthread", "-ldl"])
-        for name, (source, version) in RELEASES.items():
-            own = [f"-D{version}", str(SOURCES / "release" / source)]
-            _link(compiler, making / name, own, [LIBRARY])
+        for name in RELEASES:
+            _link(compiler, making / name, _release(name), [LIBRARY])
         _call(
             [*compiler, *FLAGS, "-o", str(making / DEVICE_NODES), str(SOURCES / "preload" / "device_nodes.c"), "-ldl"]
         )
@@ -124,11 +124,15 @@ def _add_what_wheels_import(compiler: list[str], wanted: Imports, making: Path) 
         if versions:
             script = making / f"{library}.versions"
             script.write_text(imports.version_script(versions))
-            source, version = RELEASES.get(library, ("", ""))
-            own = [f"-D{version}", str(SOURCES / "release" / source)] if source else []
+            own = _release(library) if library in RELEASES else []
             _link(compiler, making / library, [*own, f"-Wl,--version-script={script}"], [LIBRARY, STUBS])
         elif library not in NAMES:
             (making / library).symlink_to(STUBS)
+
+
+def _release(library: str) -> list[str]:
+    sources, version = RELEASES[library]
+    return [f"-D{version}", *(str(SOURCES / "release" / source) for source in sources)]
 
 
 def _link(compiler: list[str], library: Path, own: list[str], others: list[str]) -> None:

@@ -259,6 +259,7 @@ void *new_handle(const char *name);
 
 CUresult cuInit(unsigned flags);
 CUresult cuDriverGetVersion(int *version);
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 CUresult cuGetErrorName(CUresult error, const char **name);
 CUresult cuGetErrorString(CUresult error, const char **text);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
@@ -271,10 +272,17 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuCtxSetCurrent(Context *context);
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+CUresult cuMemPoolGetAttribute(void *pool, int attribute, void *value);
+CUresult cuMemPoolSetAttribute(void *pool, int attribute, void *value);
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
 CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t count);
 CUresult cuStreamCreateWithPriority(Stream **stream, unsigned flags, int priority);
 CUresult cuStreamDestroy_v2(Stream *stream);
+CUresult cuStreamGetPriority(Stream *stream, int *priority);
+CUresult cuStreamAddCallback(Stream *stream, void (*function)(Stream *, CUresult, void *), void *data,
+                             unsigned flags);
+CUresult cuStreamBeginCapture_v2(Stream *stream, int mode);
+CUresult cuStreamEndCapture(Stream *stream, void **graph);
 CUresult cuLaunchHostFunc(Stream *stream, void (*function)(void *), void *data);
 CUresult cuEventCreate(Event **event, unsigned flags);
 CUresult cuEventRecord(Event *event, Stream *stream);

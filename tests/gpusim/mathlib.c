@@ -18,6 +18,15 @@ SUCCEED(cublasGetPointerMode_v2)
 SUCCEED(cublasSetAtomicsMode)
 SUCCEED(cublasSgemm_v2)
 SUCCEED(cublasDgemm_v2)
+SUCCEED(cublasCgemm_v2)
+SUCCEED(cublasZgemm_v2)
+SUCCEED(cublasDgemmStridedBatched)
+SUCCEED(cublasCgemmStridedBatched)
+SUCCEED(cublasZgemmStridedBatched)
+SUCCEED(cublasDgemv_v2)
+SUCCEED(cublasSdot_v2)
+SUCCEED(cublasDdot_v2)
+SUCCEED(cublasDotEx)
 SUCCEED(cublasGemmEx)
 SUCCEED(cublasGemmEx_64)
 SUCCEED(cublasSgemmEx)
@@ -158,8 +167,8 @@ SUCCEED(cusparseDestroy)
 SUCCEED(cusparseSetStream)
 
 API Status cusparseGetProperty(int property, int *value) {
-  static const int VERSION_12_5_10[] = {12, 5, 10};
-  *value = VERSION_12_5_10[property];
+  static const int parts[] = {12, 5, 10};
+  *value = parts[property];
   return 0;
 }
 
@@ -171,5 +180,4 @@ ALIAS(cusparseGetErrorName, cusparseGetErrorString);
 MAKE(cusolverDnCreate)
 SUCCEED(cusolverDnDestroy)
 SUCCEED(cusolverDnSetStream)
-VERSION(cufftGetVersion, 11000)
 VERSION(cuptiGetVersion, 22)
