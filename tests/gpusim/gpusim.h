@@ -30,16 +30,19 @@
    How it is built up
      fleet.c           the description of the machine      driver_copy.c     copies and fills
      ledger.c          who has how much of which GPU       driver_stream.c   streams, events, callbacks
-     log.c             what the driver was asked           driver_module.c   modules, kernels, graphs
+     log.c             what the driver was asked           driver_module.c   modules, kernels
      process.c         the lock, fork, hanging             driver_entry.c    what works before cuInit
      visible.c         the GPUs a process may see          runtime.c         the runtime API over the driver's
      driver_device.c   cuInit, devices                     nvml.c            NVML: the library and the machine
      driver_context.c  contexts                            nvml_device.c     NVML: one GPU
      driver_memory.c   allocations                         nvml_process.c    NVML: processes and samples
-     driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN, NCCL and the like
-     cudnn_layers.c    cuDNN's layers                      cudnn_recurrent.c cuDNN's LSTM and GRU
-     cudnn.h           what those two share                release/          libraries that tell their version
-     device_files.c    GPUs denied to a process
+     driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN and the like
+     driver_share.c    memory shared between processes     cufft.c, nccl.c,  the libraries of these names
+     driver_graph.c    graphs                              nvrtc.c
+     runtime_memory.c  memory, streams, events             cudnn_layers.c    cuDNN's layers
+     runtime_graph.c   capture and graphs                  cudnn_recurrent.c cuDNN's LSTM and GRU
+     device_files.c    GPUs denied to a process            missing.c         functions that nobody wrote
+     release/          libraries that tell their version   preload/          files in /dev
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H
