@@ -20,9 +20,9 @@ DEFAULT_FLEET = Path(__file__).resolve().parent / "lab.toml"
 SECONDS_BETWEEN_LOOKS = 0.2
 WRONG_USAGE, NOT_STARTED, NOT_FOUND = 2, 126, 127
 HELP = """\
-Run a command on a machine with simulated NVIDIA GPUs. Unmodified TensorFlow and NVML tools believe in them:
-memory rises as programs allocate and falls when they end. Kernels are accepted and never run, so every number
-that a program computes is garbage.
+Run a command on a machine with simulated NVIDIA GPUs. Unmodified TensorFlow, PyTorch, JAX and NVML tools
+believe in them: memory rises as programs allocate and falls when they end. Kernels are accepted and never
+run, so every number that a program computes is garbage.
 """
 EXAMPLE = f"""\
 example:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="gpusim-"))
     folder.chmod(0o755)
     try:
-        environ = lay_out(fleet, folder, (options.log or folder / "gpusim.log").resolve())
+        environ = lay_out(fleet, folder, (options.log or folder / "gpusim.log").resolve(), device_nodes=True)
     except (BuildError, OSError) as error:
         shutil.rmtree(folder)
         return _fail(str(error), NOT_STARTED)

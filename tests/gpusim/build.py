@@ -12,10 +12,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.gpusim import imports
+from tests.gpusim.imports import Imports
 from tests.support.environments import CACHE
 
 SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libgpusim.so"
+STUBS = "libgpusim_missing.so"
+DEVICE_NODES = "libgpusim_device_nodes.so"
 # The names that programs ask for: NVIDIA's driver and NVML, then the CUDA 12, 11 and 10 libraries that the
 # TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once.
 NAMES = (
@@ -30,14 +34,17 @@ NAMES = (
 )
 # Libraries whose version TensorFlow checks against the one it was built for. Programs built for different ones run on
 # one server at the same time, so the version goes with the name: a file of its own that only adds the version.
+CUDART = ("cudart.c", "properties.c")
 RELEASES = {
-    "libcudart.so.12": ("cudart.c", "CUDART_VERSION=12040"),
-    "libcudart.so.11.0": ("cudart.c", "CUDART_VERSION=11080"),
-    "libcudart.so.10.1": ("cudart.c", "CUDART_VERSION=10010"),
-    "libcudart.so.10.0": ("cudart.c", "CUDART_VERSION=10000"),
-    "libcudnn.so.9": ("cudnn.c", "CUDNN_VERSION=90300"),
-    "libcudnn.so.8": ("cudnn.c", "CUDNN_VERSION=8906"),
-    "libcudnn.so.7": ("cudnn.c", "CUDNN_VERSION=7605"),
+    "libcudart.so.13": (CUDART, "CUDART_VERSION=13020"),
+    "libcudart.so.12": (CUDART, "CUDART_VERSION=12040"),
+    "libcudart.so.11.0": (CUDART, "CUDART_VERSION=11080"),
+    "libcudart.so.10.1": (CUDART, "CUDART_VERSION=10010"),
+    "libcudart.so.10.0": (CUDART, "CUDART_VERSION=10000"),
+    # PyTorch and JAX refuse one that is older than theirs.
+    "libcudnn.so.9": (("cudnn.c",), "CUDNN_VERSION=93000"),
+    "libcudnn.so.8": (("cudnn.c",), "CUDNN_VERSION=8906"),
+    "libcudnn.so.7": (("cudnn.c",), "CUDNN_VERSION=7605"),
 }
 FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared"),
@@ -59,25 +66,27 @@ def build() -> Path:
         BuildError: There is no C compiler, or it fails.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    folder = CACHE / "gpusim" / _digest(compiler)
+    wanted = imports.recorded()
+    folder = CACHE / "gpusim" / _digest(compiler, wanted)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            _compile(compiler, folder)
+            _compile(compiler, wanted, folder)
     return folder
 
 
-def _digest(compiler: list[str]) -> str:
-    digest = hashlib.sha256(repr((compiler, FLAGS, NAMES, RELEASES, platform.machine())).encode())
+def _digest(compiler: list[str], wanted: Imports) -> str:
+    parts = (compiler, FLAGS, NAMES, RELEASES, wanted.lines(), platform.machine())
+    digest = hashlib.sha256(repr(parts).encode())
     for source in sorted(SOURCES.rglob("*.[ch]")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _compile(compiler: list[str], folder: Path) -> None:
+def _compile(compiler: list[str], wanted: Imports, folder: Path) -> None:
     if shutil.which(compiler[0]) is None:
         raise BuildError(f"gpusim: no C compiler: {compiler[0]} not found; install gcc or name one in CC")
     # Made beside its place and then moved there, so that a folder that exists is complete.
@@ -85,17 +94,50 @@ def _compile(compiler: list[str], folder: Path) -> None:
     try:
         sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
         _call([*compiler, *FLAGS, "-o", str(making / LIBRARY), *sources, "-lpthread", "-ldl"])
-        for name, (source, version) in RELEASES.items():
-            own = [f"-D{version}", str(SOURCES / "release" / source), "-o", str(making / name)]
-            the_rest = ["-Wl,--no-as-needed", f"-L{making}", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN"]
-            _call([*compiler, *FLAGS, *own, *the_rest])
+        for name in RELEASES:
+            _link(compiler, making / name, _release(name), [LIBRARY])
+        _call(
+            [*compiler, *FLAGS, "-o", str(making / DEVICE_NODES), str(SOURCES / "preload" / "device_nodes.c"), "-ldl"]
+        )
+        if wanted.versions:
+            _add_what_wheels_import(compiler, wanted, making)
     except BuildError:
         shutil.rmtree(making)
         raise
     for name in NAMES:
-        (making / name).symlink_to(LIBRARY)
+        if not (making / name).exists():
+            (making / name).symlink_to(LIBRARY)
     making.chmod(0o755)
     making.rename(folder)
+
+
+def _add_what_wheels_import(compiler: list[str], wanted: Imports, making: Path) -> None:
+    """Make each library that a wheel is linked against into one that has the versions it is asked for."""
+    present = imports.defined(making / LIBRARY)
+    releases = [imports.defined(making / name) for name in RELEASES]
+    code = making / "missing.c"
+    # What only some releases of a library have is missing in none: the newest one is the one that is linked.
+    code.write_text(imports.stubs(wanted, present.union(*releases)))
+    _link(compiler, making / STUBS, [f"-I{SOURCES}", str(code)], [LIBRARY])
+    for library in sorted({name for name, _ in wanted.versions}):
+        versions = [each for name, each in wanted.versions if name == library and each]
+        if versions:
+            script = making / f"{library}.versions"
+            script.write_text(imports.version_script(versions))
+            own = _release(library) if library in RELEASES else []
+            _link(compiler, making / library, [*own, f"-Wl,--version-script={script}"], [LIBRARY, STUBS])
+        elif library not in NAMES:
+            (making / library).symlink_to(STUBS)
+
+
+def _release(library: str) -> list[str]:
+    sources, version = RELEASES[library]
+    return [f"-D{version}", *(str(SOURCES / "release" / source) for source in sources)]
+
+
+def _link(compiler: list[str], library: Path, own: list[str], others: list[str]) -> None:
+    the_rest = ["-Wl,--no-as-needed", f"-L{library.parent}", *(f"-l:{name}" for name in others), "-Wl,-rpath,$ORIGIN"]
+    _call([*compiler, *FLAGS, *own, "-o", str(library), *the_rest])
 
 
 def _call(command: list[str]) -> None:

@@ -1,16 +1,8 @@
-/* What the stand-ins for cuDNN's functions have in common: each succeeds at once and does nothing. */
+/* What the stand-ins for cuDNN's functions have in common. */
 #ifndef GPUSIM_CUDNN_H
 #define GPUSIM_CUDNN_H
 
-#include "gpusim.h"
-
-typedef int Status;
-
-/* The arguments don't matter, so they are left out. */
-#define SUCCEED(function) \
-  API Status function() { \
-    return 0;             \
-  }
+#include "mathlib.h"
 
 /* A descriptor whose content is never looked at. */
 #define DESCRIPTOR(kind)                                        \

@@ -202,6 +202,7 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *bytes, CUdevice
   }
   return CUDA_SUCCESS;
 }
+ALIAS(cuMemGetAddressRange, cuMemGetAddressRange_v2);
 
 static CUdevice device_of_gpu(int gpu) {
   for (CUdevice device = 0; device < device_count(); device++) {

@@ -1,5 +1,5 @@
-/* Driver API: modules, kernels and graphs: accepted, never run. */
-#include "gpusim.h"
+/* Driver API: modules and kernels: accepted, never run. */
+#include "handle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,6 @@ void *new_handle(const char *name) {
   snprintf(handle->name, sizeof handle->name, "%s", name ? name : "");
   return handle;
 }
-
-/* A call that makes something and hands it back through its first argument. */
-#define MAKE(function, ...)            \
-  API CUresult function(__VA_ARGS__) { \
-    NEEDS_INIT;                        \
-    *made = new_handle(#function);     \
-    return CUDA_SUCCESS;               \
-  }
 
 /* ---- modules ---- */
 
@@ -57,15 +49,25 @@ API CUresult cuKernelGetFunction(Handle **function, Handle *kernel) {
   return CUDA_SUCCESS;
 }
 
-/* One place for every global of every module. XLA aborts where it is not aligned to 128 bytes. */
+/* One place on each GPU for every global of every module. XLA aborts where it is not aligned to 128 bytes, and where
+   it is no memory of a GPU. */
 API CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, void *module, const char *name) {
-  static char globals[1 << 16] __attribute__((aligned(4096)));
+  static char globals[MAX_GPUS][1 << 16] __attribute__((aligned(4096)));
   NEEDS_INIT;
+  if (!current_context()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  int gpu = physical_gpu(current_context()->device);
+  uintptr_t place = (uintptr_t)globals[gpu];
+  Block known;
+  if (!find_block(place, &known)) {
+    remember_block(place, sizeof globals[gpu], gpu, BLOCK_MAPPED);
+  }
   if (address) {
-    *address = (uintptr_t)globals;
+    *address = place;
   }
   if (bytes) {
-    *bytes = sizeof globals;
+    *bytes = sizeof globals[gpu];
   }
   return CUDA_SUCCESS;
 }
@@ -127,58 +129,3 @@ ACCEPT(cuLaunchCooperativeKernel, Handle *function, unsigned grid_x, unsigned gr
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream *stream,
        void **parameters)
 ACCEPT(cuLaunchKernelEx, const void *config, Handle *function, void **parameters, void **extra)
-
-/* ---- graphs: Keras' jit_compile="auto" builds them ---- */
-
-MAKE(cuGraphCreate, void **made, unsigned flags)
-MAKE(cuGraphClone, void **made, void *graph)
-MAKE(cuGraphAddKernelNode_v2, void **made, void *graph, void *after, size_t count, void *parameters)
-MAKE(cuGraphAddKernelNode, void **made, void *graph, void *after, size_t count, void *parameters)
-MAKE(cuGraphAddMemcpyNode, void **made, void *graph, void *after, size_t count, void *parameters,
-     void *context)
-MAKE(cuGraphAddMemsetNode, void **made, void *graph, void *after, size_t count, void *parameters,
-     void *context)
-MAKE(cuGraphAddEmptyNode, void **made, void *graph, void *after, size_t count)
-MAKE(cuGraphAddChildGraphNode, void **made, void *graph, void *after, size_t count, void *child)
-MAKE(cuGraphInstantiateWithFlags, void **made, void *graph, uint64_t flags)
-MAKE(cuGraphInstantiateWithParams, void **made, void *graph, void *parameters)
-
-/* XLA wants a graph to have one node at least; the graph itself serves as that. */
-API CUresult cuGraphGetRootNodes(void *graph, void **nodes, size_t *count) {
-  NEEDS_INIT;
-  if (nodes && *count) {
-    nodes[0] = graph;
-  }
-  *count = 1;
-  return CUDA_SUCCESS;
-}
-ALIAS(cuGraphGetNodes, cuGraphGetRootNodes);
-
-API CUresult cuGraphNodeGetType(void *node, int *type) {
-  enum { KERNEL_NODE = 0 };
-  NEEDS_INIT;
-  *type = KERNEL_NODE;
-  return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphNodeGetDependencies(void *node, void **nodes, size_t *count) {
-  NEEDS_INIT;
-  *count = 0;
-  return CUDA_SUCCESS;
-}
-
-/* Their arguments don't matter, so they are left out. */
-ACCEPT(cuGraphExecKernelNodeSetParams_v2)
-ACCEPT(cuGraphExecMemcpyNodeSetParams)
-ACCEPT(cuGraphExecMemsetNodeSetParams)
-ACCEPT(cuGraphExecChildGraphNodeSetParams)
-ACCEPT(cuGraphExecUpdate)
-ACCEPT(cuGraphExecUpdate_v2)
-ACCEPT(cuGraphKernelNodeSetAttribute)
-ACCEPT(cuGraphNodeSetEnabled)
-ACCEPT(cuGraphLaunch)
-ACCEPT(cuGraphUpload)
-ACCEPT(cuGraphDestroy)
-ACCEPT(cuGraphExecDestroy)
-ACCEPT(cuGraphDebugDotPrint)
-ACCEPT(cuDeviceGraphMemTrim)

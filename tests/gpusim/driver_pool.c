@@ -48,7 +48,8 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, Pool *p
 
 enum { POOL_LAST_FLAG = 3, POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED_HIGH = 6, POOL_USED_HIGH = 8 };
 
-API CUresult cuMemPoolSetAttribute(Pool *pool, int attribute, void *value) {
+API CUresult cuMemPoolSetAttribute(void *of, int attribute, void *value) {
+  Pool *pool = of;
   NEEDS_INIT;
   if (attribute == POOL_RELEASE_THRESHOLD) {
     pool->release_threshold = *(uint64_t *)value;
@@ -56,7 +57,8 @@ API CUresult cuMemPoolSetAttribute(Pool *pool, int attribute, void *value) {
   return CUDA_SUCCESS;
 }
 
-API CUresult cuMemPoolGetAttribute(Pool *pool, int attribute, void *value) {
+API CUresult cuMemPoolGetAttribute(void *of, int attribute, void *value) {
+  Pool *pool = of;
   NEEDS_INIT;
   if (attribute <= POOL_LAST_FLAG) {
     *(int *)value = 1;

@@ -217,6 +217,7 @@ API CUresult cuEventElapsedTime(float *milliseconds, Event *start, Event *end) {
   *milliseconds = seconds * 1e3f + nanoseconds * 1e-6f;
   return CUDA_SUCCESS;
 }
+ALIAS(cuEventElapsedTime_v2, cuEventElapsedTime); /* CUDA 13's name */
 
 ACCEPT(cuEventQuery, Event *event)
 ACCEPT(cuEventSynchronize, Event *event)

@@ -30,16 +30,19 @@
    How it is built up
      fleet.c           the description of the machine      driver_copy.c     copies and fills
      ledger.c          who has how much of which GPU       driver_stream.c   streams, events, callbacks
-     log.c             what the driver was asked           driver_module.c   modules, kernels, graphs
+     log.c             what the driver was asked           driver_module.c   modules, kernels
      process.c         the lock, fork, hanging             driver_entry.c    what works before cuInit
      visible.c         the GPUs a process may see          runtime.c         the runtime API over the driver's
      driver_device.c   cuInit, devices                     nvml.c            NVML: the library and the machine
      driver_context.c  contexts                            nvml_device.c     NVML: one GPU
      driver_memory.c   allocations                         nvml_process.c    NVML: processes and samples
-     driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN, NCCL and the like
-     cudnn_layers.c    cuDNN's layers                      cudnn_recurrent.c cuDNN's LSTM and GRU
-     cudnn.h           what those two share                release/          libraries that tell their version
-     device_files.c    GPUs denied to a process
+     driver_pool.c     memory pools, reserved addresses    mathlib.c         cuBLAS, cuDNN and the like
+     driver_share.c    memory shared between processes     cufft.c, nccl.c,  the libraries of these names
+     driver_graph.c    graphs                              nvrtc.c
+     runtime_memory.c  memory, streams, events             cudnn_layers.c    cuDNN's layers
+     runtime_graph.c   capture and graphs                  cudnn_recurrent.c cuDNN's LSTM and GRU
+     device_files.c    GPUs denied to a process            missing.c         functions that nobody wrote
+     release/          libraries that tell their version   preload/          files in /dev
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H
@@ -259,6 +262,7 @@ void *new_handle(const char *name);
 
 CUresult cuInit(unsigned flags);
 CUresult cuDriverGetVersion(int *version);
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 CUresult cuGetErrorName(CUresult error, const char **name);
 CUresult cuGetErrorString(CUresult error, const char **text);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
@@ -271,10 +275,17 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuCtxSetCurrent(Context *context);
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+CUresult cuMemPoolGetAttribute(void *pool, int attribute, void *value);
+CUresult cuMemPoolSetAttribute(void *pool, int attribute, void *value);
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
 CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t count);
 CUresult cuStreamCreateWithPriority(Stream **stream, unsigned flags, int priority);
 CUresult cuStreamDestroy_v2(Stream *stream);
+CUresult cuStreamGetPriority(Stream *stream, int *priority);
+CUresult cuStreamAddCallback(Stream *stream, void (*function)(Stream *, CUresult, void *), void *data,
+                             unsigned flags);
+CUresult cuStreamBeginCapture_v2(Stream *stream, int mode);
+CUresult cuStreamEndCapture(Stream *stream, void **graph);
 CUresult cuLaunchHostFunc(Stream *stream, void (*function)(void *), void *data);
 CUresult cuEventCreate(Event **event, unsigned flags);
 CUresult cuEventRecord(Event *event, Stream *stream);

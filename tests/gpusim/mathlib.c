@@ -1,31 +1,9 @@
-/* cuBLAS, cuDNN, cuSPARSE, cuSOLVER, NCCL and others: handles can be made, and every calculation succeeds at
+/* cuBLAS, cuDNN, cuSPARSE, cuSOLVER and others: handles can be made, and every calculation succeeds at
    once and does nothing. */
-#include "gpusim.h"
+#include "mathlib.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef int Status;
-
-static char shared_handle[4096];
-
-#define MAKE(function)                 \
-  API Status function(void **handle) { \
-    *handle = shared_handle;           \
-    return 0;                          \
-  }
-
-/* The arguments don't matter, so they are left out. */
-#define SUCCEED(function) \
-  API Status function() { \
-    return 0;             \
-  }
-
-#define VERSION(function, number)     \
-  API Status function(int *version) { \
-    *version = number;                \
-    return 0;                         \
-  }
 
 /* ---- cuBLAS ---- */
 
@@ -40,6 +18,15 @@ SUCCEED(cublasGetPointerMode_v2)
 SUCCEED(cublasSetAtomicsMode)
 SUCCEED(cublasSgemm_v2)
 SUCCEED(cublasDgemm_v2)
+SUCCEED(cublasCgemm_v2)
+SUCCEED(cublasZgemm_v2)
+SUCCEED(cublasDgemmStridedBatched)
+SUCCEED(cublasCgemmStridedBatched)
+SUCCEED(cublasZgemmStridedBatched)
+SUCCEED(cublasDgemv_v2)
+SUCCEED(cublasSdot_v2)
+SUCCEED(cublasDdot_v2)
+SUCCEED(cublasDotEx)
 SUCCEED(cublasGemmEx)
 SUCCEED(cublasGemmEx_64)
 SUCCEED(cublasSgemmEx)
@@ -173,89 +160,24 @@ SUCCEED(cudnnBackendSetAttribute)
 SUCCEED(cudnnBackendFinalize)
 SUCCEED(cudnnBackendExecute)
 
-/* ---- NCCL: every collective succeeds at once ---- */
-
-typedef struct {
-  int ranks, rank;
-} Communicator;
-
-typedef struct {
-  char bytes[128];
-} UniqueId;
-
-static Communicator *new_communicator(int ranks, int rank) {
-  Communicator *communicator = malloc(sizeof *communicator);
-  *communicator = (Communicator){ranks, rank};
-  return communicator;
-}
-
-API Status ncclGetUniqueId(UniqueId *id) {
-  memset(id, 7, sizeof *id);
-  return 0;
-}
-
-API Status ncclCommInitRank(Communicator **communicator, int ranks, UniqueId id, int rank) {
-  *communicator = new_communicator(ranks, rank);
-  return 0;
-}
-
-API Status ncclCommInitRankConfig(Communicator **communicator, int ranks, UniqueId id, int rank,
-                                  void *config) {
-  return ncclCommInitRank(communicator, ranks, id, rank);
-}
-
-API Status ncclCommInitAll(Communicator **communicators, int ranks, const int *devices) {
-  for (int rank = 0; rank < ranks; rank++) {
-    communicators[rank] = new_communicator(ranks, rank);
-  }
-  return 0;
-}
-
-API Status ncclCommCount(Communicator *communicator, int *ranks) {
-  *ranks = communicator->ranks;
-  return 0;
-}
-
-API Status ncclCommUserRank(Communicator *communicator, int *rank) {
-  *rank = communicator->rank;
-  return 0;
-}
-
-API Status ncclCommGetAsyncError(Communicator *communicator, Status *error) {
-  *error = 0;
-  return 0;
-}
-
-API const char *ncclGetErrorString(Status status) {
-  return status ? "simulated error" : "no error";
-}
-
-API const char *ncclGetLastError(Communicator *communicator) {
-  return "";
-}
-
-VERSION(ncclGetVersion, 22304)
-SUCCEED(ncclGroupStart)
-SUCCEED(ncclGroupEnd)
-SUCCEED(ncclAllReduce)
-SUCCEED(ncclReduce)
-SUCCEED(ncclBroadcast)
-SUCCEED(ncclBcast)
-SUCCEED(ncclAllGather)
-SUCCEED(ncclReduceScatter)
-SUCCEED(ncclSend)
-SUCCEED(ncclRecv)
-SUCCEED(ncclCommDestroy)
-SUCCEED(ncclCommAbort)
-SUCCEED(ncclCommFinalize)
-
 /* ---- the others ---- */
 
 MAKE(cusparseCreate)
 SUCCEED(cusparseDestroy)
 SUCCEED(cusparseSetStream)
+
+API Status cusparseGetProperty(int property, int *value) {
+  static const int parts[] = {12, 5, 10};
+  *value = parts[property];
+  return 0;
+}
+
+API const char *cusparseGetErrorString(Status status) {
+  return status ? "simulated error" : "success";
+}
+ALIAS(cusparseGetErrorName, cusparseGetErrorString);
+
 MAKE(cusolverDnCreate)
 SUCCEED(cusolverDnDestroy)
 SUCCEED(cusolverDnSetStream)
-VERSION(cufftGetVersion, 11000)
 VERSION(cuptiGetVersion, 22)

@@ -254,58 +254,6 @@ API cudaError cudaDeviceGetDefaultMemPool(void *pool, int device) {
   return remember_error(cuDeviceGetDefaultMemPool(pool, device));
 }
 
-/* cudaDeviceProp grew with CUDA 12, at its end: its beginning is all that anybody reads here. */
-typedef struct {
-  char name[256];
-  uint8_t uuid[16];
-  char luid[8];
-  unsigned luid_mask;
-  size_t memory_bytes, shared_bytes_per_block;
-  int registers_per_block, warp_size;
-  size_t memory_pitch;
-  int max_threads_per_block, max_threads[3], max_grid[3], clock_khz;
-  size_t constant_bytes;
-  int major, minor;
-  size_t texture_alignment, texture_pitch_alignment;
-  int overlap, multiprocessors;
-} Properties;
-
-static cudaError fill_properties(void *properties, size_t size, int device) {
-  NEEDS_RUNTIME;
-  if (!is_device(device)) {
-    return remember_error(CUDA_ERROR_INVALID_DEVICE);
-  }
-  const Gpu *gpu = gpu_of(device);
-  Properties known = {
-      .memory_bytes = gpu->memory_bytes,
-      .shared_bytes_per_block = 49152,
-      .registers_per_block = 65536,
-      .warp_size = 32,
-      .memory_pitch = 1u << 31,
-      .max_threads_per_block = 1024,
-      .max_threads = {1024, 1024, 64},
-      .max_grid = {2147483647, 65535, 65535},
-      .clock_khz = 1582000,
-      .constant_bytes = 65536,
-      .major = gpu->major,
-      .minor = gpu->minor,
-      .multiprocessors = gpu->multiprocessors,
-  };
-  memcpy(known.name, gpu->name, sizeof gpu->name);
-  memcpy(known.uuid, gpu->uuid_bytes, sizeof known.uuid);
-  memset(properties, 0, size);
-  memcpy(properties, &known, sizeof known);
-  return CUDA_SUCCESS;
-}
-
-API cudaError cudaGetDeviceProperties_v2(void *properties, int device) {
-  return fill_properties(properties, 1032, device);
-}
-
-API cudaError cudaGetDeviceProperties(void *properties, int device) {
-  return fill_properties(properties, 632, device);
-}
-
 ACCEPT_ALWAYS(cudaSetDeviceFlags, unsigned flags)
 ACCEPT_ALWAYS(cudaDeviceSynchronize, void)
 ACCEPT_ALWAYS(cudaDeviceEnablePeerAccess, int peer, unsigned flags)
@@ -317,6 +265,17 @@ ACCEPT_ALWAYS(cudaProfilerStop, void)
 
 API cudaError cudaDriverGetVersion(int *version) {
   return cuDriverGetVersion(version);
+}
+
+/* A name that the driver doesn't have is no error: the status says it. */
+API cudaError cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                               uint64_t flags, int *status) {
+  cuGetProcAddress_v2(name, function, (int)version, flags, status);
+  return CUDA_SUCCESS;
+}
+
+API cudaError cudaGetDriverEntryPoint(const char *name, void **function, uint64_t flags, int *status) {
+  return cudaGetDriverEntryPointByVersion(name, function, 0, flags, status);
 }
 
 API cudaError cudaGetLastError(void) {

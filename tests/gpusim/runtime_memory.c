@@ -68,6 +68,20 @@ API cudaError cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind
   return cudaMemcpy(to, from, bytes, kind);
 }
 
+API cudaError cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                  Stream *stream) {
+  return cudaMemcpy(to, from, bytes, 0);
+}
+
+API cudaError cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                                size_t height, int kind, Stream *stream) {
+  NEEDS_CURRENT_DEVICE;
+  for (size_t row = 0; row < height; row++) {
+    memmove((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+  }
+  return CUDA_SUCCESS;
+}
+
 API cudaError cudaMemset(void *at, int value, size_t count) {
   NEEDS_CURRENT_DEVICE;
   memset(at, value, count);
@@ -94,8 +108,23 @@ API cudaError cudaPointerGetAttributes(void *attributes, const void *address) {
   return CUDA_SUCCESS;
 }
 
+/* Nothing reads a symbol: no kernel is ever run. */
+ACCEPT_ALWAYS(cudaMemcpyToSymbol, const void *symbol, const void *from, size_t bytes, size_t offset, int kind)
 ACCEPT_ALWAYS(cudaHostRegister, void *address, size_t bytes, unsigned flags)
 ACCEPT_ALWAYS(cudaHostUnregister, void *address)
+
+/* ---- pools ---- */
+
+API cudaError cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
+  return remember_error(cuMemPoolGetAttribute(pool, attribute, value));
+}
+
+API cudaError cudaMemPoolSetAttribute(void *pool, int attribute, void *value) {
+  return remember_error(cuMemPoolSetAttribute(pool, attribute, value));
+}
+
+ACCEPT_ALWAYS(cudaMemPoolSetAccess, void *pool, const void *map, size_t count)
+ACCEPT_ALWAYS(cudaMemPoolTrimTo, void *pool, size_t bytes)
 
 /* ---- streams and events ---- */
 
@@ -116,15 +145,14 @@ API cudaError cudaStreamDestroy(Stream *stream) {
   return cuStreamDestroy_v2(stream);
 }
 
-API cudaError cudaStreamIsCapturing(Stream *stream, int *status) {
-  *status = 0;
-  return CUDA_SUCCESS;
+API cudaError cudaStreamGetPriority(Stream *stream, int *priority) {
+  return cuStreamGetPriority(stream, priority);
 }
 
-API cudaError cudaStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id, void **graph,
-                                          const void ***nodes, size_t *count) {
-  *status = 0;
-  return CUDA_SUCCESS;
+API cudaError cudaStreamAddCallback(Stream *stream, void (*function)(Stream *, CUresult, void *), void *data,
+                                    unsigned flags) {
+  NEEDS_CURRENT_DEVICE;
+  return cuStreamAddCallback(stream, function, data, flags);
 }
 
 API cudaError cudaLaunchHostFunc(Stream *stream, void (*function)(void *), void *data) {
@@ -147,6 +175,10 @@ API cudaError cudaEventDestroy(Event *event) {
 
 API cudaError cudaEventRecord(Event *event, Stream *stream) {
   return cuEventRecord(event, stream);
+}
+
+API cudaError cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned flags) {
+  return cudaEventRecord(event, stream);
 }
 
 API cudaError cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Mapping, Sequence
 
-from tests.gpusim.build import LIBRARY, build
+from tests.gpusim.build import DEVICE_NODES, LIBRARY, build
 from tests.gpusim.fleet import Fleet, Gpu, Size
 
 READER = "import ctypes, sys; read = ctypes.CDLL(sys.argv[1]).gpusim_used_bytes; " + (
@@ -26,7 +26,8 @@ class Call:
 
     Attributes:
         call: ``cuInit``, ``context``, ``context_end``, ``allocate``, ``free``, ``refused`` (a context or an
-            allocation that was not granted) or ``nvmlInit``.
+            allocation that was not granted), ``nvmlInit``, or ``missing`` and the name of a function that the
+            simulation doesn't have.
         gpu: In PCI order; ``None`` where the call concerns none.
         bytes: What was taken or given back; ``None`` where the call concerns no GPU.
         time_s: Comparable with ``time.monotonic()``.
@@ -47,6 +48,7 @@ class Server:
         folder: Where the fleet, the ledger and the log are written; those of an earlier server are replaced.
         context: What a CUDA context costs each process on each GPU.
         driver: The driver's version.
+        device_nodes: Whether the machine seems to have the files in ``/dev`` of NVIDIA's driver, as JAX wants it.
         faults: The other fields of ``Fleet``.
 
     Raises:
@@ -61,16 +63,18 @@ class Server:
         folder: Path,
         context: Size = "256MiB",
         driver: str = "550.54.15",
+        device_nodes: bool = False,
         **faults: Any,
     ) -> None:
         self._fleet = Fleet(gpus=tuple(gpus), context=context, driver=driver, **faults)
         self._folder = folder
         self._log = folder / "gpusim.log"
+        self._has_device_nodes = device_nodes
         self._own_environ: dict[str, str] = {}
         self._children: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Server:
-        self._own_environ = lay_out(self._fleet, self._folder, self._log)
+        self._own_environ = lay_out(self._fleet, self._folder, self._log, device_nodes=self._has_device_nodes)
         return self
 
     def __exit__(
@@ -161,7 +165,7 @@ class Server:
         write_fleet(self._fleet, self._folder)
 
 
-def lay_out(fleet: Fleet, folder: Path, log: Path) -> dict[str, str]:
+def lay_out(fleet: Fleet, folder: Path, log: Path, *, device_nodes: bool) -> dict[str, str]:
     """Write what a simulated server consists of, and return the environment that puts a process on it."""
     libraries = build()
     ledger = folder / "gpusim.ledger"
@@ -176,6 +180,7 @@ def lay_out(fleet: Fleet, folder: Path, log: Path) -> dict[str, str]:
         "GPUSIM_FLEET": str(write_fleet(fleet, folder)),
         "GPUSIM_STATE": str(ledger),
         "GPUSIM_LOG": str(log),
+        **({"LD_PRELOAD": str(libraries / DEVICE_NODES)} if device_nodes else {}),
     }
 
 
@@ -190,6 +195,10 @@ def write_fleet(fleet: Fleet, folder: Path) -> Path:
 
 
 def with_libraries_in_front(server: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """A server's environment with the library path that ``environ`` has behind its own."""
-    path = os.pathsep.join(filter(None, [server["LD_LIBRARY_PATH"], environ.get("LD_LIBRARY_PATH", "")]))
-    return {**server, "LD_LIBRARY_PATH": path}
+    """A server's environment with the libraries that ``environ`` names behind its own."""
+    lists = {
+        name: os.pathsep.join(filter(None, [server[name], environ.get(name, "")]))
+        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")
+        if name in server
+    }
+    return {**server, **lists}

@@ -70,7 +70,7 @@ def test_a_runtime_has_the_version_of_its_name_and_the_driver_its_own(pair, libr
 
 
 @pytest.mark.parametrize(
-    ("library", "version"), [("libcudnn.so.9", [9, 3, 0]), ("libcudnn.so.8", [8, 9, 6]), ("libcudnn.so.7", [7, 6, 5])]
+    ("library", "version"), [("libcudnn.so.9", [9, 30, 0]), ("libcudnn.so.8", [8, 9, 6]), ("libcudnn.so.7", [7, 6, 5])]
 )
 def test_a_cudnn_has_the_version_of_its_name(pair, library, version):
     said = run_cuda(

@@ -51,8 +51,9 @@ def environment(
     python: Path,
     requirements: Sequence[str] = (),
     *,
+    without_dependencies: Sequence[str] = (),
     with_autogpu: bool = True,
-    on_top_of: Path | None = None,
+    on_top_of: Path | Sequence[Path] | None = None,
     with_hook: bool = False,
     name: str = "",
 ) -> Path:
@@ -61,14 +62,17 @@ def environment(
     Args:
         python: The interpreter to make the environment from.
         requirements: What pip installs besides autogpu's wheel.
+        without_dependencies: What pip installs after that with none of what it asks for.
         with_autogpu: Whether the wheel is installed.
         on_top_of: The interpreter of another environment whose packages are visible in this one, for packages too
-            big to have twice.
+            big to have twice; or several, the first in front.
         with_hook: Whether ``autogpu install`` has been run in it.
         name: Makes a second environment from the same parts, for a test that writes into its own.
     """
+    bases = [on_top_of] if isinstance(on_top_of, Path) else list(on_top_of or ())
     parts = [str(python), *requirements, wheel().parent.name if with_autogpu else "", name]
-    parts += [str(on_top_of or ""), "hook" if with_hook else ""]
+    parts += [os.pathsep.join(map(str, bases)), "hook" if with_hook else ""]
+    parts += [f"{each} alone" for each in without_dependencies]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     folder = CACHE / "environments" / digest
     executable = folder / "bin" / "python"
@@ -77,20 +81,15 @@ def environment(
             shutil.rmtree(folder, ignore_errors=True)
             _run([str(python), "-m", "venv", str(folder)])
             wanted = [*requirements, *([str(wheel())] if with_autogpu else [])]
+            install = [str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             if wanted:
-                _run(
-                    [
-                        str(executable),
-                        "-m",
-                        "pip",
-                        "install",
-                        "--quiet",
-                        "--disable-pip-version-check",
-                        *wanted,
-                    ]
-                )
-            if on_top_of:
-                (site_packages(executable) / "on_top_of.pth").write_text(f"{site_packages(on_top_of)}\n")
+                _run([*install, *wanted])
+            if without_dependencies:
+                # Wheels of a gigabyte, which pip would keep a second copy of.
+                _run([*install, "--no-deps", "--no-cache-dir", *without_dependencies])
+            if bases:
+                lines = "".join(f"{site_packages(base)}\n" for base in bases)
+                (site_packages(executable) / "on_top_of.pth").write_text(lines)
             if with_hook:
                 _run([str(executable), "-m", "autogpu", "install"])
             (folder / "complete").touch()

@@ -15,3 +15,21 @@ cudaError gpusim_enter_device(int device);
 API cudaError cudaSetDevice(int device) {
   return CUDART_VERSION >= 12000 ? gpusim_enter_device(device) : gpusim_choose_device(device);
 }
+
+cudaError cudaStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id, void **graph,
+                                      const void ***nodes, size_t *count);
+
+/* CUDA 13 gave the name to a function with more arguments. */
+#if CUDART_VERSION >= 13000
+API cudaError cudaStreamGetCaptureInfo(Stream *stream, int *status, uint64_t *id, void **graph,
+                                       const void ***nodes, const void ***edges, size_t *count) {
+  if (edges) {
+    *edges = NULL;
+  }
+  return cudaStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count);
+}
+#else
+API cudaError cudaStreamGetCaptureInfo(Stream *stream, int *status, uint64_t *id) {
+  return cudaStreamGetCaptureInfo_v2(stream, status, id, NULL, NULL, NULL);
+}
+#endif

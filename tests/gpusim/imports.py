@@ -1,0 +1,130 @@
+"""What a wheel's libraries take from NVIDIA's, and stand-ins for the part that nobody here wrote.
+
+TensorFlow and JAX open NVIDIA's libraries when they need one, and live with a function that isn't there. PyTorch is
+linked against them: the loader refuses it where one library, version or function is missing. So what an environment's
+libraries want is read from them and kept in a list, and the build makes the rest of it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable
+
+from tests.support.environments import CACHE, site_packages
+
+LISTS = CACHE / "gpusim" / "imports"
+OF_NVIDIA = re.compile(r"_*(cu[A-Zdbfprst]|nccl|nv[A-Zrs])")
+LIBRARY_OF_NVIDIA = re.compile(r"lib(cu|nccl|nv)\w*\.so")
+NEEDED = re.compile(r"\(NEEDED\).*\[(.*)\]")
+VERSIONS_OF = re.compile(r"Version: \d+\s+File: (\S+)")
+VERSION = re.compile(r"Name: (\S+)\s+Flags:")
+UNDEFINED = re.compile(r"\s(FUNC|OBJECT|NOTYPE)\s+GLOBAL\s+\w+\s+UND\s+([^@\s]+)")
+DEFINED = re.compile(r"\s(?:FUNC|OBJECT|NOTYPE)\s+\w+\s+\w+\s+\d+\s+([^@\s]+)")
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What libraries want from others.
+
+    Attributes:
+        versions: Library and one of the versions it has to name; the version is empty where none is asked for.
+        functions: By name.
+        variables: By name.
+    """
+
+    versions: frozenset[tuple[str, str]] = frozenset()
+    functions: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()
+
+    def __or__(self, other: Imports) -> Imports:
+        return Imports(
+            self.versions | other.versions, self.functions | other.functions, self.variables | other.variables
+        )
+
+    def lines(self) -> list[str]:
+        """As a list is kept."""
+        return [
+            *(f"library {library} {version}".rstrip() for library, version in sorted(self.versions)),
+            *(f"function {name}" for name in sorted(self.functions)),
+            *(f"variable {name}" for name in sorted(self.variables)),
+        ]
+
+
+def record(python: Path, package: str) -> None:
+    """Keep the list of what an environment's package wants, for every build from now on."""
+    kept = LISTS / f"{python.parent.parent.name}.txt"
+    if kept.exists():
+        return
+    libraries = sorted((site_packages(python) / package).rglob("*.so*"))
+    wanted = of_libraries(libraries)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    new = kept.with_suffix(".new")
+    new.write_text("\n".join(wanted.lines()) + "\n")
+    new.replace(kept)
+
+
+def recorded() -> Imports:
+    """What all environments want together: the server is a machine with every CUDA installed."""
+    wanted = Imports()
+    for kept in sorted(LISTS.glob("*.txt")):
+        words = [line.split() for line in kept.read_text().splitlines()]
+        wanted |= Imports(
+            frozenset((rest[0], "".join(rest[1:])) for kind, *rest in words if kind == "library"),
+            frozenset(rest[0] for kind, *rest in words if kind == "function"),
+            frozenset(rest[0] for kind, *rest in words if kind == "variable"),
+        )
+    return wanted
+
+
+def of_libraries(libraries: Iterable[Path]) -> Imports:
+    """Read from the ELF files themselves, and without what one of them has for the others."""
+    wanted = Imports()
+    for library in libraries:
+        wanted |= _of_one(_readelf(library, "-d", "-V", "--dyn-syms"))
+    return wanted
+
+
+def defined(library: Path) -> frozenset[str]:
+    """The names that a library has for others."""
+    return frozenset(DEFINED.findall(_readelf(library, "--dyn-syms")))
+
+
+def stubs(wanted: Imports, present: frozenset[str]) -> str:
+    """C code for every wanted name that is not present: a function that says so in the log, and fails."""
+    functions = (f"MISSING({name})" for name in sorted(wanted.functions - present))
+    # Nobody can know their size from outside.
+    variables = (f"API char {name}[4096];" for name in sorted(wanted.variables - present))
+    return "\n".join(['#include "missing.h"', *functions, *variables]) + "\n"
+
+
+def version_script(versions: Iterable[str]) -> str:
+    """For the linker: versions that have no symbols. A symbol without a version fits every reference."""
+    return "".join(f"{version} {{ }};\n" for version in sorted(versions))
+
+
+def _of_one(text: str) -> Imports:
+    versions = {(name, "") for name in NEEDED.findall(text) if LIBRARY_OF_NVIDIA.match(name)}
+    file = ""
+    for line in text.splitlines():
+        found = VERSIONS_OF.search(line)
+        if found:
+            file = found[1]
+        found = VERSION.search(line)
+        if found and LIBRARY_OF_NVIDIA.match(file):
+            versions.add((file, found[1]))
+    names = [(kind, name) for kind, name in UNDEFINED.findall(text) if OF_NVIDIA.match(name)]
+    return Imports(
+        frozenset(versions),
+        frozenset(name for kind, name in names if kind != "OBJECT"),
+        frozenset(name for kind, name in names if kind == "OBJECT"),
+    )
+
+
+def _readelf(library: Path, *what: str) -> str:
+    command = ["readelf", "--wide", *what, str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    # Not every file that is named so is a library.
+    return done.stdout

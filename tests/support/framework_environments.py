@@ -1,0 +1,91 @@
+"""Environments with the unmodified CUDA wheels of PyTorch, JAX and Keras 3, without the CUDA libraries beside them.
+
+The nvidia-* wheels, several GB, stay out: the simulated server stands in for what is in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.gpusim import imports
+from tests.support.environments import environment, interpreter
+
+
+@dataclass(frozen=True)
+class Torch:
+    """One PyTorch from PyPI, whose plain wheel for Linux is the one with CUDA.
+
+    Attributes:
+        version: As pip takes it after ``torch==``.
+        python: The Python that it is tested on.
+        requirements: What ``import torch`` needs, since pip has to leave out all that the wheel asks for.
+    """
+
+    version: str
+    python: str
+    requirements: tuple[str, ...] = (
+        *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
+    )
+
+
+@dataclass(frozen=True)
+class Jax:
+    """One JAX from PyPI, with its plugin for one major version of CUDA.
+
+    Attributes:
+        version: As pip takes it after ``jax==``.
+        python: The Python that it is tested on.
+        cuda: Which of the plugins.
+        requirements: What pip has to be told beside the wheel's own requirements.
+    """
+
+    version: str
+    python: str
+    cuda: int = 12
+    requirements: tuple[str, ...] = ()
+
+
+# The newest first.
+TORCHES = (Torch("2.15.0", "3.12"), Torch("2.6.0", "3.11"))
+JAXES = (Jax("0.10.2", "3.12"), Jax("0.10.2", "3.12", cuda=13), Jax("0.4.30", "3.10"))
+KERAS = "3.15.1"
+
+
+def torch(wanted: Torch = TORCHES[0]) -> Path:
+    """An environment with PyTorch and nothing of ours; made once, 1.5 GB.
+
+    A server that is to carry it has to be started after this was called once: it is built for what this wants.
+    """
+    python = environment(
+        _interpreter(wanted.python),
+        wanted.requirements,
+        without_dependencies=[f"torch=={wanted.version}"],
+        with_autogpu=False,
+    )
+    imports.record(python, "torch")
+    return python
+
+
+def jax(wanted: Jax = JAXES[0]) -> Path:
+    """An environment with JAX and nothing of ours; made once, 1 GB."""
+    # Only the plugin's extra "with-cuda" asks for nvidia-* wheels.
+    version = wanted.version
+    wheels = (f"jax=={version}", f"jaxlib=={version}", f"jax-cuda{wanted.cuda}-plugin=={version}")
+    return environment(
+        _interpreter(wanted.python),
+        (*wheels, f"jax-cuda{wanted.cuda}-pjrt=={version}", *wanted.requirements),
+        with_autogpu=False,
+    )
+
+
+def with_autogpu(base: Path) -> Path:
+    """The same packages in an environment where a user has run ``autogpu install``."""
+    return environment(base.resolve(), on_top_of=base, with_hook=True)
+
+
+def _interpreter(version: str) -> Path:
+    found = interpreter(version)
+    if found is None:
+        raise RuntimeError(f"no Python {version} on this machine")
+    return found
