@@ -74,7 +74,7 @@ def _begin(started_with: str | None) -> None:
         grant=grant,
         started_with=started_with,
         first_reading=reading,
-        is_worker=_is_worker(),
+        is_worker=_is_worker,
     )
 
 

@@ -10,6 +10,7 @@ import threading
 from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
+from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Readings
 from autogpu.frameworks.base import DeviceRequest
 from autogpu.frozen import replace
@@ -73,7 +74,7 @@ class Allocation:
         reader: DeviceReader = probe,
         cuda: CudaDriver = loaded_cuda,
         say: Callable[[str], None] = stderr.say,
-        is_worker: bool = False,
+        is_worker: Callable[[], bool] = lambda: False,
     ) -> None:
         """Nothing has happened yet.
 
@@ -85,7 +86,7 @@ class Allocation:
             reader: Takes the later ones.
             cuda: The CUDA driver that the frameworks load.
             say: Prints one line for the user.
-            is_worker: Whether the process was started by Python's ``multiprocessing``.
+            is_worker: Tells whether the process was started by Python's ``multiprocessing``.
         """
         self.guard = guard
         self.state = State.IMPORTING
@@ -163,8 +164,12 @@ class Allocation:
         """Whether a framework of this process takes the GPUs that CUDA counts first."""
         return any(framework.TAKES_FIRST_GPUS for framework in self._frameworks)
 
-    def prepare(self) -> None:
-        """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh."""
+    def prepare(self, said: DeviceRequest | None = None) -> None:
+        """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh.
+
+        Args:
+            said: What the script has said so far, where the claim comes before CUDA.
+        """
         if self._is_assigned:
             return
         is_fresh = self._readings.is_pending
@@ -179,7 +184,7 @@ class Allocation:
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
         if self._needs_order and (is_listed_anew or self.decision is None):
-            self._put_claimed_first(inventory)
+            self._put_claimed_first(inventory, said or DeviceRequest(0))
 
     def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
         """For ``visible = "chosen"``: what is hidden from every library has to be claimed first, before CUDA starts.
@@ -187,27 +192,32 @@ class Allocation:
         Where no GPU is taken the decision is left to the context.
         """
         is_wanted = self.policy.visible == "chosen" and self._visible_at_first == "pool"
-        if inventory is not None and is_wanted and self.grant.rank is None and self._claim_before_cuda():
+        if (
+            inventory is not None
+            and is_wanted
+            and self.grant.rank is None
+            and self._claim_before_cuda(DeviceRequest(0))
+        ):
             assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
 
-    def _put_claimed_first(self, inventory: Inventory | None) -> None:
+    def _put_claimed_first(self, inventory: Inventory | None, said: DeviceRequest) -> None:
         """Claim before CUDA counts the GPUs, and let it count the claimed ones first; ranks in the order of ranks."""
-        if inventory is None or self.follows_parent or not self._claim_before_cuda():
+        if inventory is None or self.follows_parent or not self._claim_before_cuda(said):
             return
         assert self.decision is not None
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
         self._visible.put_first(inventory, first)
         self._is_ordered = True
 
-    def _claim_before_cuda(self) -> bool:
+    def _claim_before_cuda(self, said: DeviceRequest) -> bool:
         """Choose and claim by the list that CUDA will read; whether a GPU is taken."""
         pool = self._visible.pool
         if not pool or self._cuda.visible_uuids() is not None:
             return False
         if self.lease is not None:
             self.lease.release()  # the script has listed others since
-        self._acquire(replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool))
+        self._acquire(self.selection_request(replace(said, gpu_count=len(pool))))
         return self.decision is not None and self.decision.verdict is Verdict.TAKE
 
     def hide_where_none_is_taken(self) -> None:
@@ -254,10 +264,13 @@ class Allocation:
             wanted = {uuids[ordinal] for ordinal in selection.chosen if ordinal < len(uuids)}
         return (self._is_assigned or self._is_ordered) and wanted <= claimed & set(uuids)
 
-    def leave_order(self) -> Decision:
+    def leave_order(self, selection: SelectionRequest) -> Decision:
         """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
         if self.decision is None:
-            self.decision, self.state = Decision(Verdict.NOT_OUR_CHOICE, ORDER_IS_FIXED), State.ASSIGNED
+            known = by_uuid(selection.inventory.devices if selection.inventory else ())
+            visible = tuple(known.get(uuid) for uuid in selection.uuids or ())
+            self.decision = Decision(Verdict.NOT_OUR_CHOICE, ORDER_IS_FIXED, visible=visible)
+            self.state = State.ASSIGNED
         return self.decision
 
     @property
@@ -274,6 +287,12 @@ class Allocation:
         """Whether the parent process says which of the GPUs, as it counts them, this one is to use."""
         return self._visible.follows_parent
 
+    @property
+    def uuids(self) -> tuple[str, ...] | None:
+        """Of the process's GPUs, as CUDA counts them, or will count them by the list that we wrote."""
+        counted = self._cuda.visible_uuids()
+        return (self._visible.pool or None) if counted is None else counted
+
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
         """What is known now, for a decision."""
         # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
@@ -283,7 +302,7 @@ class Allocation:
             policy=self.policy,
             visible_spec=self._visible.spec,
             inventory=self._readings.wait(CONTEXT_DEADLINE_S),
-            uuids=self._cuda.visible_uuids(),
+            uuids=self.uuids,
             gpu_count=request.gpu_count,
             own_uid=os.getuid(),
             own_pid=os.getpid(),
@@ -389,6 +408,14 @@ class Allocation:
         else:
             self.lease.update({**self.lease.claims, **more.claims})
             more.release()
+
+    def claim_less(self, ordinal: int, size: int) -> None:
+        """The framework may allocate only that much on a GPU. If it is more than was claimed, that may be others'."""
+        uuids = self._cuda.visible_uuids() or ()
+        uuid = uuids[ordinal] if ordinal < len(uuids) else ""
+        claimed = self.lease.claims.get(uuid) if self.lease else None
+        if self.lease is not None and claimed is not None and size + CONTEXT_BYTES < claimed:
+            self.lease.update({**self.lease.claims, uuid: size + CONTEXT_BYTES})
 
     def account_for_context(self, measured: Mapping[int, int]) -> None:
         """Correct the claim by what a context really takes, where that was estimated."""

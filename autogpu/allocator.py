@@ -48,11 +48,21 @@ class Allocator:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.guard`."""
         return self._allocation.guard()
 
-    def prepare(self) -> None:
+    def prepare(self, said: DeviceRequest | None = None) -> None:
         """Let what is written into the environment be what CUDA is to read."""
-        self._allocation.prepare()
+        self._allocation.prepare(said)
         if self.framework.TAKES_FIRST_GPUS:
             self._allocation.hide_where_none_is_taken()
+
+    @property
+    def gpu_count(self) -> int:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.gpu_count`."""
+        return len(self._allocation.uuids or ())
+
+    @property
+    def follows_parent(self) -> bool:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.follows_parent`."""
+        return self._allocation.follows_parent
 
     def assign(self, request: DeviceRequest) -> Assignment:
         """Decide among the GPUs that this process has, or join what was decided."""
@@ -60,7 +70,7 @@ class Allocator:
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
             selection = self._allocation.selection_request(request)
             if self.framework.TAKES_FIRST_GPUS and (self._allocation.follows_parent or not self._allocation.has_order):
-                decision = self._allocation.leave_order()
+                decision = self._allocation.leave_order(selection)
             else:
                 decision = self._allocation.decide(selection)
             self.assignment = self._assignment(request, selection, decision)
@@ -134,9 +144,19 @@ class Allocator:
             lines = messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked)
             allocation.say(lines)
 
-    def follow_contexts(self) -> None:
+    def follow_contexts(self) -> tuple[int, ...]:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.follow_contexts`."""
         self._allocation.follow_contexts()
+        return self._cuda.ordinals_in_use()
+
+    def on_unused(self) -> None:
+        """Give back what no framework uses."""
+        if self._allocation.lease and not self._cuda.ordinals_in_use():
+            self._allocation.lease.release()
+
+    def on_limit(self, ordinal: int, size: int) -> None:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""
+        self._allocation.claim_less(ordinal, size)
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Report how to get more replicas, where the policy is why there are so few."""

@@ -22,7 +22,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import MutableMapping, Sequence
+    from typing import Callable, MutableMapping, Sequence
 
     from autogpu.devices.model import CudaDriver, Device, Inventory
     from autogpu.policy import Policy
@@ -54,7 +54,7 @@ class VisibleDevices:
         cuda: CudaDriver,
         grant: Grant,
         *,
-        is_worker: bool = False,
+        is_worker: Callable[[], bool] = lambda: False,
     ) -> None:
         """Nothing is written yet.
 
@@ -62,7 +62,7 @@ class VisibleDevices:
             started_with: The variable when the interpreter started, ``None`` if it was not set.
             cuda: Tells whether CUDA has read the variable.
             grant: What an engine granted. Ranks count the pool's GPUs among themselves: they keep its order.
-            is_worker: Whether the process was started by Python's ``multiprocessing``.
+            is_worker: Tells whether the process was started by Python's ``multiprocessing``.
         """
         self.grant = grant
         self.spec = VisibleSpec(None, "unset")
@@ -75,6 +75,7 @@ class VisibleDevices:
         self._environ = environ
         self._cuda = cuda
         self._is_worker = is_worker
+        self._pid = os.getpid()
         self._initial = initial_visibility(environ, started_with)
         self._written: str | None = _NOT_YET
         self._seen: str | None = _NOT_YET
@@ -167,9 +168,10 @@ class VisibleDevices:
     @property
     def follows_parent(self) -> bool:
         """Whether this process is one of several that its parent tells which GPU of their common order to use."""
+        is_forked = self._pid != os.getpid()
         is_kept = self._initial.value is not None and self._initial.value != self._initial.inherited
         is_lone_rank = self.grant.rank is not None and self.grant.rank.launcher == LONE_RANK
-        return is_kept and self.spec.source != "script" and (self._is_worker or is_lone_rank)
+        return (is_kept or is_forked) and self.spec.source != "script" and (is_lone_rank or self._is_worker())
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
         is_certain = not (inventory.unreadable or inventory.denied)

@@ -10,7 +10,7 @@ Nothing else happens before a framework is imported. ``AUTOGPU=0`` in the enviro
 import sys
 
 # The top-level modules whose import matters: those of autogpu/frameworks/registry.py.
-frameworks = ("tensorflow",)
+frameworks = ("tensorflow", "jax", "torch")
 
 # What this process inherited, to tell it from what the script writes later. Through sys.modules, and only the
 # text is kept: a finder lives until the very end of the interpreter, and a reference to os or to its environ

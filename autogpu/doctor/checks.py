@@ -29,9 +29,10 @@ _CUDA_ERRORS = {
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
-    """Every check, in the order in which one thing rests on another; those of the frameworks last."""
+    """Every check, in the order in which one thing rests on another; those of the frameworks that are there last."""
     findings = [check(facts) for check in CHECKS]
-    for each in facts.frameworks:
+    # Where there is none, the first one's diagnosis says so.
+    for each in [each for each in facts.frameworks if each.is_installed] or facts.frameworks[:1]:
         findings += registry.load(each.module).load_diagnosis().examine(each.answer, each.error, facts)
     return tuple(findings)
 

@@ -77,6 +77,11 @@ class FrameworkAnswer:
     answer: Any
     error: str = ""
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is there, be it broken."""
+        return self.answer is not None or bool(self.error)
+
 
 @dataclass(frozen=True)
 class Facts:

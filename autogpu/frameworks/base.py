@@ -173,8 +173,20 @@ if TYPE_CHECKING:
             Lets through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
             """
 
-        def prepare(self) -> None:
-            """The framework is about to initialise CUDA, or has done so: the last moment for the environment."""
+        def prepare(self, said: DeviceRequest | None = None) -> None:
+            """The framework is about to initialise CUDA, or has done so: the last moment for the environment.
+
+            Args:
+                said: What the script has said so far; for a framework that takes what CUDA counts first.
+            """
+
+        @property
+        def gpu_count(self) -> int:
+            """How many GPUs CUDA counts, or will count by what the environment says; 0 where that is not known."""
+
+        @property
+        def follows_parent(self) -> bool:
+            """Whether the parent process tells this one which GPU of their common order to use."""
 
         def assign(self, request: DeviceRequest) -> Assignment:
             """Decide, once per process; later calls get the same answer."""
@@ -191,8 +203,14 @@ if TYPE_CHECKING:
         def on_context(self) -> None:
             """The framework has a context, the first or one more; in the first nothing is allocated yet."""
 
-        def follow_contexts(self) -> None:
-            """Let the lease name the GPUs on which there are contexts by now; from any thread, and cheap."""
+        def follow_contexts(self) -> tuple[int, ...]:
+            """Let the lease name the GPUs on which there are contexts by now; their ordinals. From any thread."""
+
+        def on_unused(self) -> None:
+            """The framework goes without the GPUs that it was given, for a reason of its own."""
+
+        def on_limit(self, ordinal: int, size: int) -> None:
+            """The script has set a limit of its own, in bytes, on a GPU that it has already."""
 
         def on_replicas(self, strategy: str, replicas: int) -> None:
             """A ``strategy`` that was not told which GPUs to use has made that many replicas."""

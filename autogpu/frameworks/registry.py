@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Framework
 
 # By the top-level module whose import starts it all, the package that knows the framework.
-FRAMEWORKS = {"tensorflow": "autogpu.frameworks.tensorflow"}
+FRAMEWORKS = {
+    "tensorflow": "autogpu.frameworks.tensorflow",
+    "jax": "autogpu.frameworks.jax",
+    "torch": "autogpu.frameworks.torch",
+}
 
 
 def load(module: str) -> Framework:

@@ -21,7 +21,6 @@ TENSORFLOW = {
     "has_cuda": True,
     "has_rocm": False,
     "gpus": 2,
-    "has_hooks": True,
     "missing": {},
 }
 
@@ -192,7 +191,7 @@ def test_a_healthy_machine_passes_everything(healthy):
         ),
         pytest.param(
             "hooks",
-            tensorflow(has_hooks=False, missing={"Context.config": "claims nothing"}),
+            tensorflow(missing={"Context.config": "claims nothing"}),
             "lacks Context.config: claims nothing",
             "pip install --upgrade autogpu",
             id="hooks",

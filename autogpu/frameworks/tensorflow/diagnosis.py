@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping
 
 from autogpu.doctor.model import Finding, failed, not_applicable, passed
+from autogpu.frameworks.diagnosis import hooks_finding
 from autogpu.frameworks.tensorflow.proto import FORCE_GROWTH
 from autogpu.reporting.text import counted, printable
 
@@ -26,7 +27,7 @@ if importlib.util.find_spec("tensorflow"):
         found["has_rocm"] = bool(getattr(tf.test, "is_built_with_rocm", bool)())
         from autogpu.frameworks.tensorflow import find_hooks
         hooks = find_hooks()
-        found["missing"], found["has_hooks"] = dict(hooks.missing), hooks.has_essential
+        found["missing"] = dict(hooks.missing)
         found["gpus"] = len(tf.config.experimental.list_physical_devices("GPU"))
     except Exception as error:
         found["error"] = "%s: %s" % (type(error).__name__, error)
@@ -47,7 +48,6 @@ class TensorFlow:
     Attributes:
         error: Why it can't be imported or asked; empty if it can.
         gpus: How many it lists; ``None`` where it could not be asked.
-        has_hooks: Whether the hooks are there without which nothing is chosen at the context.
         missing: What autogpu hooks into and this version lacks, with what is not in force.
     """
 
@@ -56,7 +56,6 @@ class TensorFlow:
     has_cuda: bool = False
     has_rocm: bool = False
     gpus: int | None = None
-    has_hooks: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -91,7 +90,8 @@ def _check_growth(facts: Surroundings) -> Finding:
 def _check_build(found: TensorFlow | None, facts: Surroundings) -> Finding:
     install = f"{facts.executable} -m pip install {_PIP_EXTRA}"
     if found is None:
-        return failed("tensorflow", f"no TensorFlow in this environment ({facts.executable})", install)
+        what = f"no TensorFlow, PyTorch or JAX in this environment ({facts.executable})"
+        return failed("tensorflow", what, install)
     if found.error:
         return failed("tensorflow", f"TensorFlow can't be used: {printable(found.error)}", "repair TensorFlow first")
     if found.has_rocm:
@@ -123,8 +123,4 @@ def _check_libraries(found: TensorFlow | None, facts: Surroundings) -> Finding:
 def _check_hooks(found: TensorFlow | None, facts: Surroundings) -> Finding:
     if found is None or found.error or found.has_rocm:
         return not_applicable("hooks", "nothing to hook into")
-    if found.has_hooks and not found.missing:
-        return passed("hooks", "autogpu finds all that it hooks into")
-    remedy = f"{facts.executable} -m pip install --upgrade {facts.source}"
-    lacks = "; ".join(f"{name}: {effect}" for name, effect in found.missing.items())
-    return failed("hooks", f"TensorFlow {found.version} lacks {printable(lacks)}", remedy)
+    return hooks_finding("hooks", "TensorFlow", found.version, facts, missing=found.missing)

@@ -7,10 +7,11 @@ import re
 
 from autogpu.frameworks.base import Usage
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
+from autogpu.frameworks.words import limits_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Sequence
+    from typing import Any
 
 # Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
 FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -94,7 +95,7 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     if placement.is_split_only:
         memory = f"allocated as needed, as {len(placement.logical)} logical GPUs"
     elif any(limits_mb):
-        memory = f"limited{by_script}" + _limits_in_words(limits_mb) + as_needed
+        memory = f"limited{by_script}" + limits_in_words(limits_mb) + as_needed
     elif placement.fraction:
         memory = f"limited{by_script} to {placement.fraction:.0%} of each GPU" + as_needed
     else:
@@ -102,11 +103,3 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     if (any(limits_mb) or placement.fraction) and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
         memory += f" (not enforced with {_ALLOCATOR}=cuda_malloc_async)"
     return Usage(placement.ordinals, memory)
-
-
-def _limits_in_words(limits_mb: Sequence[tuple[float, ...]]) -> str:
-    """Given those of the logical GPUs of each GPU."""
-    each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mb]
-    if len(set(each)) > 1:
-        return ", in this order, to " + ", ".join(each)
-    return f" to {each[0]}" + (" on each" if len(each) > 1 else "")

@@ -1,0 +1,36 @@
+"""JAX: the start of its backends, and the options of the client that has the GPUs.
+
+JAX makes a context on each GPU that its client sees, and by default takes 75 % of each at the first allocation. Every
+way to a GPU ends in that client's options, and there the assignment is filled in where the script set nothing.
+"""
+
+from __future__ import annotations
+
+from autogpu.frameworks.jax.hooks import fallback_environment, find_hooks, install_hooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.frameworks.base import Diagnosis
+
+__all__ = [
+    "DEFAULT_SHARE",
+    "NAME",
+    "TAKES_FIRST_GPUS",
+    "fallback_environment",
+    "find_hooks",
+    "install_hooks",
+    "load_diagnosis",
+]
+
+NAME = "JAX"
+
+DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
+
+TAKES_FIRST_GPUS = False  # the client's options name any
+
+
+def load_diagnosis() -> Diagnosis:
+    """See :meth:`autogpu.frameworks.base.Framework.load_diagnosis`."""
+    from autogpu.frameworks.jax import diagnosis
+
+    return diagnosis

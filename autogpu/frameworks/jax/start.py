@@ -1,0 +1,152 @@
+"""From the moment before JAX starts its backends to the client that has the GPUs."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import threading
+
+from autogpu.frameworks.base import DeviceRequest, Usage
+from autogpu.frameworks.words import memory_in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping
+
+    from autogpu.frameworks.base import Assignment, GpuAllocator
+
+PLATFORM = "cuda"
+_ALIASES = (PLATFORM, "gpu")
+
+# The second name is the older one; where both are set JAX raises, so none of them is ever written.
+_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+
+# Allocators to which a fraction says nothing.
+_UNLIMITED = ("platform", "cuda_async")
+
+
+class BackendStart:
+    """The backends of one process, as JAX starts them."""
+
+    def __init__(self, allocator: GpuAllocator, bridge: Any) -> None:
+        """Nothing has been started.
+
+        Args:
+            bridge: ``jax._src.xla_bridge``.
+        """
+        self._allocator = allocator
+        self._bridge = bridge
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._unlock_in_child)
+
+    def _unlock_in_child(self) -> None:
+        self._lock = threading.RLock()
+
+    def before_backends(self) -> None:
+        """JAX is about to start what it has: decide first whether it is to have a GPU."""
+        with self._lock, self._allocator.guard():
+            if self._bridge._backends or not self._may_use_gpus():
+                return
+            # Before the plug-in's check of CUDA's version, which initialises CUDA.
+            self._allocator.prepare(_said({}, self._flag(), 0))
+            self._bridge._discover_and_register_pjrt_plugins()
+            if PLATFORM not in self._bridge._backend_factories:
+                return
+            count = self._allocator.gpu_count
+            assignment = self._allocator.assign(_said({}, self._flag(), count)) if count else None
+            is_none = assignment is not None and assignment.ordinals == ()
+            if is_none and not self._bridge.config.jax_platforms.value:
+                self._bridge.config.update("jax_platforms", "cpu")
+            if is_none or not count:
+                self._allocator.on_usage(Usage((), ""))
+
+    def after_backends(self, started: Mapping[str, Any]) -> None:
+        """The backends are there."""
+        with self._allocator.guard():
+            if PLATFORM not in started:
+                self._allocator.on_unused()
+
+    def completed(self, options: Any) -> Any:
+        """The client's options with the assignment filled in where the script set nothing."""
+        result = options
+        with self._lock, self._allocator.guard():
+            self._allocator.prepare()
+            count = self._allocator.gpu_count
+            if count:
+                request = _said(options or {}, (), count)
+                assignment = self._allocator.assign(request)
+                # With none, the platforms were named, so that JAX takes GPUs in spite of the policy.
+                if assignment.ordinals != ():
+                    result = self._filled(dict(options or {}), assignment, request)
+            else:
+                self._allocator.on_usage(Usage((), ""))
+        return result
+
+    def _filled(self, options: dict[str, Any], assignment: Assignment, request: DeviceRequest) -> dict[str, Any]:
+        ordinals = request.visible or tuple(range(request.gpu_count))
+        if assignment.ordinals is not None:
+            ordinals = assignment.ordinals
+            options["visible_devices"] = list(ordinals)
+        self._fill_memory(options, assignment, ordinals)
+        return options
+
+    def _fill_memory(self, options: dict[str, Any], assignment: Assignment, ordinals: tuple[int, ...]) -> None:
+        by_script = float(options.get("memory_fraction", 0))
+        if assignment.growth:
+            options.setdefault("preallocate", False)
+        # One number for all: the GPU on which it is the least keeps its limit, and the others theirs.
+        most = assignment.ceilings if by_script else assignment.caps
+        parts = [
+            most[o] * (1 if by_script else assignment.logical_gpus) / assignment.totals[o]
+            for o in ordinals
+            if o in most and assignment.totals.get(o)
+        ]
+        if parts:
+            options["memory_fraction"] = min([*parts, by_script or 1.0])
+        grows = not options.get("preallocate", True)
+        fraction = float(options.get("memory_fraction", 0))
+        totals = [assignment.totals.get(ordinal) if parts and not by_script else None for ordinal in ordinals]
+        caps = [None if total is None else int(total * fraction) for total in totals]
+        memory = memory_in_words(caps, fraction if by_script else 0.0, grows=grows)
+        allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
+        if (parts or by_script) and allocator in _UNLIMITED:
+            memory += f" (not enforced with {_ALLOCATOR}={allocator})"
+        self._allocator.on_usage(Usage(ordinals, memory))
+
+    def after_client(self) -> None:
+        """The client has its contexts, and has allocated nothing."""
+        with self._allocator.guard():
+            self._allocator.on_context()
+
+    def _may_use_gpus(self) -> bool:
+        """Whether JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""
+        platforms = self._bridge.config.jax_platforms.value
+        if platforms and not any(name.strip() in _ALIASES for name in platforms.split(",")):
+            return False
+        looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
+        if looks is not None and not looks():
+            return False
+        plugins = getattr(self._bridge, "jax_plugins", None)
+        return plugins is not None and any(
+            name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(plugins.__path__)
+        )
+
+    def _flag(self) -> tuple[int, ...]:
+        """The ordinals of ``jax_cuda_visible_devices``, which ``jax.distributed`` sets too; ``()`` for all."""
+        flag = getattr(getattr(self._bridge, "CUDA_VISIBLE_DEVICES", None), "value", "all")
+        try:
+            return () if flag == "all" else tuple(int(each) for each in flag.split(","))
+        except ValueError:  # for JAX to complain about
+            return ()
+
+
+def _said(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) -> DeviceRequest:
+    """What the script has said, by the client's options or before there are any."""
+    visible = tuple(options.get("visible_devices", ())) or flag
+    fraction = options.get("memory_fraction") or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
+    try:
+        part = min(max(float(fraction), 0.0), 1.0)
+    except ValueError:  # for JAX to complain about
+        part = 0.0
+    return DeviceRequest(gpu_count, visible or None, fraction=part)

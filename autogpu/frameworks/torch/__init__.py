@@ -1,0 +1,36 @@
+"""PyTorch: the functions of its C++ that initialise CUDA, and what is set there.
+
+``cuda`` and ``cuda:0`` are a thread's current device, and C++ never tells Python which GPU it uses. So the GPUs are
+claimed before CUDA counts them, and CUDA counts the claimed ones first; the lease follows the contexts after that.
+"""
+
+from __future__ import annotations
+
+from autogpu.frameworks.torch.hooks import fallback_environment, find_hooks, install_hooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.frameworks.base import Diagnosis
+
+__all__ = [
+    "DEFAULT_SHARE",
+    "NAME",
+    "TAKES_FIRST_GPUS",
+    "fallback_environment",
+    "find_hooks",
+    "install_hooks",
+    "load_diagnosis",
+]
+
+NAME = "PyTorch"
+
+DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
+
+TAKES_FIRST_GPUS = True
+
+
+def load_diagnosis() -> Diagnosis:
+    """See :meth:`autogpu.frameworks.base.Framework.load_diagnosis`."""
+    from autogpu.frameworks.torch import diagnosis
+
+    return diagnosis

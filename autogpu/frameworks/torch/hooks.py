@@ -1,0 +1,96 @@
+"""Where PyTorch is hooked into: functions of ``torch._C``, each of which Python looks up there when it calls it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from autogpu.frameworks.base import Hooks
+from autogpu.frameworks.torch.start import CudaStart
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Mapping
+
+    from autogpu.frameworks.base import GpuAllocator
+
+    Wrap = Callable[[Any, CudaStart], Any]
+
+_INSTALLED = "_autogpu_hook"
+
+
+def find_hooks() -> Hooks:
+    """See :meth:`autogpu.frameworks.base.Framework.find_hooks`."""
+    torch: Any = sys.modules.get("torch")
+    version, built = str(getattr(torch, "__version__", "?")), getattr(torch, "version", None)
+    if getattr(built, "hip", None):
+        return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
+    if not getattr(built, "cuda", None):
+        return Hooks(version, has_essential=True)  # built without CUDA: there is nothing to do
+    core = torch._C
+    if not callable(getattr(core, _INIT, None)):
+        return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
+    found = [name for name in _OTHERS if callable(getattr(core, name, None))]
+    missing = {f"torch._C.{name}": effect for name, (effect, _) in _OTHERS.items() if name not in found}
+    return Hooks(version, (_INIT, *found), missing, has_essential=True)
+
+
+def install_hooks(allocator: GpuAllocator) -> Hooks:
+    """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
+    hooks = find_hooks()
+    if hooks.obstacle or not hooks.found:
+        return hooks
+    core: Any = sys.modules["torch"]._C
+    if not getattr(getattr(core, _INIT), _INSTALLED, False):
+        start = CudaStart(allocator, core)
+        for name in hooks.found:
+            wrap = _initialise if name == _INIT else _OTHERS[name][1]
+            setattr(core, name, wrap(getattr(core, name), start))
+        setattr(getattr(core, _INIT), _INSTALLED, True)
+    return hooks
+
+
+def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, str]:
+    """See :meth:`autogpu.frameworks.base.Framework.fallback_environment`."""
+    return {}
+
+
+def _initialise(original: Any, start: CudaStart) -> Any:
+    @functools.wraps(original)
+    def _cuda_init() -> None:
+        start.before()
+        original()
+        start.after_counting()
+        start.after_init()
+
+    return _cuda_init
+
+
+def _count(original: Any, start: CudaStart) -> Any:
+    @functools.wraps(original)
+    def _cuda_getDeviceCount() -> int:
+        start.before()
+        count: int = original()
+        return count if start.after_counting() else 0
+
+    return _cuda_getDeviceCount
+
+
+def _set_fraction(original: Any, start: CudaStart) -> Any:
+    start.set_fraction = original
+
+    @functools.wraps(original)
+    def _cuda_setMemoryFraction(fraction: float, device: int) -> None:
+        original(start.allowed_fraction(fraction, device), device)
+
+    return _cuda_setMemoryFraction
+
+
+# ``torch.cuda._lazy_init`` calls it once, under a lock, whoever comes first.
+_INIT = "_cuda_init"
+
+# By name, what is not in force without it, and how it is replaced. ``torch.cuda.is_available`` counts.
+_OTHERS: Mapping[str, tuple[str, Wrap]] = {
+    "_cuda_getDeviceCount": ("a script that asks whether there is CUDA keeps the order of the import", _count),
+    "_cuda_setMemoryFraction": ("memory.limit", _set_fraction),
+}

@@ -1,0 +1,144 @@
+"""From the moment before PyTorch initialises CUDA to the last of its contexts."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+
+from autogpu.frameworks.base import DeviceRequest, Usage
+from autogpu.frameworks.words import memory_in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping
+
+    from autogpu.frameworks.base import Assignment, GpuAllocator
+
+# A tensor makes a context without a word to Python. Soon after the start most of them come; from then on the lease is
+# half a second behind at most, at some 20 microseconds for each look.
+_FIRST_LOOK_S = 0.02
+_SLOWER = 1.3
+_LAST_PAUSE_S = 0.5
+
+# Both are read by PyTorch, of which the second is newer.
+_ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+class CudaStart:
+    """CUDA in one process, as PyTorch starts it.
+
+    Attributes:
+        set_fraction: PyTorch's own function: a part of a GPU's memory, 0 to 1, and the GPU's ordinal.
+    """
+
+    def __init__(self, allocator: GpuAllocator, core: Any) -> None:
+        """Nothing has been started.
+
+        Args:
+            core: ``torch._C``.
+        """
+        self.set_fraction: Callable[[float, int], None] | None = None
+        self._allocator = allocator
+        self._core = core
+        self._limited: set[int] = set()
+        self._followed_in: int | None = None
+        self._stop = threading.Event()
+
+    def before(self) -> None:
+        """CUDA is about to be initialised, if it is not already."""
+        with self._allocator.guard():
+            self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
+
+    def after_counting(self) -> bool:
+        """CUDA has counted the GPUs; whether the process is to have any."""
+        with self._allocator.guard():
+            count = self._allocator.gpu_count
+            if count:
+                fraction = fraction_of_settings(os.environ)
+                assignment = self._allocator.assign(DeviceRequest(count, fraction=fraction))
+                self._report(assignment, fraction)
+                self._follow_contexts()
+            else:
+                self._allocator.on_usage(Usage((), ""))
+        assigned = self._allocator.assignment
+        return assigned is None or assigned.ordinals != ()
+
+    def _report(self, assignment: Assignment, fraction: float) -> None:
+        ordinals = assignment.ordinals
+        if ordinals is None:
+            # A worker is told by its parent which GPU to use; others begin with the first.
+            ordinals = () if self._allocator.follows_parent else (0,)
+        caps = [_cap(assignment, ordinal) for ordinal in ordinals]
+        self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, fraction, grows=True)))
+
+    def after_init(self) -> None:
+        """PyTorch's allocators are there: limit them."""
+        with self._allocator.guard():
+            assignment = self._allocator.assignment
+            if assignment is None or not assignment.caps or fraction_of_settings(os.environ):
+                return
+            in_use = self._allocator.follow_contexts()
+            # Up to 2.8 this makes a context, and its GPU the thread's current device: so the first one comes last.
+            self._limit(sorted(assignment.ordinals or (), reverse=True))
+            if self._allocator.follow_contexts() == in_use:
+                self._limit(assignment.caps)
+
+    def allowed_fraction(self, fraction: float, ordinal: int) -> float:
+        """What a script's own limit may come to."""
+        allowed = fraction
+        with self._allocator.guard():
+            self._limited.add(ordinal)
+            assignment = self._allocator.assignment
+            total = assignment.totals.get(ordinal) if assignment else None
+            if assignment is not None and total:
+                ceiling = assignment.ceilings.get(ordinal)
+                allowed = fraction if ceiling is None else min(fraction, ceiling / total)
+                self._allocator.on_limit(ordinal, int(allowed * total))
+        return allowed
+
+    def _limit(self, ordinals: Iterable[int]) -> None:
+        assignment = self._allocator.assignment
+        if assignment is None or self.set_fraction is None:
+            return
+        for ordinal in ordinals:
+            cap, total = _cap(assignment, ordinal), assignment.totals.get(ordinal)
+            if cap is not None and total and ordinal not in self._limited:
+                self._limited.add(ordinal)
+                self.set_fraction(min(1.0, cap / total), ordinal)
+
+    def _follow_contexts(self) -> None:
+        """Look from now on for contexts, in a thread; it does not survive a fork, nor do they."""
+        if self._followed_in == os.getpid():
+            return
+        self._followed_in = os.getpid()
+        atexit.register(self._stop.set)
+        try:
+            threading.Thread(target=self._look_again_and_again, name="autogpu-contexts", daemon=True).start()
+        except RuntimeError:  # no more threads for this user, or the interpreter is at its end
+            self._allocator.follow_contexts()
+
+    def _look_again_and_again(self) -> None:
+        pause_s = _FIRST_LOOK_S
+        with self._allocator.guard():
+            while not self._stop.wait(pause_s):
+                self._limit(self._allocator.follow_contexts())
+                pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
+
+
+def _cap(assignment: Assignment, ordinal: int) -> int | None:
+    size = assignment.caps.get(ordinal)
+    return None if size is None else size * assignment.logical_gpus
+
+
+def fraction_of_settings(environ: Mapping[str, str]) -> float:
+    """The part of each GPU to which the script's or the shell's settings limit the allocator; 0 where they don't."""
+    for name in _ALLOCATOR_SETTINGS:
+        found = re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", environ.get(name, ""))
+        if found:
+            try:
+                return min(max(float(found.group(1)), 0.0), 1.0)
+            except ValueError:  # for PyTorch to complain about
+                return 0.0
+    return 0.0
