@@ -6,7 +6,7 @@ import subprocess
 import textwrap
 import zipfile
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterator, Sequence
 
 import pytest
 
@@ -69,16 +69,17 @@ def train(machine: Callable[..., Server], lease_folder: Path, tmp_path: Path, fo
 
 
 class OwnEnvironment:
-    """An environment of one test, which may break it: the wheel in a folder, and what it needs from another one."""
+    """An environment of one test, which may break it: the wheel in a folder, and all else from other environments."""
 
-    def __init__(self, folder: Path, on_top_of: Path) -> None:
-        base = on_top_of.resolve()
+    def __init__(self, folder: Path, others: Sequence[Path]) -> None:
+        base = others[0].resolve()
         subprocess.run([str(base), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
         self.python = folder / "bin" / "python"
         self.packages = environments.site_packages(self.python)
         with zipfile.ZipFile(environments.wheel()) as wheel:
             wheel.extractall(self.packages)
-        (self.packages / "on_top_of.pth").write_text(f"{environments.site_packages(on_top_of)}\n")
+        lines = [f"{environments.site_packages(other)}\n" for other in others]
+        (self.packages / "on_top_of.pth").write_text("".join(lines))
 
     def run(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [str(self.python), "-B", *arguments]
@@ -86,9 +87,9 @@ class OwnEnvironment:
 
 
 @pytest.fixture
-def own_environment(tmp_path: Path) -> Callable[[Path], OwnEnvironment]:
-    """Make an environment on top of the packages of another one; the hook is not installed yet."""
-    return lambda on_top_of: OwnEnvironment(tmp_path / "environment", on_top_of)
+def own_environment(tmp_path: Path, requirements: Path) -> Callable[..., OwnEnvironment]:
+    """Make an environment on top of the packages of others; the hook is not installed yet."""
+    return lambda *others: OwnEnvironment(tmp_path / "environment", [requirements, *others])
 
 
 @pytest.fixture(scope="session")
