@@ -118,6 +118,38 @@ def test_a_sweep_launcher_that_only_lists_gets_a_gpu_for_each_of_its_jobs(host, 
     assert sorted(start.server.contexts().values()) == [[0], [1], [2], [3]]
 
 
+SPAWN = """
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+def work(_):
+    import tensorflow as tf
+    return tf.random.uniform((2, 2)).device[-5:]
+
+if __name__ == "__main__":
+    import tensorflow as tf
+    tf.random.uniform((2, 2))
+    {pool}
+"""
+
+POOLS = {
+    "spawn": "print(multiprocessing.get_context('spawn').Pool(2).map(work, range(2)))",
+    "forkserver": "print(multiprocessing.get_context('forkserver').Pool(2).map(work, range(2)))",
+    "executor": "print(list(ProcessPoolExecutor(2, multiprocessing.get_context('spawn')).map(work, range(2))))",
+    "loky": "import joblib; print(joblib.Parallel(2)(joblib.delayed(work)(n) for n in range(2)))",
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_workers_of_a_holder_are_members_of_it(host, lease_folder, pool):
+    start = host(*[Gpu()] * 2, script=SPAWN.format(pool=POOLS[pool]))
+    job = start()
+    assert job.ready() == "['GPU:0', 'GPU:0']"
+    assert job.end()[0] == 0
+    assert {gpu for gpus in start.server.contexts().values() for gpu in gpus} == {1}
+
+
 def test_a_child_whose_gpus_were_set_since_is_left_alone(host, lease_folder):
     script = """
     import os, subprocess, sys
