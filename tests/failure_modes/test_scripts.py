@@ -157,5 +157,5 @@ def test_39_no_gpu_is_never_an_empty_list(train, commands, busy):
 
 def test_39_a_shell_that_evaluates_a_pick_of_nothing_keeps_what_it_had(lab):
     autogpu = lab(Gpu())
-    shell = f'eval "$({autogpu.python} -m autogpu pick --devices 7)"; echo "${{CUDA_VISIBLE_DEVICES-unset}}"'
+    shell = f'eval "$({autogpu.python} -m autogpu pick --exclude 0)"; echo "${{CUDA_VISIBLE_DEVICES-unset}}"'
     assert autogpu.server.run(["sh", "-c", shell]).stdout == "unset\n"
