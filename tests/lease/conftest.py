@@ -20,6 +20,8 @@ from autogpu.lease import Folder, mutex, snapshot
 TIMEOUT_S = 120.0
 ALICE, BOB = 12345, 12346
 
+SWITCH = Path("/proc/sys/fs/protected_regular")
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users, and mount")
 
 
@@ -122,6 +124,18 @@ def path():
     leases.chmod(0o1777)
     yield leases
     shutil.rmtree(str(made), ignore_errors=True)
+
+
+@pytest.fixture(params=["0", "1", "2"])
+def protected_regular(request):
+    """How the kernel guards files in sticky folders against those who open them with O_CREAT."""
+    try:
+        before = SWITCH.read_text()
+        SWITCH.write_text(request.param)
+    except OSError as error:
+        pytest.skip(f"{SWITCH} can't be set: {error.strerror}")
+    yield request.param
+    SWITCH.write_text(before)
 
 
 @pytest.fixture

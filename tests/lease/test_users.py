@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
 
-pytestmark = needs_root
-
-SWITCH = Path("/proc/sys/fs/protected_regular")
-
-
-@pytest.fixture(params=["0", "1", "2"])
-def protected_regular(request):
-    """How the kernel guards files in sticky folders against those who open them with O_CREAT."""
-    try:
-        before = SWITCH.read_text()
-        SWITCH.write_text(request.param)
-    except OSError as error:
-        pytest.skip(f"{SWITCH} can't be set: {error.strerror}")
-    yield request.param
-    SWITCH.write_text(before)
+# The kernel's switch for sticky folders is one for the whole machine.
+pytestmark = [needs_root, pytest.mark.xdist_group("fs.protected_regular")]
 
 
 @pytest.mark.parametrize("umask", ["022", "077"])

@@ -112,8 +112,10 @@ class Forks:
 class _Parent:
     def __init__(self, python: str, folder: Path, environ: Mapping[str, str]) -> None:
         folder.mkdir()
-        own = {name: value for name, value in environ.items() if not name.startswith(STEERING)}
+        # Not the environment of the first script, whose rank it would seem to have to those that look into /proc.
+        own = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         own.update(AUTOGPU="0", TF_CPP_MIN_LOG_LEVEL="3", HOME=str(folder))
+        own["LD_LIBRARY_PATH"] = environ.get("LD_LIBRARY_PATH", "")
         self._log = folder / "log"
         self._is_ready = False
         with self._log.open("w") as log:

@@ -12,30 +12,11 @@ import time
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.live_jobs import GIB, HOLD, claims, leases
+from tests.support.live_jobs import GIB, HOLD, claims
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 CONTEXT = 256 << 20
-
-
-def test_jobs_that_start_in_the_same_instant_get_different_gpus(host, lease_folder):
-    start = host(*[Gpu()] * 3)
-    jobs = [start() for _ in range(3)]
-    assert [job.ready() for job in jobs] == ["ready GPU:0"] * 3
-    assert sorted(gpu for job in jobs for gpu in job.gpus()) == [0, 1, 2]
-    assert claims(lease_folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
-    for job in jobs:
-        assert job.end()[0] == 0
-    assert leases(lease_folder) == {}
-
-
-def test_importing_and_listing_claim_nothing(host, lease_folder):
-    start = host(Gpu(), script="import tensorflow as tf\nprint(len(tf.config.list_physical_devices('GPU')))\ninput()\n")
-    job = start()
-    assert job.ready() == "1"
-    assert leases(lease_folder) == {}
-    job.process.kill()
 
 
 def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
@@ -73,33 +54,6 @@ def test_a_limit_with_growth_grows_up_to_the_limit_and_is_what_is_claimed(host, 
     assert claims(lease_folder, start.server) == {job.pid: {0: 2.25}}
     assert 0.5 * GIB < job.allocated() <= 2 * GIB
     assert "memory limited to 2048 MiB, allocated as needed" in job.end()[1][0]
-
-
-@pytest.mark.parametrize(("busy", "status", "said"), [("cpu", 0, "ready CPU:0"), ("error", 1, ""), ("wait", 75, "")])
-def test_when_no_gpu_is_free(host, lease_folder, busy, status, said):
-    start = host(Gpu())
-    start().ready()
-    job = start(AUTOGPU_BUSY=busy, AUTOGPU_WAIT="1s")
-    assert job.ready() == said
-    assert (job.end()[0], job.gpus()) == (status, [])
-    assert len(leases(lease_folder)) == 1
-
-
-def test_a_killed_holder_hands_over_to_the_one_that_waits(host, lease_folder):
-    start = host(Gpu())
-    holder = start()
-    holder.ready()
-    waiter = start(AUTOGPU_BUSY="wait")
-    first_line = waiter.process.stderr.readline()
-    while "autogpu: waiting" not in first_line:
-        first_line = waiter.process.stderr.readline()
-    assert f"train.py (pid {holder.pid})" in first_line
-    impatient = start(AUTOGPU_BUSY="cpu")
-    assert impatient.ready() == "ready CPU:0"
-    holder.process.send_signal(signal.SIGKILL)
-    holder.process.wait(timeout=30)
-    assert waiter.ready() == "ready GPU:0"
-    assert claims(lease_folder, start.server) == {waiter.pid: {0: 24.0}}
 
 
 def test_ctrl_c_ends_a_wait_at_once(host):
@@ -140,27 +94,6 @@ def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, le
     status, lines = second.end()
     assert (status, len(lines)) == (0, 1)
     assert "chosen by the script" in lines[0]
-
-
-PARENT = """
-import subprocess, sys
-import tensorflow as tf
-{work}
-child = "import tensorflow as tf; print(tf.random.uniform((2, 2)).device[-5:])"
-children = [subprocess.Popen([sys.executable, "-c", child]) for _ in range(2)]
-sys.exit(max(child.wait() for child in children))
-"""
-
-
-def test_children_of_a_holder_share_its_gpu_and_its_claim(host, lease_folder):
-    start = host(*[Gpu()] * 3, script=PARENT.format(work="tf.random.uniform((2, 2))"))
-    job = start()
-    status, lines = job.end()
-    assert status == 0
-    contexts = start.server.contexts()
-    assert len(contexts) == 3
-    assert {gpu for gpus in contexts.values() for gpu in gpus} == {2}
-    assert sum("shared with its parent process" in line for line in lines) == 2
 
 
 SWEEP = """

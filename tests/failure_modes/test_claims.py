@@ -1,0 +1,143 @@
+"""Failure modes of jobs that want the same GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.failure_modes.holding import ALICE, as_user, needs_other_users
+from tests.gpusim import Gpu
+from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
+from tests.support.live_jobs import claims, leases
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.mark.tensorflow
+def test_01_two_starts_in_the_same_second_get_different_gpus(host, lease_folder):
+    start = host(*[Gpu()] * 3)
+    jobs = [start() for _ in range(3)]
+    assert [job.ready() for job in jobs] == ["ready GPU:0"] * 3
+    assert sorted(gpu for job in jobs for gpu in job.gpus()) == [0, 1, 2]
+    assert claims(lease_folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
+    for job in jobs:
+        assert job.end()[0] == 0
+    assert leases(lease_folder) == {}
+
+
+def test_01_six_programs_in_the_same_second_get_six_gpus(lab):
+    autogpu = lab(*[Gpu()] * 6)
+    holders = [autogpu.hold() for _ in range(6)]
+    assert sorted(gpu for holder in holders for gpu in holder.gpus()) == list(range(6))
+
+
+def test_02_of_two_that_want_three_of_four_one_has_three_and_the_other_none(lab):
+    autogpu = lab(*[Gpu()] * 4)
+    both = [autogpu.hold("--count", "3", "--busy", "wait") for _ in range(2)]
+    # Each says one line: the one that it has its GPUs, the other that it waits.
+    said = [holder.line("stderr") for holder in both]
+    assert sorted("waiting" in line for line in said) == [False, True], said
+    waiter = both[["waiting" in line for line in said].index(True)]
+    (holder,) = (each for each in both if each is not waiter)
+    had = holder.gpus()
+    assert (len(had), sorted(autogpu.jobs())) == (3, sorted(had))
+    assert holder.end()[0] == 0
+    assert len(waiter.gpus()) == 3
+
+
+@pytest.mark.tensorflow
+def test_03_a_killed_holder_hands_over_to_the_one_that_waits(host, lease_folder):
+    start = host(Gpu())
+    holder = start()
+    holder.ready()
+    waiter = start(AUTOGPU_BUSY="wait")
+    first_line = waiter.process.stderr.readline()
+    while "autogpu: waiting" not in first_line:
+        first_line = waiter.process.stderr.readline()
+    assert f"train.py (pid {holder.pid})" in first_line
+    impatient = start(AUTOGPU_BUSY="cpu")
+    assert impatient.ready() == "ready CPU:0"
+    holder.process.send_signal(signal.SIGKILL)
+    holder.process.wait(timeout=30)
+    assert waiter.ready() == "ready GPU:0"
+    assert claims(lease_folder, start.server) == {waiter.pid: {0: 24.0}}
+
+
+def test_04_a_pid_that_belongs_to_another_process_by_now_holds_nothing(lab, lease_folder):
+    autogpu = lab(Gpu(), Gpu())
+    holder = autogpu.hold()
+    assert holder.gpus() == [1]
+    (file,) = lease_folder.glob("job.*")
+    text = file.read_text()
+    assert json.loads(text)["pid"] == holder.process.pid
+    holder.end()
+    # What a crash of the whole machine leaves; after the boot, some other process has the pid.
+    file.write_text(text.replace(str(holder.process.pid), str(os.getpid())))
+    assert autogpu.jobs() == {}
+    assert autogpu.pick() == [1]
+
+
+@pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
+def test_04_a_holder_whose_pid_means_nothing_here_is_alive(lab):
+    autogpu = lab(Gpu(), Gpu())
+    assert autogpu.hold(prefix=[*CONTAINER, SHARED, "sh"]).gpus() == [1]
+    # Its pid is that of another process outside.
+    assert autogpu.jobs() == {1: [1]}
+    assert autogpu.hold().gpus() == [0]
+
+
+@needs_other_users
+def test_04_a_holder_that_one_may_not_signal_is_alive(lab):
+    autogpu = lab(Gpu(), Gpu())
+    owner = autogpu.hold()
+    assert owner.gpus() == [1]
+    # kill(pid, 0) is EPERM for Alice.
+    assert autogpu.hold(prefix=as_user(ALICE)).gpus() == [0]
+    assert autogpu.jobs()[1] == [owner.process.pid]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("busy", "status", "contexts", "said"),
+    [
+        ("share", 0, [0], "half of what is free"),
+        ("cpu", 0, [], "TensorFlow starts on CPU"),
+        ("error", 1, [], "no GPU is free"),
+        ("wait", 75, [], "waiting"),
+    ],
+)
+def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, contexts, said):
+    run = train(Gpu())
+    assert commands(run.server).hold().gpus() == [0]
+    script = "import tensorflow as tf\ntf.random.uniform((2, 2))\n"
+    ran = run(script, exit_status=status, AUTOGPU_BUSY=busy, AUTOGPU_WAIT="1s")
+    assert ran.contexts == contexts
+    assert said in ran.stderr, ran.stderr
+
+
+def test_26_who_waits_says_at_once_for_whom_and_ends_in_time(lab):
+    autogpu = lab(Gpu())
+    assert autogpu.hold().gpus() == [0]
+    waiter = autogpu.hold("--busy", "wait", "--wait", "2s")
+    line = waiter.line("stderr")
+    assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, 0 s of 2 s: "), line
+    assert "claimed by sh" in line
+    status, errors = waiter.end()
+    assert (status, "autogpu: " in errors) == (75, True), errors
+
+
+@pytest.mark.tensorflow
+def test_28_what_a_growing_job_has_not_taken_yet_is_promised_to_it(host, commands):
+    start = host(Gpu())
+    job = start()
+    assert job.ready() == "ready GPU:0"
+    autogpu = commands(start.server)
+    (gpu,) = autogpu.status()["gpus"]
+    # Nearly all of it is free, and all of it is claimed.
+    assert gpu["memory_used_bytes"] < 1 << 30
+    assert [each["claim_bytes"] for each in gpu["jobs"]] == [gpu["memory_total_bytes"]]
+    assert autogpu.pick("--busy", "error") == []
+    assert autogpu.pick("--busy", "error", "--need", "1GiB") == []

@@ -1,0 +1,168 @@
+"""Failure modes of drivers that fail, and of GPUs that are lost, odd, or not what they look like."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import time
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support import environments
+from tests.support.tensorflow_runner import LAB
+
+pytestmark = pytest.mark.timeout(600)
+
+USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\nprint('done')\n"
+BUSY = {5004242: "9GiB"}
+
+# What `import pynvml` means in an environment on a server with a GPU in MIG mode.
+WITH_MIG = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("real_pynvml", {file!r})
+real = importlib.util.module_from_spec(spec)
+sys.modules["real_pynvml"] = real
+spec.loader.exec_module(real)
+globals().update(vars(real))
+def nvmlDeviceGetMigMode(gpu):
+    return [1, 1]
+"""
+
+
+@pytest.mark.tensorflow
+def test_16_gpus_in_mig_mode_are_left_to_tensorflow_with_one_line(own_environment, requirements, machine, tmp_path):
+    environment = own_environment(environments.tensorflow())
+    real = environments.site_packages(requirements) / "pynvml.py"
+    (environment.packages / "pynvml.py").write_text(WITH_MIG.format(file=str(real)))
+    assert environment.run("-m", "autogpu", "install").returncode == 0
+    server = machine(Gpu(), Gpu())
+    (tmp_path / "train.py").write_text(USE)
+    done = server.run([str(environment.python), str(tmp_path / "train.py")], timeout=300)
+    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+    assert (done.returncode, done.stdout, len(said)) == (0, "done\n", 1), done.stderr
+    assert "MIG" in said[0]
+    # As without autogpu.
+    assert {call.gpu for call in server.calls(call="context")} == {0, 1}
+
+
+def test_16_a_gpu_whose_utilization_is_not_known_comes_last_among_its_equals(lab):
+    silent = Gpu(unsupported=["utilization", "samples"])
+    autogpu = lab(Gpu(), silent, Gpu(processes=BUSY))
+    assert autogpu.pick("--count", "2") == [0, 1]
+    assert autogpu.status()["gpus"][1]["utilization_percent"] is None
+
+
+@pytest.mark.tensorflow
+def test_17_a_gpu_whose_memory_is_not_known_is_used_where_there_is_no_other(train, commands):
+    gb10 = Gpu(name="NVIDIA GB10", unsupported=["memory", "process_memory"])
+    run = train(gb10)
+    assert run(USE).contexts == [0]
+    assert commands(run.server).status()["gpus"][0]["memory_total_bytes"] is None
+    assert commands(train(Gpu(), gb10).server).pick() == [0]
+
+
+NO_DRIVER = pytest.mark.skipif(bool(ctypes.util.find_library("nvidia-ml")), reason="this machine has a driver")
+
+
+@pytest.mark.tensorflow
+@NO_DRIVER
+def test_18_without_a_library_of_the_driver_nothing_is_said(forks, tmp_path):
+    (tmp_path / "train.py").write_text(USE)
+    python = environments.tensorflow_with_autogpu()
+    done = forks.run(python, tmp_path / "train.py", environ=dict(os.environ), folder=tmp_path)
+    assert (done.returncode, done.stdout, "autogpu" in done.stderr) == (0, "done\n", False), done.stderr
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("fault", "lines"), [("DRIVER_NOT_LOADED", 0), ("LIB_RM_VERSION_MISMATCH", 1), ("UNKNOWN", 1), ("crash", 1)]
+)
+def test_18_a_driver_that_does_not_start_costs_at_most_a_line(train, commands, fault, lines):
+    cuda = {"DRIVER_NOT_LOADED": "NO_DEVICE", "LIB_RM_VERSION_MISMATCH": "SYSTEM_DRIVER_MISMATCH"}
+    run = train(Gpu(), nvml=fault, cuda_init=cuda.get(fault, "UNKNOWN"))
+    ran = run(USE)
+    assert (ran.stdout, len(ran.said), ran.contexts) == ("done\n", lines, []), ran.stderr
+    for command in ("status", "pick"):
+        done = commands(run.server)(command)
+        assert "Traceback" not in done.stderr
+        assert done.stdout + done.stderr
+
+
+@pytest.mark.tensorflow
+def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
+    # TensorFlow 2.21 asks NVML itself when it lists GPUs, and hangs there without autogpu as well.
+    run = train(Gpu(), nvml="hang")
+    begun_s = time.monotonic()
+    assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"
+    assert time.monotonic() - begun_s < 60
+    done = commands(run.server)("status")
+    assert (done.stdout, done.stderr) == ("NVML timed out after 15 s\n", "")
+
+
+@pytest.mark.tensorflow
+def test_19_a_gpu_that_never_answers_is_left_out(train):
+    ran = train(Gpu(), Gpu(nvml="hang"), Gpu())(USE)
+    assert (ran.stdout, ran.contexts) == ("done\n", [2])
+    assert "the idlest of 2" in ran.said[0]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("fault", ["GPU_IS_LOST", "RESET_REQUIRED"])
+def test_20_a_gpu_that_is_lost_is_left_out_where_plain_tensorflow_fails(train, commands, fault):
+    run = train(Gpu(), Gpu(nvml=fault), Gpu())
+    ran = run(USE)
+    assert (ran.stdout, ran.contexts) == ("done\n", [2])
+    assert "the idlest of 2" in ran.said[0]
+    told = commands(run.server).status()
+    assert [gpu["index"] for gpu in told["gpus"]] == [0, 2]
+    assert [gpu["index"] for gpu in told["unreadable"]] == [1]
+
+
+def test_21_twelve_gpus_are_counted_as_numbers(lab):
+    autogpu = lab(*[Gpu()] * 12)
+    assert autogpu.pick("--count", "12") == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert autogpu.pick("--count", "all", "--devices", "1,9-10") == [10, 9, 1]
+    assert autogpu.pick("--exclude", "11") == [10]
+    assert autogpu.pick(CUDA_VISIBLE_DEVICES="2,10") == [10]
+    assert [gpu["index"] for gpu in autogpu.status()["gpus"]] == list(range(12))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("identifier", ["uuid", "index"])
+def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train, commands, identifier):
+    # CUDA counts the fastest first, NVML by the bus.
+    run = train(*LAB)
+    for number in range(4):
+        ran = run(USE, AUTOGPU_DEVICES=str(number), AUTOGPU_IDENTIFIER=identifier, AUTOGPU_VISIBLE="chosen")
+        assert ran.contexts == [number]
+        assert f"GPU {number} ({LAB[number].name}" in ran.said[0]
+
+
+def test_22_an_idle_small_card_goes_before_a_busy_large_one(lab):
+    large = Gpu(name="NVIDIA A100-SXM4-80GB", memory="80GiB", processes=BUSY, utilization=50)
+    assert lab(Gpu(memory="11GiB"), large).pick() == [0]
+
+
+def test_23_memory_that_no_process_holds_makes_a_gpu_busy(lab):
+    autogpu = lab(Gpu(), Gpu(used="20GiB"))
+    assert autogpu.pick() == [0]
+    zombie = autogpu.status()["gpus"][1]
+    assert (zombie["state"], zombie["unlisted_bytes"] >> 30) == ("busy", 20)
+
+
+@pytest.mark.tensorflow
+def test_24_an_exclusive_gpu_that_is_taken_is_not_chosen_for_its_memory(train, commands):
+    exclusive = Gpu(memory="80GiB", compute_mode="exclusive_process", processes={5004242: "0.2GiB"})
+    assert train(Gpu(processes=BUSY), exclusive)(USE).contexts == [0]
+    run = train(exclusive)
+    ran = run(USE, AUTOGPU_BUSY="cpu")
+    assert (ran.stdout, ran.contexts, len(ran.said)) == ("done\n", [], 1)
+    assert "EXCLUSIVE" in ran.said[0]
+    assert commands(run.server).pick("--busy", "error") == []
+
+
+def test_27_a_pause_in_the_work_does_not_make_a_gpu_idle(lab):
+    pausing = Gpu(processes=BUSY, utilization_samples=[97, 98, 95, 99, 0])
+    # The higher index wins a tie.
+    assert lab(Gpu(processes=BUSY, utilization=30), pausing).pick() == [0]

@@ -1,0 +1,149 @@
+"""Failure modes of the folder that holds the claims: whose it is, and what becomes of its files."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.failure_modes.holding import ALICE, BOB, as_user, needs_other_users
+from tests.gpusim import Gpu
+from tests.lease import conftest as lease_tests
+from tests.support.containers import CONTAINER, NO_NAMESPACES, PRIVATE
+from tests.support.simulator_client import HOLDER
+
+pytestmark = pytest.mark.timeout(600)
+
+needs_namespaces = pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
+
+# A program with a context on its GPU, which the driver shows to everybody.
+COMPUTES = (sys.executable, "-c", HOLDER.format(device=0, size=1 << 30))
+
+
+# For the whole machine: one test at a time sets it.
+protected_regular = lease_tests.protected_regular
+one_by_one = pytest.mark.xdist_group("fs.protected_regular")
+
+
+@pytest.fixture
+def open_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lease folder that is not there yet, where every user may make it."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("AUTOGPU_LEASE_DIR", str(shared / "leases"))
+    return shared / "leases"
+
+
+@needs_other_users
+def test_05_a_folder_made_under_umask_077_serves_every_user(lab, open_folder):
+    autogpu = lab(*[Gpu()] * 3)
+    first = autogpu.hold(prefix=["sh", "-c", 'umask 077; exec "$@"', "sh", *as_user(ALICE)])
+    assert first.gpus() == [2]
+    assert open_folder.stat().st_uid == ALICE
+    # Bob reads Alice's claim, and adds his own.
+    assert autogpu.hold(prefix=as_user(BOB)).gpus() == [1]
+    assert sorted(autogpu.jobs()) == [1, 2]
+    assert autogpu.hold().gpus() == [0]
+
+
+@needs_other_users
+def test_05_a_folder_that_is_closed_to_one_costs_a_line_and_no_gpu(lab, open_folder):
+    autogpu = lab(Gpu(), Gpu())
+    open_folder.mkdir(mode=0o700)
+    job = autogpu.hold(prefix=as_user(ALICE))
+    said = job.line("stderr")
+    assert said.startswith("autogpu: "), said
+    assert str(open_folder) in said + job.line("stderr")
+
+
+@one_by_one
+@needs_other_users
+@pytest.mark.usefixtures("protected_regular")
+def test_06_files_of_another_user_in_a_sticky_folder_can_be_locked(lab, open_folder):
+    autogpu = lab(*[Gpu()] * 3)
+    holders = [autogpu.hold(prefix=as_user(uid)) for uid in (ALICE, BOB)]
+    assert sorted(gpu for holder in holders for gpu in holder.gpus()) == [1, 2]
+    last = autogpu.hold()
+    assert last.line("stderr").startswith("autogpu: GPU 0 for sh: ")
+
+
+def test_07_a_lock_file_that_was_unlinked_while_it_was_held_guards_nothing(lab, lease_folder):
+    autogpu = lab(*[Gpu()] * 3)
+    assert autogpu.hold().gpus() == [2]
+    mutex = lease_folder / "mutex"
+    with mutex.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        mutex.unlink()
+        both = [autogpu.hold(), autogpu.hold()]
+        assert sorted(gpu for holder in both for gpu in holder.gpus()) == [0, 1]
+    assert mutex.exists()
+    assert all("without the host's lock" not in holder.end()[1] for holder in both)
+
+
+@pytest.mark.parametrize("gone", ["files", "folder"])
+def test_08_where_the_claims_were_cleaned_away_the_driver_still_shows_the_jobs(lab, lease_folder, gone):
+    autogpu = lab(Gpu(), Gpu())
+    computing = autogpu.hold(program=COMPUTES)
+    assert computing.line() == "[0, 0]"
+    for file in lease_folder.iterdir():
+        file.unlink()
+    if gone == "folder":
+        lease_folder.rmdir()
+    # It computes on GPU 1, where nothing claims anything by now.
+    assert autogpu.hold().gpus() == [0]
+    assert autogpu.pick("--busy", "error") == []
+
+
+@needs_namespaces
+def test_08_behind_a_private_folder_the_driver_still_shows_the_jobs(lab):
+    autogpu = lab(Gpu(), Gpu())
+    private = [*CONTAINER, PRIVATE, "sh"]
+    assert autogpu.hold(prefix=private, program=COMPUTES).line() == "[0, 0]"
+    assert autogpu.hold().gpus() == [0]
+
+
+@pytest.mark.parametrize("part", [0, 0.5, 0.99])
+@pytest.mark.parametrize("is_locked", [False, True], ids=["of-a-dead-job", "of-a-living-job"])
+def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder, part, is_locked):
+    autogpu = lab(Gpu(), Gpu())
+    holder = autogpu.hold()
+    assert holder.gpus() == [1]
+    (file,) = lease_folder.glob("job.*")
+    text = file.read_bytes()
+    holder.end()
+    file.write_bytes(text[: int(len(text) * part)])
+    with file.open() as opened:
+        if is_locked:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        assert autogpu.status()["gpus"][1]["state"] == "free"
+        assert autogpu.hold().gpus() == [1]
+
+
+FULL = """
+mount -t tmpfs -o size=16k,mode=1777 none "$AUTOGPU_LEASE_DIR"
+cat /dev/zero > "$AUTOGPU_LEASE_DIR/filler" 2>/dev/null
+exec "$@"
+"""
+READ_ONLY = 'mount -t tmpfs -o mode=1777,ro none "$AUTOGPU_LEASE_DIR" && exec "$@"'
+
+
+@needs_namespaces
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")],
+    ids=["full", "read-only"],
+)
+def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(host, commands, python, tmp_path, state, why):
+    server = host(Gpu(), Gpu()).server
+    script = tmp_path / "train.py"
+    script.write_text("import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n")
+    home = {"HOME": "/proc", "XDG_CONFIG_HOME": "/proc", "XDG_CACHE_HOME": "/proc", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = server.run([*CONTAINER, state, "sh", str(python), str(script)], environ=home, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "GPU:0\n"), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+    assert [why in line for line in said].count(True) == 1, said
+    assert {call.gpu for call in server.calls(call="context")} == {1}

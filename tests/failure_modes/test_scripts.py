@@ -1,0 +1,161 @@
+"""Failure modes of scripts that say something about their GPUs, and of programs that want none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support.tensorflow_runner import GIB, MIB
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+BUSY = {5004242: "9GiB"}
+SETS = "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n"
+IMPORTS = "import tensorflow as tf\n"
+LISTS = "gpus = tf.config.list_physical_devices('GPU')\n"
+USES = "tf.random.uniform((2, 2))\n"
+
+
+@pytest.mark.parametrize(
+    ("policy", "hard_coded", "inherited"), [("respect", [0], [0]), ("override", [1], [0])], ids=["respect", "override"]
+)
+def test_29_what_a_script_hard_codes_is_told_from_what_its_shell_says(train, policy, hard_coded, inherited):
+    run = train(Gpu(processes=BUSY), Gpu())
+    assert run("import os\n" + SETS + IMPORTS + USES, AUTOGPU_SCRIPT=policy).contexts == hard_coded
+    # A shell's list is never left.
+    assert run(IMPORTS + USES, AUTOGPU_SCRIPT=policy, CUDA_VISIBLE_DEVICES="0").contexts == inherited
+
+
+def test_30_what_a_script_sets_after_the_import_is_in_force_as_long_as_cuda_reads_it(train):
+    run = train(Gpu(processes=BUSY), Gpu())
+    in_time = run("import os\n" + IMPORTS + SETS + USES)
+    assert in_time.contexts == [0]
+    too_late = run("import os\n" + IMPORTS + LISTS + SETS + USES)
+    assert too_late.contexts == [1]
+    assert "CUDA_VISIBLE_DEVICES=0 was set after CUDA had read it and has no effect" in too_late.said[-1]
+
+
+# Collecting needs nothing that was compiled for a certain Python.
+PYTEST = str(Path(pytest.__file__).parents[1])
+CLAIMS = "\nimport os; print([name for name in os.listdir(os.environ['AUTOGPU_LEASE_DIR']) if name[:3] == 'job'])"
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "print(len(gpus))",
+        "from tensorflow.python.client import device_lib; device_lib.list_local_devices()",
+        "tf.test.is_gpu_available()",
+        "tf.test.gpu_device_name()",
+        # What TensorBoard needs of it.
+        "tf.io.gfile.listdir('.'); tf.compat.v1.Event()",
+        f"sys.path.append({PYTEST!r}); import pytest; pytest.main(['--collect-only', '-q', 'test_mine.py'])",
+    ],
+    ids=["lists", "devices", "available", "name", "tensorboard", "pytest"],
+)
+def test_31_a_tool_that_uses_no_gpu_holds_none(train, tmp_path, tool):
+    run = train(Gpu())
+    (tmp_path / "project" / "test_mine.py").write_text(IMPORTS + LISTS + "def test_it():\n    " + USES)
+    ran = run("import sys\n" + IMPORTS + LISTS + tool + CLAIMS)
+    assert ran.stdout.splitlines()[-1] == "[]"
+    assert ("1 test collected" in ran.stdout) == ("pytest" in tool)
+    assert (ran.contexts, ran.said) == ([], [])
+
+
+def test_31_a_start_of_python_or_pip_holds_none(lab, lease_folder):
+    autogpu = lab(Gpu())
+    for arguments in (["-m", "pip", "list"], ["-c", "import json, unittest"]):
+        done = autogpu.server.run([str(autogpu.python), *arguments])
+        assert (done.returncode, "autogpu: " in done.stderr) == (0, False)
+    assert list(lease_folder.iterdir()) == []
+    assert autogpu.server.calls() == []
+
+
+# What PyTorch does as the backend of Keras, before anything of TensorFlow is used.
+OTHER = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+"""
+
+
+@pytest.mark.parametrize("use", ["", USES], ids=["imports", "uses"])
+def test_32_where_another_library_has_initialised_cuda_tensorflow_keeps_to_its_gpu(train, use):
+    run = train(Gpu(), Gpu())
+    ran = run(
+        OTHER + IMPORTS + use + "import os\nassert 'CUDA_VISIBLE_DEVICES' not in os.environ\nprint('done')" + CLAIMS
+    )
+    done, claims = ran.stdout.splitlines()
+    assert (done, claims == "[]") == ("done", not use)
+    # On the GPU that the process has already.
+    assert ran.contexts == [0]
+
+
+def test_32_a_tensorflow_that_is_there_before_the_hook_is_left_as_it_is(own_environment, stand_in):
+    environment = own_environment()
+    assert environment.run("-m", "autogpu", "install").returncode == 0
+    script = stand_in("""
+        import os, site, sys
+        import tensorflow as first
+        assert "_autogpu_hook" not in sys.modules
+        site.main()
+        assert "_autogpu_hook" in sys.modules
+        import tensorflow as second
+        print(first is second, os.environ.get("CUDA_VISIBLE_DEVICES"), "autogpu" in sys.modules)
+    """)
+    done = environment.run("-S", script)
+    assert (done.stdout, done.stderr) == ("True None False\n", "")
+
+
+def test_37_a_limit_above_what_is_free_is_placed_where_it_fits(train):
+    run = train(Gpu(), Gpu(processes={5004242: "20GiB"}), Gpu(memory="6GiB"))
+    assert run(IMPORTS + USES, AUTOGPU_LIMIT="8GiB").contexts == [0]
+    full = train(Gpu(processes={5004242: "20GiB"}))
+    ran = full(IMPORTS + USES, AUTOGPU_LIMIT="8GiB", AUTOGPU_GROWTH="0")
+    # Of what is free the job takes no more than leaves the other one alone.
+    assert ran.allocated.get(0, 0) <= 4 * GIB
+    assert len(ran.said) == 1
+
+
+@pytest.mark.parametrize("includes", ["arena", "process"])
+def test_37_a_limit_says_whether_it_includes_the_context(train, includes):
+    policy = {"AUTOGPU_LIMIT": "1GiB", "AUTOGPU_LIMIT_INCLUDES": includes, "AUTOGPU_GROWTH": "0"}
+    tells = "import os, pathlib\nfor file in pathlib.Path(os.environ['AUTOGPU_LEASE_DIR']).glob('job.*'):\n    "
+    tells += "print(file.read_text())\n"
+    ran = train(Gpu())(IMPORTS + USES + tells, **policy)
+    (claimed,) = json.loads(ran.stdout)["gpus"].values()
+    context = 256 * MIB
+    if includes == "process":
+        assert ran.allocated[0] + context <= GIB == claimed
+    else:
+        assert ran.allocated[0] + context == GIB + context == claimed
+
+
+def test_38_a_scripts_own_growth_does_not_lift_the_policys_limit(train):
+    growth = "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)\n"
+    fill = "for mib in (64, 700):\n    tf.raw_ops.Empty(shape=[mib, 1 << 18], dtype=tf.float32)\n"
+    ran = train(Gpu())(IMPORTS + LISTS + growth + fill, AUTOGPU_LIMIT="1GiB", AUTOGPU_GROWTH="0")
+    assert 700 * MIB < ran.allocated[0] <= GIB
+
+
+@pytest.mark.parametrize("busy", ["cpu", "share"])
+def test_39_no_gpu_is_never_an_empty_list(train, commands, busy):
+    run = train(Gpu(processes={5004242: "23.9GiB"}))
+    none = {"AUTOGPU_DEVICES": "*A100*", "AUTOGPU_BUSY": busy}
+    ran = run("import os\n" + IMPORTS + USES + "print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))\n", **none)
+    assert (ran.contexts, ran.stdout.strip() != "") == ([], True)
+    # Said, and not silent.
+    assert "TensorFlow starts on CPU" in ran.said[-1]
+    picked = commands(run.server)("pick", **none)
+    assert (picked.stdout, picked.returncode) == ("", 1)
+    assert "not among select.devices" in picked.stderr
+
+
+def test_39_a_shell_that_evaluates_a_pick_of_nothing_keeps_what_it_had(lab):
+    autogpu = lab(Gpu())
+    shell = f'eval "$({autogpu.python} -m autogpu pick --exclude 0)"; echo "${{CUDA_VISIBLE_DEVICES-unset}}"'
+    assert autogpu.server.run(["sh", "-c", shell]).stdout == "unset\n"

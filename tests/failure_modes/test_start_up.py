@@ -1,0 +1,177 @@
+"""Failure modes of start-up files, of what they meet in an interpreter, and of what is printed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.install.test_install import tree
+from tests.support import environments
+
+pytestmark = pytest.mark.timeout(600)
+
+USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\nprint('done')\n"
+COUNT = "import sys; print([getattr(f, '__name__', '') for f in sys.meta_path].count('_autogpu_hook'))"
+
+
+@pytest.mark.tensorflow
+def test_33_sessions_of_version_1_get_the_idlest_gpu(train):
+    script = """
+import tensorflow as tf
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    print(session.run(tf.constant(2)))
+"""
+    ran = train(Gpu(processes={5004242: "9GiB"}), Gpu())(script)
+    assert (ran.stdout, ran.contexts, len(ran.said)) == ("2\n", [1], 1)
+
+
+def test_33_a_tensorflow_that_is_not_known_gets_its_gpu_by_the_environment(lab, stand_in):
+    # As a nightly build that has moved what autogpu hooks into.
+    autogpu = lab(Gpu(processes={5004242: "9GiB"}), Gpu())
+    script = stand_in("import os, tensorflow; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    done = autogpu.server.run([str(autogpu.python), script])
+    assert (done.returncode, done.stdout) == (0, f"{autogpu.server.gpus[1].uuid}\n")
+    assert done.stderr.count("\n") == 1
+    assert "this TensorFlow (9.0) lacks what autogpu hooks into" in done.stderr
+
+
+@pytest.mark.tensorflow
+def test_33_without_flock_a_job_gets_its_gpu_and_no_claim(train, tmp_path):
+    (tmp_path / "windows").mkdir()
+    (tmp_path / "windows" / "fcntl.py").write_text("raise ImportError('no fcntl here')\n")
+    run = train(Gpu(processes={5004242: "9GiB"}), Gpu())
+    ran = run(USE, fresh=True, PYTHONPATH=str(tmp_path / "windows"))
+    assert (ran.stdout, ran.contexts) == ("done\n", [1]), ran.stderr
+    assert sum("no flock" in line for line in ran.said) == 1, ran.said
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("option", ["-I", "-E", "-s"])
+def test_34_isolated_starts_have_the_hook(host, python, tmp_path, option):
+    server = host(Gpu(processes={5004242: "9GiB"}), Gpu()).server
+    (tmp_path / "train.py").write_text(USE)
+    done = server.run([str(python), option, str(tmp_path / "train.py")], timeout=300)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "autogpu: GPU 1 " in done.stderr
+    assert {call.gpu for call in server.calls(call="context")} == {1}
+
+
+def test_34_a_start_without_site_is_a_start_without_autogpu(hooked, stand_in):
+    script = stand_in("import sys, tensorflow; print([name for name in sys.modules if 'autogpu' in name])")
+    done = subprocess.run([str(hooked), "-S", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_34_start_up_files_that_run_twice_act_once(lab, stand_in):
+    autogpu = lab(Gpu(), Gpu())
+    packages = environments.site_packages(autogpu.python)
+    script = stand_in(f"""
+        import site
+        site.addsitedir({str(packages)!r})
+        site.main()
+        {COUNT}
+        import tensorflow
+    """)
+    done = autogpu.server.run([str(autogpu.python), script])
+    assert (done.stdout, done.stderr.count("\n")) == ("1\n", 1), done.stderr
+
+
+def test_34_below_autogpu_run_the_hook_is_there_once(lab):
+    autogpu = lab(Gpu())
+    done = autogpu("run", "--", str(autogpu.python), "-c", COUNT)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+BROKEN = "[select]\ncount = 2\n[memory\nlimit = \n"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("layer", ["project", "user", "named"])
+def test_35_a_policy_that_is_no_toml_is_one_line(train, tmp_path, layer):
+    run = train(Gpu(processes={5004242: "9GiB"}), Gpu())
+    user = tmp_path / "home" / ".config" / "autogpu" / "autogpu.toml"
+    user.parent.mkdir(parents=True)
+    file = {"project": tmp_path / "project" / "autogpu.toml", "user": user, "named": tmp_path / "my.toml"}[layer]
+    file.write_text(BROKEN)
+    ran = run(USE, **({"AUTOGPU_POLICY": str(file)} if layer == "named" else {}))
+    assert (ran.stdout, ran.contexts, len(ran.said)) == ("done\n", [1], 2), ran.stderr
+    assert f"{file.name}:3 is not valid TOML" in ran.said[0]
+
+
+def test_35_a_start_of_python_reads_no_policy(hooked, tmp_path):
+    (tmp_path / "autogpu.toml").write_text(BROKEN)
+    done = subprocess.run(
+        [str(hooked), "-c", "print(1)"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "lines"),
+    [
+        ("activation.py", "def before_import(", 1),
+        ("__init__.py", "1 / 0", 1),
+        ("allocation.py", "import gone_dependency", 1),
+        (None, "", 0),
+    ],
+    ids=["syntax", "crash", "dependency", "package-gone"],
+)
+def test_36_a_broken_autogpu_is_silent_at_starts_and_one_line_at_the_import(
+    own_environment, stand_in, tmp_path, file, text, lines
+):
+    environment = own_environment()
+    assert environment.run("-m", "autogpu", "install").returncode == 0
+    if file:
+        (environment.packages / "autogpu" / file).write_text(text)
+    else:
+        shutil.rmtree(environment.packages / "autogpu")
+    start = environment.run("-c", "print(1)")
+    assert (start.returncode, start.stdout, start.stderr) == (0, "1\n", "")
+    imports = environment.run(stand_in("import tensorflow; print(tensorflow.__version__)"))
+    assert (imports.returncode, imports.stdout) == (0, "9.0\n")
+    assert [line.startswith("autogpu: ") for line in imports.stderr.splitlines()] == [True] * lines, imports.stderr
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("environ", [{"AUTOGPU_LEVEL": "explain"}, {"AUTOGPU_CUONT": "2"}], ids=["explain", "mistake"])
+def test_40_stdout_is_the_scripts_alone(train, environ):
+    ran = train(Gpu(), Gpu())(USE, **environ)
+    assert ran.stdout == "done\n"
+    assert len(ran.said) > 1
+
+
+def test_40_what_is_made_for_pipes_is_all_there_is_on_stdout(lab):
+    autogpu = lab(Gpu(), Gpu())
+    uuid = autogpu.server.gpus[1].uuid
+    assert autogpu("pick", "--format", "uuid", "--explain").stdout == f"{uuid}\n"
+    assert autogpu("run", "--hold", "--level", "explain", "--", "echo", "mine").stdout == "mine\n"
+    # A reader that has gone ends a command without a traceback.
+    done = autogpu.server.run(["sh", "-c", f"{autogpu.python} -m autogpu status | true"])
+    assert "Traceback" not in done.stderr
+
+
+def test_41_uninstalling_leaves_nothing(own_environment):
+    environment = own_environment()
+    before = tree(environment.packages)
+    assert environment.run("-m", "autogpu", "install").returncode == 0
+    assert (environment.packages / "autogpu.pth").exists()
+    assert environment.run("-c", COUNT).stdout == "1\n"
+    assert environment.run("-m", "autogpu", "uninstall").returncode == 0
+    assert tree(environment.packages) == before
+    assert environment.run("-c", COUNT).stdout == "0\n"
+
+
+def test_41_where_pip_removed_the_package_first_what_is_left_is_silent_and_removable(own_environment):
+    environment = own_environment()
+    assert environment.run("-m", "autogpu", "install").returncode == 0
+    pip = ("-m", "pip", "--disable-pip-version-check", "uninstall", "--yes", "--quiet")
+    removed = environment.run(*pip, "autogpu")
+    assert removed.returncode == 0, removed.stderr
+    assert not (environment.packages / "autogpu").exists()
+    start = environment.run("-c", "print(1)")
+    assert (start.returncode, start.stdout, start.stderr) == (0, "1\n", "")
+    assert environment.run(*pip, "autogpu-autoload").returncode == 0
+    assert not list(environment.packages.glob("*autogpu*"))

@@ -1,0 +1,33 @@
+"""The table of failure modes names each number once, and the tests that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROWS = re.findall(r"^\| (\d+) \|(.*)\|(.*)\|$", (HERE / "README.md").read_text(), re.MULTILINE)
+NAME = re.compile(r"`(test_\w+)`")
+
+
+def functions_here() -> list[str]:
+    parsed = [
+        ast.parse(file.read_text()) for file in sorted(HERE.glob("test_*.py")) if file.name != Path(__file__).name
+    ]
+    return [node.name for tree in parsed for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def test_each_number_is_there_once_and_in_order():
+    assert [int(number) for number, _, _ in ROWS] == list(range(1, 42))
+
+
+def test_each_number_has_a_test_or_a_reason():
+    assert [number for number, _, shown_by in ROWS if not shown_by.strip()] == []
+
+
+def test_the_tests_of_a_number_are_in_its_row_and_nowhere_else():
+    named = [(int(number), name) for number, _, shown_by in ROWS for name in NAME.findall(shown_by)]
+    there = [name for name in functions_here() if name.startswith("test_")]
+    assert Counter(named) == Counter((int(name.split("_")[1]), name) for name in there)
