@@ -138,7 +138,8 @@ class Allocation:
         if not self._is_listed:
             self._list_pool()
         inventory = self._readings.newest
-        if hooks.missing and self._visible.may_have_gpus and inventory and inventory.devices:
+        has_gpus = inventory is None or bool(inventory.devices)
+        if hooks.missing and has_gpus and self._visible.may_have_gpus:
             self.say([messages.hooks_missing(hooks, self.resolved, framework.NAME)])
 
     def _list_pool(self) -> None:

@@ -47,12 +47,17 @@ def _said_beside(stderr: Any, line: str) -> bool:
         except BaseException:  # sys.exit() in there ends no script
             pass
 
+    import atexit
+
     thread = threading.Thread(target=contextvars.copy_context().run, args=(write,), name="autogpu-say", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no more threads, or the interpreter is ending
         return False
     thread.join(_PATIENCE_S)
+    if thread.is_alive():
+        # It may wait for what this process holds right now, and be done before its end.
+        atexit.register(thread.join, _PATIENCE_S)
     return True
 
 

@@ -100,6 +100,15 @@ def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
     assert (done.stdout, done.stderr) == ("NVML timed out after 15 s\n", "")
 
 
+def test_19_below_a_tensorflow_that_is_not_known_a_driver_that_never_answers_costs_a_line(lab, stand_in):
+    autogpu = lab(Gpu(), nvml="hang")
+    script = stand_in("import tensorflow; print('imported')")
+    done = autogpu.server.run([str(autogpu.python), script], environ={"AUTOGPU_LIMIT": "2GiB"}, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "imported\n")
+    # Neither a GPU was chosen nor is the limit in force.
+    assert [line.startswith("autogpu: ") for line in done.stderr.splitlines()] == [True], done.stderr
+
+
 @pytest.mark.tensorflow
 def test_19_a_gpu_that_never_answers_is_left_out(train):
     ran = train(Gpu(), Gpu(nvml="hang"), Gpu())(USE)
