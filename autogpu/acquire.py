@@ -21,7 +21,7 @@ from autogpu.selection.together import job_of_ranks, promised_to, request_of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping, Sequence
+    from typing import Callable, Collection, Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
@@ -90,7 +90,8 @@ def acquire(
         # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
         is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)
         job = "" if is_held else job
-        return _Acquirer(request, folder, script, read, on_wait, job).acquire()
+        launcher = parent.name if parent is not None and request.grant.rank is not None and not is_held else ""
+        return _Acquirer(request, folder, script, read, on_wait, job, launcher).acquire()
     except lease.LeaseUnavailable as error:
         decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed(begun_s)
         return Acquisition(decision, problem=error, is_unclaimed=True)
@@ -111,7 +112,9 @@ class _Acquirer:
         read: Callable[[], Inventory | None],
         on_wait: OnWait,
         job: str,
+        launcher: str = "",
     ) -> None:
+        self._launcher = launcher
         self._problem: LeaseUnavailable | None = None
         self._job = job or None
         self._reserved: frozenset[str] = frozenset()
@@ -191,7 +194,12 @@ class _Acquirer:
         pids = {holder.name: holder.pid_here if holder.pid in listed else None for holder in holders}
         request = replace(self._request, inventory=self._without_ended(pids.values()))
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
-        jobs = jobs_of([holder for holder in holders if holder not in ranks], pids, request.inventory, time.time())
+        jobs = jobs_of(
+            [holder for holder in holders if holder not in ranks and not self._is_idle_launcher(holder, listed)],
+            pids,
+            request.inventory,
+            time.time(),
+        )
         claims_on = claims_by_gpu(jobs)
         others = [waiter for waiter in waiters if not waiter.is_mine]
         is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
@@ -203,6 +211,10 @@ class _Acquirer:
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor
         return claims or None
+
+    def _is_idle_launcher(self, holder: Holder, computing: Collection[int]) -> bool:
+        """Whether that is the claim of a rank's launcher, which has only asked whether there is a GPU."""
+        return holder.name == self._launcher and holder.pid_here not in computing
 
     def _choose_as_rank(
         self,

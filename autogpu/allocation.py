@@ -27,7 +27,7 @@ from autogpu.visibility import VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
+    from typing import Callable, Collection, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
     from autogpu.frameworks.base import Framework, Hooks
@@ -380,8 +380,16 @@ class Allocation:
                     mine |= set(self.lease.claims)  # which C++ may take at any time
                 claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
                 if set(claims) != set(self.lease.claims):
+                    self._report_other_gpus(in_use, uuids, set(self.lease.claims) - set(claims))
                     self.lease.update(claims)
             return is_first
+
+    def _report_other_gpus(self, in_use: Sequence[int], uuids: Sequence[str], unused: Collection[str]) -> None:
+        """Say that the script uses other GPUs than those that were announced; it named them to C++ alone."""
+        known = by_uuid(self._readings.newest.devices if self._readings.newest else ())
+        used = {ordinal: known[uuids[ordinal]].index for ordinal in in_use if uuids[ordinal] in known}
+        if self._needs_order and unused and self.is_reported and self.policy.level != "quiet":
+            self.say([messages.other_gpus(used, sorted(known[uuid].index for uuid in unused if uuid in known))])
 
     def _claim_unclaimed(self, in_use: Sequence[int], uuids: Sequence[str]) -> None:
         """Let the others see what a framework took by itself, as far as that breaks no promise."""

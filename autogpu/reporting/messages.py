@@ -8,7 +8,7 @@ from autogpu.selection.model import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Assignment, Hooks, Usage
@@ -84,6 +84,17 @@ def visible_devices_ignored(value: str, framework: str) -> str:
         f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect, as without "
         f"autogpu; set it before {framework} lists GPUs"
     )
+
+
+def other_gpus(used: Mapping[int, int], unused: Sequence[int]) -> str:
+    """That the script uses other GPUs than those that were announced.
+
+    Args:
+        used: By ordinal as the script counts, the index of the GPU.
+        unused: Indices of the GPUs that are not claimed any more.
+    """
+    names = listed([f"GPU {index} (number {ordinal} of its list)" for ordinal, index in used.items()])
+    return f"the script uses {names}; not {listed([f'GPU {index}' for index in unused])}, which is given back"
 
 
 def not_applied(why: str, framework: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import sys
 import threading
 
 from autogpu.frameworks.base import DeviceRequest, Usage
@@ -12,7 +13,7 @@ from autogpu.frameworks.words import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping
+    from typing import Any, Callable, Iterable, Mapping, Sequence
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
 
@@ -24,6 +25,13 @@ _LAST_PAUSE_S = 0.5
 
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+_LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+_LAUNCHER_MODULES = (
+    *("torch/distributed/run.py", "torch/distributed/launch.py"),
+    *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
+)
 
 
 class CudaStart:
@@ -48,11 +56,15 @@ class CudaStart:
 
     def before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
+        if is_launcher(getattr(sys, "argv", [])):
+            return
         with self._allocator.guard():
             self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
 
     def after_counting(self) -> bool:
         """CUDA has counted the GPUs; whether the process is to have any."""
+        if is_launcher(getattr(sys, "argv", [])):
+            return True
         with self._allocator.guard():
             count = self._allocator.gpu_count
             if count:
@@ -125,6 +137,12 @@ class CudaStart:
             while not self._stop.wait(pause_s):
                 self._limit(self._allocator.follow_contexts())
                 pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
+
+
+def is_launcher(argv: Sequence[str]) -> bool:
+    """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf."""
+    path = argv[0] if argv else ""
+    return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
 
 
 def _cap(assignment: Assignment, ordinal: int) -> int | None:
