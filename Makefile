@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix test-engines test-fuzz lint docs site pictures clean
+.PHONY: help demo demo-real test test-fast test-matrix test-engines test-frameworks test-fuzz lint docs site pictures clean
 
 help:
 	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-fast    the tests that need no TensorFlow"
 	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
+	@echo "make test-frameworks  PyTorch and JAX, several versions of each; installs 8 GB the first time"
 	@echo "make test-fuzz    100,000 policies as nobody writes them; prints its seed; takes some minutes"
 	@echo "make docs         write the generated pages again"
 	@echo "make site         the documents as a site, in site/; fails at a dead link"
@@ -35,6 +36,9 @@ test-matrix: $(VENV)/ready
 
 test-engines: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m engine
+
+test-frameworks: $(VENV)/ready
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
 
 test-fuzz: $(VENV)/ready
 	FUZZ_CASES=100000 $(RUN) -m pytest -q -s tests/policy/test_fuzz.py
