@@ -149,6 +149,15 @@ def test_a_model_is_trained_on_one_gpu(four, run, model, shape):
     assert missing(four) == set()
 
 
+@pytest.mark.parametrize("layer", ["LSTM(8, 16, num_layers=2, bidirectional=True)", "GRU(8, 16)"])
+def test_a_recurrent_layer_is_trained(four, run, layer):
+    run(f"""
+layer = torch.nn.{layer}.cuda()
+layer(torch.randn(5, 4, 8, device="cuda"))[0].sum().backward()
+""")
+    assert missing(four) == set()
+
+
 def test_a_model_in_data_parallel_has_every_gpu(four, run):
     run("train(torch.nn.DataParallel(torch.nn.Linear(8, 4).cuda()), 16, 8)")
     assert contexts(four) == [[0, 1, 2, 3]]
