@@ -13,7 +13,7 @@ help:
 	@echo "make test-fast    the tests that need no TensorFlow"
 	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
-	@echo "make test-frameworks  PyTorch and JAX, several versions of each; installs 8 GB the first time"
+	@echo "make test-frameworks  PyTorch, JAX and Keras 3, several versions; installs 8 GB the first time"
 	@echo "make test-fuzz    100,000 policies as nobody writes them; prints its seed; takes some minutes"
 	@echo "make docs         write the generated pages again"
 	@echo "make site         the documents as a site, in site/; fails at a dead link"
