@@ -4,20 +4,22 @@ RUN := $(VENV)/bin/python
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix test-engines test-fuzz test-attacks lint docs site pictures clean
+.PHONY: help demo demo-real test test-fast test-matrix test-engines test-frameworks test-fuzz test-attacks
+.PHONY: lint docs site pictures clean
 
 help:
-	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
-	@echo "make demo-real    the same on this machine's idle GPUs; asks first"
-	@echo "make test         lint, types and all tests; sets itself up, takes some minutes"
-	@echo "make test-fast    the tests that need no TensorFlow"
-	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
-	@echo "make test-engines jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
-	@echo "make test-fuzz    100,000 policies as nobody writes them; prints its seed; takes some minutes"
-	@echo "make test-attacks 1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
-	@echo "make docs         write the generated pages again"
-	@echo "make site         the documents as a site, in site/; fails at a dead link"
-	@echo "make pictures     draw the pictures of the documents again; installs TensorFlow the first time"
+	@echo "make demo             two jobs at once on a simulated four-GPU server, without and with autogpu"
+	@echo "make demo-real        the same on this machine's idle GPUs; asks first"
+	@echo "make test             lint, types and all tests; sets itself up, takes some minutes"
+	@echo "make test-fast        the tests that need no TensorFlow"
+	@echo "make test-matrix      every supported TensorFlow from 1.15 on; takes some minutes"
+	@echo "make test-engines     jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
+	@echo "make test-frameworks  PyTorch, JAX and Keras 3, several versions; installs 8 GB the first time"
+	@echo "make test-fuzz        100,000 policies as nobody writes them; prints its seed; takes some minutes"
+	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
+	@echo "make docs             write the generated pages again"
+	@echo "make site             the documents as a site, in site/; fails at a dead link"
+	@echo "make pictures         draw the pictures of the documents again; installs TensorFlow the first time"
 
 demo: $(VENV)/ready
 	@$(RUN) -m demo
@@ -36,6 +38,9 @@ test-matrix: $(VENV)/ready
 
 test-engines: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m engine
+
+test-frameworks: $(VENV)/ready
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
 
 test-fuzz: $(VENV)/ready
 	FUZZ_CASES=100000 $(RUN) -m pytest -q -s tests/policy/test_fuzz.py

@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Point every directory that autogpu reads at ``tmp_path`` and clear what steers it."""
     for name in list(os.environ):
-        if name.startswith(("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "SLURM_", "PYTHON")):
+        if name.startswith(("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "JAX_", "XLA_", "PYTORCH_", "SLURM_", "PYTHON")):
             monkeypatch.delenv(name)
     home = tmp_path / "home"
     home.mkdir()

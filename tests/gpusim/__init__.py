@@ -1,4 +1,4 @@
-"""A simulated GPU server: unmodified TensorFlow and NVML tools believe in the GPUs that a fleet describes.
+"""A simulated GPU server: unmodified TensorFlow, PyTorch, JAX and NVML tools believe in the GPUs of a fleet.
 
 ``gpusim.h`` says what is simulated and what it can't tell. From a shell: ``python -m tests.gpusim --help``.
 """

@@ -20,10 +20,13 @@ SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libgpusim.so"
 STUBS = "libgpusim_missing.so"
 DEVICE_NODES = "libgpusim_device_nodes.so"
-# The names that programs ask for: NVIDIA's driver and NVML, then the CUDA 12, 11 and 10 libraries that the
-# TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once.
+# The names that programs ask for: NVIDIA's driver and NVML, then the CUDA 13, 12, 11 and 10 libraries that JAX and the
+# TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once. What PyTorch is linked
+# against comes from its own libraries.
 NAMES = (
     *("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"),
+    *("libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12", "libcusolver.so.12"),
+    *("libnvrtc.so.13", "libnvJitLink.so.13", "libcupti.so.13"),
     *("libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcusolver.so.11"),
     *("libcusparse.so.12", "libcurand.so.10", "libnvrtc.so.12", "libnvJitLink.so.12", "libcupti.so.12"),
     *("libcublas.so.11", "libcublasLt.so.11", "libcufft.so.10", "libcusolver.so.10"),

@@ -13,4 +13,9 @@
   }                                                             \
   SUCCEED(cudnnDestroy##kind##Descriptor)
 
+/* Of a tensor's, only what a recurrent layer says about its weights. */
+typedef struct {
+  int sizes[3];
+} TensorDescriptor;
+
 #endif

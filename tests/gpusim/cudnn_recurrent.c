@@ -28,22 +28,36 @@ static size_t gates(const Layer *layer) {
   return by_cell[layer->cell & 3];
 }
 
-/* For each gate the matrices for the input and for the state, and their biases. */
-static size_t weight_bytes(const Layer *layer) {
-  static const size_t biases_by_mode[] = {0, 1, 2, 1};
-  size_t biases = biases_by_mode[layer->bias & 3];
-  size_t directions = layer->is_bidirectional ? 2 : 1, hidden = layer->hidden, numbers = 0;
-  for (int below = 0; below < layer->layers; below++) {
-    size_t input = below ? hidden * directions : (size_t)layer->input;
-    numbers += directions * gates(layer) * hidden * (input + hidden + biases);
+static size_t directions(const Layer *layer) {
+  return layer->is_bidirectional ? 2 : 1;
+}
+
+static size_t input_width(const Layer *layer, size_t below) {
+  return below ? layer->hidden * directions(layer) : (size_t)layer->input;
+}
+
+static size_t biases(const Layer *layer) {
+  static const size_t by_mode[] = {0, 1, 2, 1};
+  return by_mode[layer->bias & 3];
+}
+
+/* A place is a layer in one direction: for each gate the matrices for the input and for the state, and their biases. */
+static size_t numbers_before(const Layer *layer, size_t place) {
+  size_t hidden = layer->hidden, numbers = 0;
+  for (size_t each = 0; each < place; each++) {
+    size_t input = input_width(layer, each / directions(layer));
+    numbers += gates(layer) * hidden * (input + hidden + biases(layer));
   }
-  return numbers * element_bytes(layer->type);
+  return numbers;
+}
+
+static size_t weight_bytes(const Layer *layer) {
+  return numbers_before(layer, layer->layers * directions(layer)) * element_bytes(layer->type);
 }
 
 /* What training keeps of the way forward for the way back: each gate of each step. */
 static size_t reserve_bytes(const Layer *layer, size_t steps, size_t batch) {
-  size_t directions = layer->is_bidirectional ? 2 : 1;
-  return steps * batch * layer->layers * directions * gates(layer) * layer->hidden * element_bytes(layer->type);
+  return steps * batch * layer->layers * directions(layer) * gates(layer) * layer->hidden * element_bytes(layer->type);
 }
 
 /* ---- descriptors ---- */
@@ -130,25 +144,25 @@ API Status cudnnDropoutGetStatesSize(void *handle, size_t *bytes) {
   return 0;
 }
 
-/* Where each single matrix lies matters only to programs that copy them one by one: all are said to be one number
-   at the beginning. */
-static Status one_number(int *type, int *dimensions, int sizes[]) {
+/* What was said of a weight; of any other tensor nothing is known, and it is said to be one number. */
+API Status cudnnGetTensorNdDescriptor(TensorDescriptor *descriptor, int wanted, int *type, int *dimensions,
+                                      int sizes[], int strides[]) {
   *type = 0;
   *dimensions = 3;
-  for (int i = 0; i < 3; i++) sizes[i] = 1;
+  for (int i = 2, stride = 1; i >= 0; i--) {
+    sizes[i] = descriptor->sizes[i] ? descriptor->sizes[i] : 1;
+    strides[i] = stride;
+    stride *= sizes[i];
+  }
   return 0;
-}
-
-API Status cudnnGetTensorNdDescriptor(void *descriptor, int wanted, int *type, int *dimensions, int sizes[],
-                                      int strides[]) {
-  for (int i = 0; i < 3; i++) strides[i] = 1;
-  return one_number(type, dimensions, sizes);
 }
 
 API Status cudnnGetFilterNdDescriptor(void *descriptor, int wanted, int *type, int *format, int *dimensions,
                                       int sizes[]) {
-  *format = 0;
-  return one_number(type, dimensions, sizes);
+  *type = *format = 0;
+  *dimensions = 3;
+  for (int i = 0; i < 3; i++) sizes[i] = 1;
+  return 0;
 }
 
 /* ---- version 8 and later ---- */
@@ -158,10 +172,21 @@ API Status cudnnGetRNNWeightSpaceSize(void *handle, Layer *layer, size_t *bytes)
   return 0;
 }
 
-API Status cudnnGetRNNWeightParams(void *handle, Layer *layer, int32_t place, size_t bytes, void *weights,
-                                   int32_t matrix, void *matrix_descriptor, void **matrix_address,
-                                   void *bias_descriptor, void **bias_address) {
-  *matrix_address = *bias_address = weights;
+/* PyTorch wants the gates of one kind of matrix side by side. Matrices and biases are asked for one by one. */
+API Status cudnnGetRNNWeightParams(void *handle, Layer *layer, int32_t place, size_t bytes, char *weights,
+                                   int32_t matrix, TensorDescriptor *matrix_descriptor, void **matrix_address,
+                                   TensorDescriptor *bias_descriptor, void **bias_address) {
+  size_t count = gates(layer), hidden = layer->hidden;
+  size_t input = input_width(layer, place / directions(layer));
+  bool is_for_state = (size_t)matrix >= count;
+  size_t gate = matrix % count, width = is_for_state ? hidden : input;
+  size_t start = numbers_before(layer, place);
+  size_t before = start + (is_for_state ? count * hidden * input : 0) + gate * hidden * width;
+  size_t before_bias = start + count * hidden * (input + hidden) + (is_for_state ? count * hidden : 0) + gate * hidden;
+  TELL(matrix_address, weights + before * element_bytes(layer->type));
+  TELL(bias_address, weights + before_bias * element_bytes(layer->type));
+  if (matrix_descriptor) *matrix_descriptor = (TensorDescriptor){{1, layer->hidden, (int)width}};
+  if (bias_descriptor) *bias_descriptor = (TensorDescriptor){{1, layer->hidden, 1}};
   return 0;
 }
 

@@ -30,7 +30,7 @@ class Imports:
     """What libraries want from others.
 
     Attributes:
-        versions: Library and one of the versions it has to name; the version is empty where none is asked for.
+        versions: Each library with each version that it has to name, and once with an empty one: it has to be there.
         functions: By name.
         variables: By name.
     """

@@ -136,16 +136,6 @@ ACCEPT_ALWAYS(cudaFuncSetAttribute, const void *function, int attribute, int val
 ACCEPT_ALWAYS(cudaFuncSetCacheConfig, const void *function, int config)
 ACCEPT_ALWAYS(cudaFuncSetSharedMemConfig, const void *function, int config)
 
-API cudaError cudaFuncGetAttributes(void *attributes, const void *function) {
-  struct {
-    size_t shared_bytes, constant_bytes, local_bytes;
-    int threads_per_block, registers, ptx_version, binary_version;
-    int rest[4];
-  } known = {.threads_per_block = 1024, .registers = 32, .ptx_version = 75, .binary_version = 75};
-  memcpy(attributes, &known, sizeof known);
-  return CUDA_SUCCESS;
-}
-
 API cudaError cudaGetFuncBySymbol(void **function, const void *symbol) {
   *function = new_handle("symbol");
   return CUDA_SUCCESS;
@@ -182,6 +172,24 @@ API cudaError cudaGetDeviceCount(int *count) {
 API cudaError cudaGetDevice(int *device) {
   NEEDS_RUNTIME;
   *device = current_context() ? current_context()->device : device_of_thread;
+  return CUDA_SUCCESS;
+}
+
+/* PyTorch refuses a kernel that is not built for the GPU it asks for. */
+API cudaError cudaFuncGetAttributes(void *attributes, const void *function) {
+  struct {
+    size_t shared_bytes, constant_bytes, local_bytes;
+    int threads_per_block, registers, ptx_version, binary_version;
+    int rest[4];
+  } known = {.threads_per_block = 1024, .registers = 32};
+  int device;
+  cudaError error = cudaGetDevice(&device);
+  if (error) {
+    return error;
+  }
+  known.binary_version = gpu_of(device)->major * 10 + gpu_of(device)->minor;
+  known.ptx_version = known.binary_version;
+  memcpy(attributes, &known, sizeof known);
   return CUDA_SUCCESS;
 }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.gpusim import imports
-from tests.support.environments import environment, interpreter
+from tests.support.environments import environment, interpreter, tensorflow
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,31 @@ def jax(wanted: Jax = JAXES[0]) -> Path:
     )
 
 
+def keras() -> Path:
+    """An environment with Keras 3, the newest of each framework under it, and nothing of ours; TensorFlow's is 2 GB."""
+    bases = (tensorflow("2.21.*", TORCHES[0].python), torch(), jax())
+    return environment(
+        _interpreter(TORCHES[0].python),
+        without_dependencies=[f"keras=={KERAS}"],
+        with_autogpu=False,
+        on_top_of=bases,
+    )
+
+
 def with_autogpu(base: Path) -> Path:
-    """The same packages in an environment where a user has run ``autogpu install``."""
+    """The same packages in an environment where a user has run ``autogpu install``.
+
+    Args:
+        base: What ``torch`` or ``jax`` gave.
+    """
     return environment(base.resolve(), on_top_of=base, with_hook=True)
+
+
+def keras_with_autogpu() -> Path:
+    """Keras 3 and its frameworks in an environment where a user has run ``autogpu install``."""
+    bases = (keras(), tensorflow("2.21.*", TORCHES[0].python), torch(), jax())
+    # What is on top of an environment is not seen through it.
+    return environment(_interpreter(TORCHES[0].python), on_top_of=bases, with_hook=True)
 
 
 def _interpreter(version: str) -> Path:
