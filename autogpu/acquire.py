@@ -21,7 +21,7 @@ from autogpu.selection.together import job_of_ranks, promised_to, request_of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Callable, Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
@@ -195,7 +195,8 @@ class _Acquirer:
         request = replace(self._request, inventory=self._without_ended(pids.values()))
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
         jobs = jobs_of(
-            [holder for holder in holders if holder not in ranks and not self._is_idle_launcher(holder, listed)],
+            # A rank's launcher may only have asked whether there is a GPU.
+            [h for h in holders if h not in ranks and not (h.name == self._launcher and h.is_unused)],
             pids,
             request.inventory,
             time.time(),
@@ -211,10 +212,6 @@ class _Acquirer:
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor
         return claims or None
-
-    def _is_idle_launcher(self, holder: Holder, computing: Collection[int]) -> bool:
-        """Whether that is the claim of a rank's launcher, which has only asked whether there is a GPU."""
-        return holder.name == self._launcher and holder.pid_here not in computing
 
     def _choose_as_rank(
         self,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from contextlib import contextmanager
 
 from autogpu.devices import probe
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout
+from autogpu.frameworks import registry
 from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from types import CodeType, ModuleType
-    from typing import Iterator
+    from typing import Any, Iterator
 
     from autogpu.allocation import Allocation
     from autogpu.allocator import Allocator
@@ -29,7 +31,34 @@ allocation: Allocation | None = None
 # By the top-level module of the framework.
 allocators: dict[str, Allocator] = {}
 
-_imported: list[str] = []
+_has_begun = False
+
+# Two frameworks may be used for the first time in two threads.
+_lock = threading.RLock()
+
+
+class _SwitchedOff(Exception):
+    """The policy switches autogpu off, which is known only when a framework is used."""
+
+
+@contextmanager
+def guard() -> Iterator[None]:
+    """Let the framework go on whatever becomes of us: its import and its context are worth more than our choice."""
+    try:
+        yield
+    except _SwitchedOff:
+        pass
+    except NoEligibleDevice:
+        raise  # the policy asks for it
+    except WaitTimeout as error:  # and for this
+        say(f"{error.what}; {error.remedy}")
+        raise SystemExit(EXIT_TRY_AGAIN) from None
+    except AutoGpuError as error:  # a disk that is full, a folder that has gone: known, and not for a bug report
+        say(f"{error.what}; {error.remedy}")
+    except Exception as error:  # the one place: anything may break in a process that is not ours
+        if _is_of_a_signal(error):
+            raise
+        _report(error)
 
 
 def before_import(framework: str, started_with: str | None) -> None:
@@ -42,46 +71,12 @@ def before_import(framework: str, started_with: str | None) -> None:
     if not sys.platform.startswith("linux"):
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
-        if not _imported:
-            _imported.append(framework)
-            _begin(started_with)
+        if framework in registry.LATE:
+            _late[framework] = _Later(framework, started_with)
+            return
+        _begin(started_with)
         if allocation:
-            from autogpu.allocator import Allocator
-            from autogpu.frameworks import registry
-
-            allocators[framework] = Allocator(allocation, registry.load(framework))
-
-
-def _begin(started_with: str | None) -> None:
-    """For the first framework of the process."""
-    global allocation
-    reading = probe.start(os.environ)
-    # Not at the top of the file: the driver is read while the rest of the package is imported.
-    from autogpu import engines, policy
-    from autogpu.allocation import Allocation
-
-    resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
-    grant = engines.granted_here(os.environ)
-    for problem in resolved.problems if grant.is_first else ():
-        say(str(problem))
-    if not resolved.policy.enabled:
-        reading.close()
-        return
-    allocation = Allocation(
-        resolved,
-        os.environ,
-        guard,
-        grant=grant,
-        started_with=started_with,
-        first_reading=reading,
-        is_worker=_is_worker,
-    )
-
-
-def _is_worker() -> bool:
-    """Whether Python's ``multiprocessing`` started this process."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and getattr(process.current_process(), "name", "") != "MainProcess"
+            _allocator_of(framework)
 
 
 def after_import(framework: str, module: ModuleType) -> None:
@@ -89,24 +84,90 @@ def after_import(framework: str, module: ModuleType) -> None:
     with guard():
         if framework in allocators:
             allocators[framework].imported()
+        elif framework in _late:
+            later: Any = _late[framework]
+            obstacle = registry.load(framework).install_hooks(later).obstacle
+            if obstacle and not _has_begun:
+                later.allocator()  # which says so
 
 
-@contextmanager
-def guard() -> Iterator[None]:
-    """Let the framework go on whatever becomes of us: its import and its context are worth more than our choice."""
-    try:
-        yield
-    except NoEligibleDevice:
-        raise  # the policy asks for it
-    except WaitTimeout as error:  # and for this
-        say(f"{error.what}; {error.remedy}")
-        raise SystemExit(EXIT_TRY_AGAIN) from None
-    except AutoGpuError as error:  # a disk that is full, a folder that has gone: known, and not for a bug report
-        say(f"{error.what}; {error.remedy}")
-    except Exception as error:  # the one place: anything may break in a process that is not ours
-        if _is_of_a_signal(error):
-            raise
-        _report(error)
+def _begin(started_with: str | None) -> None:
+    """For the first framework that is imported, or used."""
+    global allocation, _has_begun
+    with _lock:
+        if _has_begun:
+            return
+        _has_begun = True
+        reading = probe.start(os.environ)
+        # Not at the top of the file: the driver is read while the rest of the package is imported.
+        from autogpu import engines, policy
+        from autogpu.allocation import Allocation
+
+        resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
+        grant = engines.granted_here(os.environ)
+        for problem in resolved.problems if grant.is_first else ():
+            say(str(problem))
+        if not resolved.policy.enabled:
+            reading.close()
+            return
+        allocation = Allocation(
+            resolved,
+            os.environ,
+            guard,
+            grant=grant,
+            started_with=started_with,
+            first_reading=reading,
+            is_worker=_is_worker,
+        )
+
+
+def _allocator_of(framework: str) -> Allocator:
+    from autogpu.allocator import Allocator
+
+    if framework not in allocators:
+        assert allocation is not None
+        allocators[framework] = Allocator(allocation, registry.load(framework))
+    return allocators[framework]
+
+
+class _Later:
+    """The allocator of a framework whose import is too short for more than its hooks; made at their first call."""
+
+    guard = staticmethod(guard)
+
+    def __init__(self, framework: str, started_with: str | None) -> None:
+        self._framework = framework
+        self._started_with = started_with
+
+    def allocator(self) -> Allocator:
+        """Do now what is done for others at their import."""
+        with _lock:
+            if self._framework not in allocators:
+                _begin(self._started_with)
+                if allocation is None:
+                    raise _SwitchedOff
+                _allocator_of(self._framework).imported()
+            return allocators[self._framework]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.allocator(), name)
+
+
+_late: dict[str, _Later] = {}
+
+
+def _unlock_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+def _is_worker() -> bool:
+    """Whether Python's ``multiprocessing`` started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "name", "") != "MainProcess"
 
 
 def _report(error: Exception) -> None:

@@ -210,6 +210,8 @@ class Allocation:
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
         self._visible.put_first(inventory, first)
         self._is_ordered = True
+        if self.lease is not None:
+            self.lease.update(self.lease.claims, is_unused=True)
 
     def _claim_before_cuda(self, said: DeviceRequest) -> bool:
         """Choose and claim by the list that CUDA will read; whether a GPU is taken."""
@@ -379,9 +381,10 @@ class Allocation:
                 if self._needs_order and self.policy.count != 1:
                     mine |= set(self.lease.claims)  # which C++ may take at any time
                 claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
-                if set(claims) != set(self.lease.claims):
+                is_used_now = is_first and self._is_ordered
+                if is_used_now or set(claims) != set(self.lease.claims):
                     self._report_other_gpus(in_use, uuids, set(self.lease.claims) - set(claims))
-                    self.lease.update(claims)
+                    self.lease.update(claims, is_unused=False if is_used_now else None)
             return is_first
 
     def _report_other_gpus(self, in_use: Sequence[int], uuids: Sequence[str], unused: Collection[str]) -> None:

@@ -170,8 +170,12 @@ class VisibleDevices:
         """Whether this process is one of several that its parent tells which GPU of their common order to use."""
         is_forked = self._pid != os.getpid()
         is_kept = self._initial.value is not None and self._initial.value != self._initial.inherited
-        is_lone_rank = self.grant.rank is not None and self.grant.rank.launcher == LONE_RANK
-        return (is_kept or is_forked) and self.spec.source != "script" and (is_lone_rank or self._is_worker())
+        return (is_kept or is_forked) and self.spec.source != "script" and (self.is_lone_rank or self._is_worker())
+
+    @property
+    def is_lone_rank(self) -> bool:
+        """Whether its parent told it a rank and no more, since it counts the GPUs for its children itself."""
+        return self.grant.rank is not None and self.grant.rank.launcher == LONE_RANK
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
         is_certain = not (inventory.unreadable or inventory.denied)
@@ -220,7 +224,7 @@ class VisibleDevices:
     ) -> tuple[Device, ...]:
         """The GPUs of the pool as the variable is to list them."""
         if self.grant.rank is not None:
-            return pool_in_order(ranking, kept_order=pool)
+            return pool_in_order(ranking, kept_order=self._parents_order(inventory) if self.is_lone_rank else pool)
         if visible == "chosen":
             return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
         return pool_in_order(ranking, kept_order=self._parents_order(inventory))

@@ -218,6 +218,17 @@ def test_the_ranks_of_a_parent_with_a_gpu_choose_idle_ones(tmp_path):
     first.lease.release()
 
 
+def test_ranks_disregard_a_launcher_that_has_only_asked_for_a_gpu(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(2).uuid: 24 * GIB}, is_unused=True):
+        (holder,) = lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders
+        marker = {LEASE: f"v1:{holder.name}:{holder.pid}:{holder.start_time}:"}
+        first = acquired(tmp_path, rank_of(0, BUSY, gpu(1), gpu(2)), **marker)
+        with pytest.raises(WaitTimeout):
+            acquired(tmp_path, request(gpu(2), busy="wait", wait_s=0.0))
+    assert first.reserved == {gpu(1).uuid, gpu(2).uuid}
+    first.lease.release()
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -17,6 +17,10 @@ FRAMEWORKS = {
     "torch": "autogpu.frameworks.torch",
 }
 
+# Those whose import takes less than a second, and that never initialise CUDA without our hooks: nothing is read, and
+# the GPUs are not listed, before they are used.
+LATE = ("jax",)
+
 
 def load(module: str) -> Framework:
     """The framework whose top-level module that is."""

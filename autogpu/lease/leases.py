@@ -84,7 +84,9 @@ class Lease:
         except Uncoordinated:
             return False
 
-    def update(self, claims: Mapping[str, int], caps: Mapping[str, int] | None = None) -> None:
+    def update(
+        self, claims: Mapping[str, int], caps: Mapping[str, int] | None = None, *, is_unused: bool | None = None
+    ) -> None:
         """Say other claims: the process turned out to have other GPUs, or more, or less.
 
         Readers see the old claims or the new, never none. A child that was forked before keeps only the old
@@ -93,6 +95,7 @@ class Lease:
         Args:
             claims: In bytes by UUID.
             caps: What each member of the job may allocate, by UUID; ``None``: as before.
+            is_unused: Whether the process has no context yet; ``None``: as before, at first ``False``.
 
         Raises:
             Uncoordinated: The folder does not let us; the lease still says what it said.
@@ -101,9 +104,11 @@ class Lease:
         if self._pid != os.getpid() or self._is_released:
             return
         with self._lock, self._folder.opened() as descriptor:
-            changes = {"gpus": record.checked_claims(claims)}
+            changes: dict[str, Any] = {"gpus": record.checked_claims(claims)}
             if caps is not None:
                 changes["caps"] = record.checked_claims(caps)
+            if is_unused is not None:
+                changes["unused"] = is_unused
             self._put(descriptor, {**self._fields, **changes})
 
     def release(self) -> None:

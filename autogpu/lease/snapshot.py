@@ -259,6 +259,7 @@ def _holder(found: LockedFileView) -> Holder:
         group=fields.get("group", ""),
         claims=fields.get("gpus", {}),
         caps=fields.get("caps", {}),
+        is_unused=fields.get("unused", False),
     )
 
 

@@ -1,0 +1,223 @@
+"""Frameworks that take the GPUs which CUDA counts first, and several frameworks in one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.allocator import Allocator
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.variables import (
+    CUDA_VISIBLE_DEVICES,
+    LEASE,
+    LEASE_DIR,
+    ORIGINAL_VISIBLE_DEVICES,
+    WRITTEN_VISIBLE_DEVICES,
+)
+from tests.support.fakes import FakeCuda, FakeFramework
+from tests.support.holders import other_job
+from tests.support.processes import Process
+from tests.support.values import gpu
+
+BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
+
+
+class FirstGpus(FakeFramework):
+    """As PyTorch: it counts the GPUs, and its C++ takes them by their ordinals without a word."""
+
+    NAME = "Firstflow"
+    TAKES_FIRST_GPUS = True
+
+    def count(self):
+        """As a script that asks whether there is a GPU; how many it is told."""
+        with self._allocator.guard():
+            self._allocator.prepare(DeviceRequest(0))
+            self._cuda.initialise()
+            count = self._allocator.gpu_count
+            if not count:
+                self._allocator.on_usage(Usage((), ""))
+                return 0
+            assigned = self._allocator.assign(DeviceRequest(count)).ordinals
+            self._allocator.on_usage(Usage((0,) if assigned is None else assigned, "allocated as needed"))
+        return count
+
+    def use(self, *ordinals):
+        for ordinal in ordinals:
+            self._cuda.make_context(ordinal)
+        return self._allocator.follow_contexts()
+
+
+@pytest.fixture
+def first(tmp_path):
+    """Start processes of such a framework; ``counted`` are its GPUs as CUDA counts them."""
+    processes = []
+
+    def first(*devices, counted=(), **options):
+        process = Process(tmp_path, *devices, cuda=FakeCuda(counted or devices), **options)
+        process.framework = FirstGpus(process.cuda)
+        process.allocation._frameworks.clear()
+        process.allocator = Allocator(process.allocation, process.framework, process.cuda)
+        processes.append(process.imports())
+        return process
+
+    yield first
+    for process in processes:
+        if process.allocation.lease:
+            process.allocation.lease.release()
+
+
+def listed(process):
+    """By index, what CUDA is shown."""
+    indices = {device.uuid: device.index for device in process.driver.now.devices}
+    return [indices[uuid] for uuid in process.environ[CUDA_VISIBLE_DEVICES].split(",")]
+
+
+def test_what_is_claimed_is_counted_first(first, tmp_path):
+    process = first(BUSY, gpu(1), gpu(2), counted=[gpu(1), gpu(2), BUSY])
+    assert listed(process) == [2, 1, 0]
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(2).uuid: 24 << 30}):
+        assert process.framework.count() == 3
+        assert listed(process) == [1, 2, 0]
+        assert [dict(holder.claims) for holder in process.holders if holder.is_mine] == [{gpu(1).uuid: 24 << 30}]
+    assert process.lines[0].startswith("GPU 1 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): the idlest of 3")
+
+
+def test_a_claim_says_whether_it_is_used(first):
+    process = first(gpu(0))
+    process.framework.count()
+    assert [holder.is_unused for holder in process.holders] == [True]
+    process.framework.use(0)
+    assert [holder.is_unused for holder in process.holders] == [False]
+
+
+def test_asking_again_changes_nothing(first):
+    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
+    process.framework.count()
+    (before,) = process.holders
+    process.framework.count()
+    assert ([holder.name for holder in process.holders], len(process.lines)) == ([before.name], 1)
+
+
+def test_the_lease_follows_what_the_script_uses(first):
+    process = first(gpu(0), gpu(1), gpu(2), counted=[gpu(2), gpu(1), gpu(0)])
+    process.framework.count()
+    assert process.framework.use(1) == (1,)
+    assert process.claims == {1: 24 * 1024}
+    assert process.lines[1] == "the script uses GPU 1 (number 1 of its list); not GPU 2, which is given back"
+    process.framework.use(0, 2)
+    assert process.claims == {0: 24 * 1024, 1: 24 * 1024, 2: 24 * 1024}
+
+
+def test_what_another_job_was_promised_meanwhile_is_not_claimed_by_use(first, tmp_path):
+    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
+    process.framework.count()
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 20 << 30}):
+        process.framework.use(0, 1)
+        (mine,) = [holder for holder in process.holders if holder.is_mine]
+    assert {size >> 30 for uuid, size in mine.claims.items() if uuid == gpu(0).uuid} <= {0, 4}
+
+
+def test_gpus_that_were_asked_for_stay_claimed_until_they_are_used(first):
+    process = first(gpu(0), gpu(1), gpu(2), counted=[gpu(2), gpu(1), gpu(0)], AUTOGPU_COUNT="2")
+    process.framework.count()
+    process.framework.use(0)
+    assert process.claims == {1: 24 * 1024, 2: 24 * 1024}
+
+
+@pytest.mark.parametrize("policy", [{"AUTOGPU_COUNT": "0"}, {"AUTOGPU_BUSY": "cpu"}], ids=["none-wanted", "none-free"])
+def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
+    process = first(BUSY, **policy)
+    process.allocator.prepare()
+    assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
+    process.cuda = process.framework._cuda = process.allocation._cuda = process.allocator._cuda = FakeCuda()
+    process.framework.count()
+    assert process.lines[0].startswith("no GPU for this process, Firstflow starts on CPU: ")
+
+
+def test_an_order_that_cuda_has_already_is_said_and_what_is_used_is_claimed(first):
+    process = first(gpu(0), gpu(1), counted=[gpu(0), gpu(1)])
+    process.cuda.initialise()
+    process.framework.count()
+    assert process.holders == ()
+    assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
+    process.framework.use(0)
+    assert process.claims == {0: 24 * 1024}
+
+
+def test_a_list_that_the_script_wrote_is_ordered_in_its_own_words(first):
+    process = first(gpu(0), gpu(1), gpu(2), counted=[gpu(1), gpu(0)])
+    process.environ[CUDA_VISIBLE_DEVICES] = "0, 1"
+    process.framework.count()
+    assert process.environ[CUDA_VISIBLE_DEVICES].replace(" ", "") == "1,0"
+    assert process.claims == {1: 24 * 1024}
+
+
+# Of several processes
+
+
+def child_of(parent, **environ):
+    names = (CUDA_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES, LEASE)
+    return {**{name: parent.environ[name] for name in names if name in parent.environ}, **environ}
+
+
+def test_a_rank_that_was_told_no_more_than_its_number_keeps_its_parents_order(first):
+    parent = first(gpu(0), gpu(1), gpu(2), counted=[gpu(2), gpu(1), gpu(0)])
+    parent.framework.count()
+    child = first(
+        gpu(0), gpu(1), gpu(2), counted=[gpu(2), gpu(1), gpu(0)], **child_of(parent, LOCAL_RANK="1", WORLD_SIZE="2")
+    )
+    child.framework.count()
+    assert listed(child) == listed(parent) == [2, 1, 0]
+    assert len(child.holders) == 1, "it is not known yet which it will use"
+    child.framework.use(1)
+    claims = [sorted(holder.claims) for holder in child.holders]
+    assert sorted(claims) == sorted([[gpu(2).uuid], [gpu(1).uuid]])
+
+
+def test_ranks_are_listed_in_the_order_of_ranks(first):
+    rank = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    process = first(BUSY, gpu(1), gpu(2), counted=[gpu(1), gpu(2), BUSY], **rank)
+    process.framework.count()
+    assert listed(process) == [1, 2, 0]
+    assert process.allocator.assignment.ordinals == (1,)
+
+
+# Of several frameworks
+
+
+def test_a_second_framework_gets_what_the_first_one_has(started):
+    process = started(gpu(0), gpu(1))
+    second = FakeFramework(process.cuda, Hooks("2.0", ("take",), has_essential=True))
+    second.NAME = "Otherflow"
+    Allocator(process.allocation, second, process.cuda).imported()
+    assert second.take().ordinals == (0,)
+    assert process.framework.take().ordinals == (0,)
+    assert (len(process.holders), len(process.lines)) == (1, 1)
+
+
+def test_a_second_framework_whose_script_names_another_gpu_takes_it_and_the_lease_says_so(started):
+    process = started(gpu(0), gpu(1))
+    second = FakeFramework(process.cuda)
+    Allocator(process.allocation, second, process.cuda).imported()
+    process.framework.take()
+    assert second.take(chosen=(1,)).ordinals is None
+    assert sorted(process.claims) == [0, 1]
+
+
+@pytest.mark.parametrize("first_to_ask", ["ours", "theirs"])
+def test_beside_a_framework_that_takes_the_first_gpus_every_other_one_takes_them(first, first_to_ask):
+    process = first(BUSY, gpu(1), gpu(2), counted=[gpu(2), gpu(1), BUSY])
+    other = FakeFramework(process.cuda)
+    Allocator(process.allocation, other, process.cuda).imported()
+    if first_to_ask == "ours":
+        process.framework.count()
+    assert other.take().ordinals == (0,)
+    process.framework.count()
+    assert process.claims == {2: 24 * 1024}
+    assert len(process.lines) == 1
+
+
+def test_of_a_second_framework_that_can_not_be_hooked_into_nothing_is_said(started):
+    process = started(gpu(0))
+    Allocator(process.allocation, FakeFramework(process.cuda, Hooks("0", obstacle="too old")), process.cuda).imported()
+    assert process.lines == []
+    assert process.framework.take().ordinals == (0,)
