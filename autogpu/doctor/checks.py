@@ -47,6 +47,8 @@ def _check_switch(facts: Facts) -> Finding:
 
 def _check_hook(facts: Facts) -> Finding:
     start, remedy = facts.start, f"{facts.executable} -m autogpu install"
+    if start.hook is not None and not facts.hook_is_current:
+        return failed("hook", f"{start.hook} is of another version of autogpu than the package", remedy)
     if start.hook is not None:
         return passed("hook", f"a fresh {facts.executable} loads {start.hook}")
     if start.complaint:

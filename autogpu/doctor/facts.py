@@ -14,8 +14,9 @@ from typing import Any, Callable, Mapping
 from autogpu import engines, lease, policy
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
+from autogpu.errors import InstallError
 from autogpu.frameworks import registry
-from autogpu.install import this_interpreter
+from autogpu.install import files, this_interpreter
 from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
 from autogpu.lease import Folder
@@ -91,6 +92,7 @@ class Facts:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
         source: What pip installs this autogpu from.
         folder_error: Why this user's jobs can't coordinate, and the remedy.
+        hook_is_current: Whether the hook that a fresh Python loads is the one of this package.
     """
 
     environ: Mapping[str, str]
@@ -106,6 +108,7 @@ class Facts:
     is_in_container: bool
     resolved: Resolved
     grant: Grant = NO_ENGINE
+    hook_is_current: bool = True
 
     @property
     def hides_all_gpus(self) -> bool:
@@ -149,7 +152,16 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         is_in_container=_is_in_container(environ),
         resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
         grant=settled(engines.granted_here(environ), len(inventory.devices)),
+        hook_is_current=start.hook is None or _is_current(start.hook),
     )
+
+
+def _is_current(hook: Path) -> bool:
+    """Whether an installed hook is the one that this package brings."""
+    try:
+        return hook.read_bytes() == (files.template_folder() / files.HOOK).read_bytes()
+    except (OSError, InstallError):
+        return True  # there is nothing to compare with
 
 
 def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:

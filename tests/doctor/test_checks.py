@@ -9,45 +9,13 @@ import pytest
 
 from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.doctor.checks import examine
-from autogpu.doctor.facts import Cuda, Facts, FrameworkAnswer
+from autogpu.doctor.facts import Cuda, FrameworkAnswer
 from autogpu.doctor.model import FindingState
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
+from tests.doctor.conftest import NO_DRIVER, tensorflow
 from tests.support.values import gpu, inventory
-
-TENSORFLOW = {
-    "version": "2.21.0",
-    "has_cuda": True,
-    "has_rocm": False,
-    "gpus": 2,
-    "missing": {},
-}
-
-NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
-
-
-def tensorflow(**changes):
-    """What an environment's TensorFlow says of itself, for ``replace``."""
-    return {"frameworks": (FrameworkAnswer("tensorflow", {**TENSORFLOW, **changes}),)}
-
-
-@pytest.fixture
-def healthy(tmp_path):
-    return Facts(
-        environ={},
-        executable="/env/bin/python",
-        source="autogpu",
-        start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, (), ""),
-        pythons={},
-        inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
-        cuda=Cuda(count=2, version=12040),
-        **tensorflow(),
-        folder=Folder(Path("/run/autogpu"), "host", 0),
-        folder_error=None,
-        is_in_container=False,
-        resolved=resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
-    )
 
 
 def test_a_healthy_machine_passes_everything(healthy):
@@ -65,6 +33,13 @@ def test_a_healthy_machine_passes_everything(healthy):
             "does not load autogpu; its sitecustomize is /usr/lib/python3.11/sitecustomize.py",
             "/env/bin/python -m autogpu install",
             id="hook-hidden",
+        ),
+        pytest.param(
+            "hook",
+            {"hook_is_current": False},
+            "_autogpu_hook.py is of another version of autogpu than the package",
+            "-m autogpu install",
+            id="hook-outdated",
         ),
         pytest.param(
             "hook",
