@@ -106,6 +106,7 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     """
     from autogpu import policy
     from autogpu.allocation import Allocation
+    from autogpu.allocator import Allocator
     from autogpu.devices import cuda as driver
     from autogpu.devices import probe
     from autogpu.errors import NoEligibleDevice, WaitTimeout
@@ -115,15 +116,16 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     reading = probe.start(os.environ)
     resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
     allocation = Allocation(
-        Program, resolved, os.environ, contextlib.nullcontext, grant=NO_ENGINE, started_with=None, first_reading=reading
+        resolved, os.environ, contextlib.nullcontext, grant=NO_ENGINE, started_with=None, first_reading=reading
     )
-    allocation.imported()
+    allocator = Allocator(allocation, Program)
+    allocator.imported()
 
     def choose(cuda: Cuda) -> Choice:
-        allocation.prepare()
+        allocator.prepare()
         count = cuda.init()
         try:
-            assignment = allocation.assign(DeviceRequest(count))
+            assignment = allocator.assign(DeviceRequest(count))
         except NoEligibleDevice as error:
             return Choice((), f"refused: {error}")
         except WaitTimeout as error:
@@ -134,7 +136,7 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
         why = "left to the framework" if assignment.ordinals is None else ""
         usage = Usage(ordinals, "grows as needed")
         gpus = tuple(uuids[ordinal] for ordinal in ordinals)
-        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: allocation.on_usage(usage))
+        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: allocator.on_usage(usage))
 
     return choose
 
@@ -144,6 +146,7 @@ class Program:
 
     NAME = "the job"
     DEFAULT_SHARE = 1.0
+    TAKES_FIRST_GPUS = False
 
     @staticmethod
     def install_hooks(allocator: object) -> object:
