@@ -33,7 +33,8 @@ _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
 _SHORTEST_PAUSE_S = 0.002
 
 # Those behind let the ones ahead look first. All at once they would keep the processors from the one that is served.
-_PAUSE_PER_PLACE_S = 0.05
+# Two ms for the next one, 50 for the fifth: two hand-overs may follow one another at once.
+_PAUSE_BY_SQUARE_S = 0.002
 _LONGEST_PAUSE_S = 2.0
 
 # Without inotify, times the place: how often to look.
@@ -184,7 +185,7 @@ def wait_for_lease(
                 if _wait_until(until_s, watch, place):
                     second_looks = list(_SECOND_LOOKS_S)
                     place.heartbeat()
-                    time.sleep(max(_SHORTEST_PAUSE_S, min(place.behind * _PAUSE_PER_PLACE_S, _LONGEST_PAUSE_S)))
+                    time.sleep(max(_SHORTEST_PAUSE_S, place.courtesy_s))
     except BaseException:  # as in acquire_lease
         if lease:
             lease.release()
@@ -243,10 +244,15 @@ class _Place:
         place = ticket_place(name)
         return name.startswith("job.") if place is None else self._ticket.place is None or place <= self._ticket.place
 
+    @property
+    def courtesy_s(self) -> float:
+        """How long those ahead may look first."""
+        return min(self.behind**2 * _PAUSE_BY_SQUARE_S, _LONGEST_PAUSE_S)
+
     def pause_s(self, state: QueueState, *, is_blind: bool) -> float:
         """How long to wait for a change before the next look: those far behind don't look as often."""
         silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1]]
-        rarely_s = HEARTBEAT_S + min(self.behind * _PAUSE_PER_PLACE_S, _LONGEST_PAUSE_S)
+        rarely_s = HEARTBEAT_S + self.courtesy_s
         pause_s = min([rarely_s, (1 + self.behind) * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
         return max(pause_s, 0.0) + _GRACE_S
 
