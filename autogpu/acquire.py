@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from autogpu import lease
+from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
@@ -73,7 +73,7 @@ def acquire(
     """
     if why_none(request):
         return Acquisition(decide(request))
-    folder, begun_s = None, time.monotonic()
+    folder, begun_s = None, monotonic_s()
     try:
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)
@@ -123,7 +123,7 @@ class _Acquirer:
         self._script = script
         self._read = read
         self._on_wait = on_wait
-        self._read_s = time.monotonic()
+        self._read_s = monotonic_s()
         self._holder_pids: set[int] = set()
         self._is_waiting = False
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
@@ -177,7 +177,7 @@ class _Acquirer:
             raise_if_refused(self._decision)
             if self._decision.verdict is not Verdict.WAIT:
                 return self._decision
-            waited_s = time.monotonic() - begun_s
+            waited_s = monotonic_s() - begun_s
             if waited_s >= timeout_s:
                 raise WaitTimeout(f"no GPU came free in {timeout_s:g} s", remedy="to wait longer, set select.wait")
             state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, timeout_s)
@@ -199,7 +199,7 @@ class _Acquirer:
             [h for h in holders if h not in ranks and not (h.name == self._launcher and h.is_unused)],
             pids,
             request.inventory,
-            time.time(),
+            unix_s(),
         )
         claims_on = claims_by_gpu(jobs)
         others = [waiter for waiter in waiters if not waiter.is_mine]
@@ -255,9 +255,9 @@ class _Acquirer:
 
     def _read_again(self) -> None:
         # Not at each look: a lease that ends wakes the queue at once, and a reading takes longer than the hand-over.
-        if time.monotonic() - self._read_s >= _READING_EVERY_S:
+        if monotonic_s() - self._read_s >= _READING_EVERY_S:
             inventory = self._read()
-            self._read_s = time.monotonic()
+            self._read_s = monotonic_s()
             if inventory is not None:
                 self._holder_pids.clear()
                 self._request = replace(self._request, inventory=inventory)
@@ -324,5 +324,5 @@ def raise_if_refused(decision: Decision) -> None:
 
 def script_name(argv: Sequence[str]) -> str:
     """What the others see of this process: the script's name, never its folder or arguments."""
-    name = Path(argv[0]).name if argv and argv[0] else ""
-    return name if name not in ("", "-c", "-m") else Path(sys.executable or "python").name
+    name = str(argv[0]).rpartition("/")[2] if argv and argv[0] else ""
+    return name if name not in ("", "-c", "-m") else (sys.executable or "python").rpartition("/")[2]

@@ -103,11 +103,15 @@ class Allocation:
         self._cluster = environ.get(TF_CONFIG)
         # Without the hooks for a choice at the context, the environment has to make it.
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
-        self._is_listed = self._is_ordered = False
+        self._is_listed = self._is_ordered = self._is_given_back = False
         self._demand = memory_demand(resolved.policy)
         self._contexts: tuple[int, ...] = ()
         self._reserved: frozenset[str] = frozenset()
         # A framework may have its contexts looked for in a thread.
+        self._contexts_lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._unlock_in_child)
+
+    def _unlock_in_child(self) -> None:
         self._contexts_lock = threading.Lock()
 
     @property
@@ -130,7 +134,7 @@ class Allocation:
             # One framework may import another that lies beside it, of which no one may want to hear.
             if framework is self._frameworks[0]:
                 self.leave_alone(hooks.obstacle, framework)
-                self._readings.close()
+                self._readings.close()  # another framework begins a new one
             return
         if not hooks.has_essential:
             self._visible_at_first, self._is_listed = "chosen", False
@@ -171,7 +175,7 @@ class Allocation:
         Args:
             said: What the script has said so far, where the claim comes before CUDA.
         """
-        if self._is_assigned:
+        if self._is_assigned or self._is_given_back:
             return
         is_fresh = self._readings.is_pending
         inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self.grant
@@ -420,6 +424,13 @@ class Allocation:
         else:
             self.lease.update({**self.lease.claims, **more.claims})
             more.release()
+
+    def give_back(self) -> None:
+        """End the claim of a process that can't use what it was given."""
+        if self.lease is not None:
+            self.lease.release()
+            self.lease = self.decision = None
+            self._is_given_back = True
 
     def claim_less(self, ordinal: int, size: int) -> None:
         """The framework may allocate only that much on a GPU. If it is more than was claimed, that may be others'."""

@@ -151,8 +151,8 @@ class Allocator:
 
     def on_unused(self) -> None:
         """Give back what no framework uses."""
-        if self._allocation.lease and not self._cuda.ordinals_in_use():
-            self._allocation.lease.release()
+        if not self._cuda.ordinals_in_use():
+            self._allocation.give_back()
 
     def on_limit(self, ordinal: int, size: int) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""

@@ -50,6 +50,16 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
     holds them for as long as the command runs.
     """
+    status = 1
+    try:
+        status = _pick(flags, form, is_explained)
+    finally:
+        if status and form == "export":
+            click.echo(f"(exit {status})")  # which `eval` takes for its own; of an empty text it is 0
+    return status
+
+
+def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     resolved = resolve_or_complain(os.environ, flags)
     inventory = read_gpus()
     request = request_gpus(resolved, inventory, os.environ)
@@ -66,9 +76,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     if is_explained:
         for line in explain.each_gpu(decision.ranking, decision.devices, inventory.unreadable, "picked"):
             say(line)
-    if decision.verdict is Verdict.WAIT:
-        return EXIT_TRY_AGAIN
-    return 0 if decision.verdict is Verdict.TAKE else 1
+    return {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
 
 
 def _formatted(taken: Sequence[Device], form: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autogpu.frozen import frozen
+from autogpu.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,6 +117,12 @@ class Inventory:
             pynvml_lacks=tuple(reading["pynvml_lacks"]),
             denied=reading["denied"],
         )
+
+    def without(self, index: int, reason: str) -> Inventory:
+        """The same readings where the GPU of that index can't be read any more."""
+        devices = tuple(device for device in self.devices if device.index != index)
+        known = tuple(lost for lost in self.unreadable if lost.index != index)
+        return replace(self, devices=devices, unreadable=(*known, UnreadableDevice(index, reason)))
 
     @property
     def has_no_driver(self) -> bool:

@@ -12,7 +12,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Collection, Sequence
+    from typing import Any, Callable, Collection, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -118,13 +118,16 @@ def load_pynvml() -> ModuleType:
     return binding
 
 
-def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
+def read_inventory(
+    silent: Collection[int] | None = None, on_asking: Callable[[int], None] = lambda index: None
+) -> dict[str, Any]:
     """Everything :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
             others have answered and are asked one after the other, which is five times faster: handing the
             interpreter from thread to thread takes longer than the calls. ``None``: one that hangs blocks no other.
+        on_asking: Is told of each before it is asked, where they are asked one after the other.
     """
     reading: dict[str, Any] = {
         "devices": [],
@@ -150,7 +153,10 @@ def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     if silent is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
-        answers = {i: NO_ANSWER if i in silent else _answer(nvml, i) for i in range(count)}
+        answers = {}
+        for index in range(count):
+            on_asking(index)
+            answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
     for index in range(count):

@@ -11,9 +11,12 @@ import select
 import sys
 import time
 
+from autogpu import threads
+from autogpu.clock import monotonic_s
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Collection, Literal, Mapping, Sequence
+    from typing import Literal, Mapping, Sequence
 
     from autogpu.devices.model import Inventory, Reading
 
@@ -28,7 +31,7 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 def start(environ: Mapping[str, str]) -> Reading:
     """Begin a reading outside this process; returns within ms, whatever the driver does."""
-    if _is_python(sys.executable):
+    if _is_python(sys.executable) and not _reaps_children():
         try:
             return ProcessReading(environ)
         except OSError:  # no more processes or files for this user: a thread may still do
@@ -51,13 +54,12 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     """
     if last is None or last.failure:
         return start(environ)
-    from autogpu.devices import nvml
-
+    if not threads.are_real():
+        return start(environ)  # a call that hangs would hold up the script as well
     if _pynvml_problem():
         return _KnownReading(last)
     try:
-        # One that answered with an error may have recovered, which a job that waits for hours wants to know.
-        return ThreadReading([lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER])
+        return ThreadReading(last)
     except RuntimeError:  # no more threads
         return _KnownReading(last)
 
@@ -120,6 +122,13 @@ def _is_python(executable: str | None) -> bool:
     return os.path.basename(executable).lower().startswith(("python", "pypy"))
 
 
+def _reaps_children() -> bool:
+    """Whether a handler of the script's own is called when a child ends; it may not know ours."""
+    signal = sys.modules.get("signal")
+    number = getattr(signal, "SIGCHLD", None)
+    return signal is not None and number is not None and callable(signal.getsignal(number))
+
+
 def _failed(why: str, cause: Literal["driver", "pynvml"]) -> Inventory:
     from autogpu.devices.model import Inventory
 
@@ -140,14 +149,19 @@ class _KnownReading:
 
 
 class ThreadReading:
-    """A reading in a thread, of all GPUs but the ``silent``; see `read_inventory`."""
+    """A reading in a thread.
 
-    def __init__(self, silent: Collection[int] | None = None) -> None:
+    Args:
+        last: The newest reading so far, of whose GPUs those that did not answer are not asked again; ``None`` asks all.
+    """
+
+    def __init__(self, last: Inventory | None = None) -> None:
         import threading
 
-        self._started_s = time.monotonic()
+        self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
-        self._silent = silent
+        self._last = last
+        self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         self._thread.start()
 
@@ -155,11 +169,19 @@ class ThreadReading:
         from autogpu.devices import nvml
         from autogpu.devices.model import Inventory
 
-        self._inventory = Inventory.from_reading(nvml.read_inventory(self._silent))
+        # One that answered with an error may have recovered, which a job that waits for hours wants to know.
+        lost = self._last.unreadable if self._last else ()
+        silent = [each.index for each in lost if each.reason == nvml.NO_ANSWER] if self._last else None
+        self._inventory = Inventory.from_reading(nvml.read_inventory(silent, self._asked.append))
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""
-        self._thread.join(max(self._started_s + deadline_s - time.monotonic(), 0))
+        self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
+        if self._inventory is None and self._last is not None and self._asked:
+            from autogpu.devices.nvml import NO_ANSWER
+
+            # It has begun to hang; what was known of the others is better than nothing.
+            return self._last.without(self._asked[-1], NO_ANSWER)
         return self._inventory
 
     def close(self) -> None:
@@ -170,7 +192,7 @@ class ProcessReading:
     """A reading in a process of its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._started_s = time.monotonic()
+        self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
         self._pieces: list[bytes] = []
         self._owner_pid = os.getpid()
@@ -208,7 +230,7 @@ class ProcessReading:
         # Not until the process's end: one that is stuck in the driver has none.
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        while poll.poll(max(until_s - time.monotonic(), 0) * 1000):
+        while poll.poll(max(until_s - monotonic_s(), 0) * 1000):
             piece = os.read(self._pipe, 1 << 16)
             if not piece:
                 return b"".join(self._pieces)
@@ -219,12 +241,12 @@ class ProcessReading:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
         atexit.unregister(self._abandon)
         os.close(self._pipe)
-        deadline_s = time.monotonic() + _END_DEADLINE_S
+        deadline_s = monotonic_s() + _END_DEADLINE_S
         while True:
             status = self._reaped()
             if status is not None:
                 return status
-            if time.monotonic() > deadline_s:
+            if monotonic_s() > deadline_s:
                 # A process stuck inside the driver does not die by SIGKILL until the driver lets go.
                 self._kill()
                 return 0

@@ -69,3 +69,4 @@ class Readings:
         """No reading is needed any more."""
         if self._pending:
             self._pending.close()
+            self._pending = None

@@ -135,9 +135,10 @@ def distributions(folder: Path) -> tuple[Path, ...]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether ``path`` is a file that carries the marker."""
+    """Whether ``path`` is a file whose first line begins with the marker; others may speak of it."""
     try:
-        return MARKER in path.read_bytes()
+        with path.open("rb") as file:
+            return file.readline(200).startswith(b"# " + MARKER)
     except OSError:
         return False
 

@@ -12,6 +12,7 @@ import struct
 import time
 from pathlib import Path
 
+from autogpu.clock import monotonic_s
 from autogpu.lease import locks
 
 _CLOSE_WRITE = 0x8
@@ -63,11 +64,11 @@ class Watch:
             self._descriptor = _start(self._folder)
             time.sleep(max(0.0, most_s))
             return False
-        until_s = time.monotonic() + most_s
+        until_s = monotonic_s() + most_s
         # poll, not select: a program with many files has descriptors above 1023.
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
-        while poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+        while poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
             # All that is there, or the next call would come back at once.
             if self._matters(b"".join(self._pending(self._descriptor))):
                 return True

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+from autogpu.clock import monotonic_s, unix_s
 from autogpu.lease import mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
@@ -253,7 +254,7 @@ def _stands(
     if not reader.has_new_lease(descriptor, lease.name):
         return True
     regarded = {holder.name: holder.claims for holder in before.holders}
-    begun_s = time.monotonic()
+    begun_s = monotonic_s()
     while True:
         now = reader.read(descriptor)
         others = tuple(holder for holder in now.holders if holder.name != lease.name)
@@ -261,7 +262,7 @@ def _stands(
             return True
         rivals = [holder for holder in others if regarded.get(holder.name) != holder.claims]
         is_later = any((rival.since_s or 0.0, rival.name) < (lease.since_s, lease.name) for rival in rivals)
-        if is_later or not rivals or time.monotonic() > begun_s + _WITHDRAWN_S:
+        if is_later or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
             return False
         time.sleep(_LOOK_AGAIN_S)
 
@@ -279,7 +280,7 @@ def write_lease(
     """
     name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
     gpus = record.checked_claims(claims)
-    fields = {**identity, "t": round(time.time(), 6), "group": group or name, "gpus": gpus}
+    fields = {**identity, "t": round(unix_s(), 6), "group": group or name, "gpus": gpus}
     lease = Lease(folder, name, fields)
     try:
         lease._put(descriptor, fields)

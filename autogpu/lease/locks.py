@@ -10,6 +10,8 @@ import os
 import stat
 from pathlib import Path
 
+from autogpu.clock import monotonic_s
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -23,6 +25,11 @@ IS_AVAILABLE = fcntl is not None
 
 # Shells and programs use small numbers: `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
+
+# With a few hundred locks it takes a ms; with ten thousand of somebody's a tenth of a second.
+_TAKERS_S = 0.02
+_NO_TAKERS_S = 10.0
+_no_takers_before_s = 0.0
 
 _in_no_child: set[int] = set()
 
@@ -70,13 +77,27 @@ def above_standard(descriptor: int) -> int:
 def takers() -> Mapping[str, int]:
     """By :func:`place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
 
-    Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Source:
-    ``/proc/locks``.
+    Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Empty where it
+    takes too long, since the kernel counts through all locks of the host for each piece of the file, and anyone may
+    hold any number. Source: ``/proc/locks``.
     """
+    global _no_takers_before_s
+    begun_s = monotonic_s()
+    if begun_s < _no_takers_before_s:
+        return {}
+    parts = []
     try:
-        lines = Path("/proc/locks").read_text().splitlines()
+        with open("/proc/locks", "rb", buffering=0) as file:  # noqa: PTH123  (in pieces)
+            while True:
+                parts.append(file.read(1 << 16))
+                if not parts[-1]:
+                    break
+                if monotonic_s() > begun_s + _TAKERS_S:
+                    _no_takers_before_s = monotonic_s() + _NO_TAKERS_S
+                    return {}
     except OSError:
         return {}
+    lines = b"".join(parts).decode(errors="replace").splitlines()
     # A line with "->" in its second field is a process that waits.
     found = (line.split() for line in lines if " FLOCK " in line and " WRITE " in line and " -> " not in line)
     return {fields[5]: int(fields[4]) for fields in found if len(fields) > 5 and int(fields[4]) > 0}

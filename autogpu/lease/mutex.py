@@ -8,6 +8,8 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 
+from autogpu import threads
+from autogpu.clock import monotonic_s
 from autogpu.lease import locks
 from autogpu.lease.folder import MUTEX, Folder, make_mutex
 from autogpu.lease.model import Uncoordinated
@@ -42,7 +44,7 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
     Raises:
         Uncoordinated: One process has kept it for ``deadline_s``; the message names who, where that can be seen.
     """
-    begun_s = time.monotonic()
+    begun_s = monotonic_s()
     with folder.opened() as descriptor:
         while True:
             mutex = _open(folder, descriptor)
@@ -61,7 +63,7 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
             if is_current:
                 return
             # It was removed while we waited, and others may hold its successor by now.
-            if time.monotonic() > begun_s + deadline_s:
+            if monotonic_s() > begun_s + deadline_s:
                 what = f"{folder.path / MUTEX} is replaced again and again"
                 raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
 
@@ -116,7 +118,7 @@ def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
     holder: str | None = None
     kept_since_s, look_again_s = begun_s, begun_s + deadline_s / 4
     while True:
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         left_s = min(kept_since_s + deadline_s, begun_s + max(LONGEST_S, deadline_s)) - now_s
         if left_s <= 0:
             who = locks.holder(mutex) or "a process that can't be seen from here"
@@ -126,11 +128,11 @@ def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
             )
         if waiting.has_come(min(left_s, max(0.0, look_again_s - now_s))):
             return
-        if time.monotonic() >= look_again_s:
+        if monotonic_s() >= look_again_s:
             before, holder = holder, locks.holder(mutex)
-            look_again_s = time.monotonic() + deadline_s / 4
+            look_again_s = monotonic_s() + deadline_s / 4
             if before is not None and holder != before:
-                kept_since_s = time.monotonic()
+                kept_since_s = monotonic_s()
 
 
 class _LockThread:
@@ -145,6 +147,9 @@ class _LockThread:
         self._has_come.acquire()
         self._error: OSError | None = None
         self._polled: int | None = None
+        if not threads.are_real():
+            self._polled = mutex
+            return
         try:
             threading.Thread(target=self._wait, args=(mutex,), name="autogpu-mutex", daemon=True).start()
         except RuntimeError:  # no more threads for this user

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import mutex, record
@@ -58,7 +59,7 @@ class _Ticket:
         self._demand = demand
         self._identity = identity
         self._group = group
-        self._since_s = round(time.time(), 6)
+        self._since_s = round(unix_s(), 6)
         self._pid = os.getpid()
         self._file: LockedFile | None = None
 
@@ -145,7 +146,7 @@ def wait_for_lease(
         Uncoordinated: As for :func:`autogpu.lease.acquire_lease`.
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
-    begun_s = time.monotonic()
+    begun_s = monotonic_s()
     read_s = -HEARTBEAT_S
     place = _Place(
         folder, choose, demand=demand, script=script, group=group, deadline_s=deadline_s, on_problem=on_problem
@@ -159,10 +160,10 @@ def wait_for_lease(
                 # Forty waiters must not read the driver forty times at each change: those behind do it now and then,
                 # and when they could be served.
                 every_s = HEARTBEAT_S * (1 + place.behind / 8)
-                is_fresh = before_look is None or must_read or time.monotonic() - read_s >= every_s
+                is_fresh = before_look is None or must_read or monotonic_s() - read_s >= every_s
                 if before_look and is_fresh:
                     before_look()
-                    read_s = time.monotonic()
+                    read_s = monotonic_s()
                 place.heartbeat()
                 wants, state = place.look()
                 must_read = wants or not place.behind
@@ -171,7 +172,7 @@ def wait_for_lease(
                 lease = place.claim() if wants else None
                 if lease is not None:
                     return lease
-                waited_s = time.monotonic() - begun_s
+                waited_s = monotonic_s() - begun_s
                 if on_wait:
                     on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
@@ -181,7 +182,7 @@ def wait_for_lease(
                     )
                 second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
                 pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)
-                until_s = min(begun_s + timeout_s, time.monotonic() + pause_s)
+                until_s = min(begun_s + timeout_s, monotonic_s() + pause_s)
                 if _wait_until(until_s, watch, place):
                     second_looks = list(_SECOND_LOOKS_S)
                     place.heartbeat()
@@ -197,7 +198,7 @@ def wait_for_lease(
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
     """Wait for a change, alive in the eyes of the others; whether there was one."""
     while True:
-        left_s = until_s - time.monotonic()
+        left_s = until_s - monotonic_s()
         if watch.wait(min(left_s, HEARTBEAT_S)):
             return True
         if left_s <= HEARTBEAT_S:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import defaultdict
 
+from autogpu.clock import monotonic_s, unix_s
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, process_identity, record
 from autogpu.lease.model import Demand, Holder, Waiter
@@ -88,7 +88,7 @@ class FolderReader:
         Raises:
             Uncoordinated: The folder can't be read.
         """
-        is_fresh = time.monotonic() - self._read_s < fresh_s
+        is_fresh = monotonic_s() - self._read_s < fresh_s
         reading = _Reading(descriptor, self._known, remove_stale)
         self._leases = set()
         for name, status in self._files(descriptor):
@@ -100,7 +100,7 @@ class FolderReader:
                 raise self._folder.uncoordinated("can't be read", error) from error
         self._known = reading.found
         if not is_fresh:
-            self._read_s = time.monotonic()
+            self._read_s = monotonic_s()
         found = reading.found.values()
         holders = [each for each in found if isinstance(each, Holder)]
         waiters = [each for each in found if isinstance(each, Waiter)]
@@ -181,7 +181,6 @@ class _Reading:
         )
         if view is None or _HIDDEN.fullmatch(name):
             return
-        self._remaining_bytes[view.status.st_uid] -= len(view.text or b"")
         key = _key(name, view.status)
         value = self._known[key] if self._is_known(key) else _parsed(view)
         if self._is_its_own(view, value):
@@ -189,12 +188,16 @@ class _Reading:
 
     def _found(self, key: _Key, value: Holder | Waiter, status: os.stat_result) -> None:
         is_waiter = isinstance(value, Waiter)
-        self.found[key] = replace(value, silent_s=time.time() - status.st_mtime) if is_waiter else value
+        self.found[key] = replace(value, silent_s=unix_s() - status.st_mtime) if is_waiter else value
 
     def _wanted_bytes(self, name: str, status: os.stat_result) -> int:
         is_needed = not (_HIDDEN.fullmatch(name) or self._is_known(_key(name, status)))
+        # A larger one can't be understood, and is not worth a look at its text.
+        if not is_needed or status.st_size > locked_file.MAX_TEXT_BYTES:
+            return 0
         remaining = _MAX_BYTES if status.st_uid == _OVERFLOW_UID else self._remaining_bytes[status.st_uid]
-        return remaining if is_needed else 0
+        self._remaining_bytes[status.st_uid] -= status.st_size
+        return remaining
 
     def _is_known(self, key: _Key) -> bool:
         return key in self._known and self._known[key].is_readable
@@ -274,7 +277,7 @@ def _waiter(found: LockedFileView, place: int) -> Waiter:
         uid=found.status.st_uid,
         is_mine=found.is_mine,
         is_readable=bool(fields),
-        silent_s=time.time() - found.status.st_mtime,
+        silent_s=unix_s() - found.status.st_mtime,
         pid=fields.get("pid"),
         pid_namespace=fields.get("pidns"),
         start_time=fields.get("start"),

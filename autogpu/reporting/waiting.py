@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from autogpu.clock import monotonic_s
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import is_terminal
 
@@ -28,6 +27,6 @@ class WaitingReport:
     def __call__(self, state: QueueState, decision: Decision) -> None:
         """See :func:`autogpu.acquire.acquire`."""
         every_s = _LINE_EVERY_ON_TERMINAL_S if is_terminal() else _LINE_EVERY_S
-        if self._printed_s is None or time.monotonic() - self._printed_s >= every_s:
-            self._printed_s = time.monotonic()
+        if self._printed_s is None or monotonic_s() - self._printed_s >= every_s:
+            self._printed_s = monotonic_s()
             self._say(messages.waiting(state, decision))

@@ -64,15 +64,21 @@ def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path):
 
 def test_where_none_is_free_and_the_policy_would_wait_the_status_says_later(server):
     done = autogpu(server, "pick", "--devices", "0", "--busy", "wait")
-    assert (done.returncode, done.stdout) == (75, "")
+    assert (done.returncode, done.stdout) == (75, "(exit 75)\n")
     assert "no GPU" in done.stderr
+
+
+def test_a_shell_that_evaluates_a_pick_of_nothing_has_its_status(server):
+    line = f'eval "$({sys.executable} -m autogpu pick --devices 0 --busy wait)" && echo started; echo $?'
+    done = server.run(["sh", "-c", line])
+    assert done.stdout == "75\n"
 
 
 def test_a_pick_stays_inside_the_inherited_list(server):
     inherited = {"CUDA_VISIBLE_DEVICES": server.gpus[1].uuid}
     assert autogpu(server, "pick", "--format", "index", **inherited).stdout == "1\n"
     hidden = autogpu(server, "pick", CUDA_VISIBLE_DEVICES="-1")
-    assert (hidden.returncode, hidden.stdout) == (1, "")
+    assert (hidden.returncode, hidden.stdout) == (1, "(exit 1)\n")
     assert "hides every GPU" in hidden.stderr
 
 
@@ -80,7 +86,7 @@ def test_without_a_driver_a_pick_fails_in_words():
     done = subprocess.run(
         [sys.executable, "-m", "autogpu", "pick"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (1, "(exit 1)\n")
     assert done.stderr.startswith("autogpu: no NVIDIA driver on this machine\n")
 
 

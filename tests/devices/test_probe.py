@@ -252,7 +252,8 @@ def test_a_gpu_that_answers_again_is_read_again(machine):
 def test_a_gpu_that_begins_to_hang_costs_the_deadline_and_not_the_process(machine):
     with machine(Gpu(), Gpu()) as server:
         inventory, waited_s, _ = read_twice(server, lambda: server.change(1, nvml="hang"), deadline_s=0.5)
-    assert inventory is None
+    assert [device.index for device in inventory.devices] == [0]
+    assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]
     assert 0.3 < waited_s < 5
 
 

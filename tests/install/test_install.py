@@ -154,8 +154,13 @@ def test_upgrade_replaces_what_an_earlier_version_wrote(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sitecustomize.py", "_autogpu_hook.py"])
-def test_foreign_file_is_named_and_stays(folder: Path, name: str) -> None:
-    (folder / name).write_text("print('mine')\n")
+@pytest.mark.parametrize(
+    "text",
+    ["print('mine')\n", "import os\n# Runs before the autogpu start-up file.\n"],
+    ids=["foreign", "speaks-of-ours"],
+)
+def test_foreign_file_is_named_and_stays(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
     before = tree(folder)
     with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
         installing.install(folder)

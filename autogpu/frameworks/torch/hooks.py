@@ -59,7 +59,11 @@ def _initialise(original: Any, start: CudaStart) -> Any:
     @functools.wraps(original)
     def _cuda_init() -> None:
         start.before()
-        original()
+        try:
+            original()
+        except BaseException:
+            start.on_failure()
+            raise
         start.after_counting()
         start.after_init()
 
@@ -71,7 +75,13 @@ def _count(original: Any, start: CudaStart) -> Any:
     def _cuda_getDeviceCount() -> int:
         start.before()
         count: int = original()
-        return count if start.after_counting() else 0
+        if count <= 0:
+            start.on_failure()
+        elif not start.after_counting():
+            return 0
+        # Scripts ask again and again; CUDA's answer is the same from now on.
+        start.put_back("_cuda_getDeviceCount", _cuda_getDeviceCount, original)
+        return count
 
     return _cuda_getDeviceCount
 

@@ -53,27 +53,40 @@ class CudaStart:
         self._limited: set[int] = set()
         self._followed_in: int | None = None
         self._stop = threading.Event()
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._unlock_in_child)
+
+    def _unlock_in_child(self) -> None:
+        self._lock = threading.RLock()
+
+    def put_back(self, name: str, ours: Any, original: Any) -> None:
+        """Let a function of ``torch._C`` be itself again, where no one else has replaced it since."""
+        if getattr(self._core, name, None) is ours:
+            setattr(self._core, name, original)
 
     def before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         if is_launcher(getattr(sys, "argv", [])):
             return
-        with self._allocator.guard():
+        with self._lock, self._allocator.guard():
             self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
+
+    def on_failure(self) -> None:
+        """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
+        if is_launcher(getattr(sys, "argv", [])):
+            return
+        with self._lock, self._allocator.guard():
+            self._allocator.on_unused()
+            self._allocator.on_usage(Usage((), ""))
 
     def after_counting(self) -> bool:
         """CUDA has counted the GPUs; whether the process is to have any."""
         if is_launcher(getattr(sys, "argv", [])):
             return True
-        with self._allocator.guard():
-            count = self._allocator.gpu_count
-            if count:
-                fraction = fraction_of_settings(os.environ)
-                assignment = self._allocator.assign(DeviceRequest(count, fraction=fraction))
-                self._report(assignment, fraction)
-                self._follow_contexts()
-            else:
-                self._allocator.on_usage(Usage((), ""))
+        with self._lock, self._allocator.guard():
+            fraction = fraction_of_settings(os.environ)
+            assignment = self._allocator.assign(DeviceRequest(self._allocator.gpu_count, fraction=fraction))
+            self._report(assignment, fraction)
         assigned = self._allocator.assignment
         return assigned is None or assigned.ordinals != ()
 
@@ -86,8 +99,11 @@ class CudaStart:
         self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, fraction, grows=True)))
 
     def after_init(self) -> None:
-        """PyTorch's allocators are there: limit them."""
-        with self._allocator.guard():
+        """PyTorch's allocators are there: limit them, and follow what they use."""
+        if is_launcher(getattr(sys, "argv", [])):
+            return
+        with self._lock, self._allocator.guard():
+            self._follow_contexts()
             assignment = self._allocator.assignment
             if assignment is None or not assignment.caps or fraction_of_settings(os.environ):
                 return

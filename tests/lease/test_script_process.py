@@ -1,0 +1,70 @@
+"""Claims in processes whose clock or threads a script has replaced, and on a host full of other locks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import locks, mutex
+from tests.lease.conftest import TIMEOUT_S, holders
+from tests.support import environments
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CLAIM = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from autogpu.lease import Folder, acquire_lease
+path = Path(sys.argv[1])
+problems = []
+lease = acquire_lease(
+    Folder(path, "environment", path.stat().st_uid), lambda *_: {"GPU-0": 1}, script="a.py", on_problem=problems.append
+)
+print(dict(lease.claims), "has been held for 2 s" in problems[0].what)
+"""
+
+CLOCKS = """
+import time
+time.time = lambda: 1325376000.0
+time.monotonic = time.perf_counter = lambda: 1000.0
+"""
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+"""
+
+
+def claimed(python, folder, before):
+    command = [str(python), "-c", before + CLAIM, str(folder.path), str(ROOT)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
+    with mutex.held(folder):
+        done = claimed(sys.executable, folder, CLOCKS)
+    assert (done.stdout, done.stderr) == ("{'GPU-0': 1} True\n", "")
+
+
+def test_green_threads_do_not_stop_a_claim(folder):
+    python = environments.interpreter("3.11")
+    if python is None:
+        pytest.skip("no Python 3.11 on this machine")
+    with mutex.held(folder):
+        done = claimed(environments.environment(python, ["gevent"], name="gevent"), folder, GEVENT)
+    assert done.stdout == "{'GPU-0': 1} True\n", done.stderr
+
+
+def test_where_there_are_too_many_locks_to_look_through_nobody_is_taken_for_dead(folder, start, monkeypatch):
+    start().ask("acquire", free=["GPU-0"])
+    with monkeypatch.context() as flooded:
+        # As with tens of thousands of locks, for which the kernel takes longer than that.
+        flooded.setattr(locks, "_TAKERS_S", -1.0)
+        flooded.setattr(locks, "_no_takers_before_s", 0.0)
+        assert locks.takers() == {}
+        assert len(holders(folder)) == 1
+        assert locks.takers() == {}, "it is not read again at each look"
+    assert locks.takers()
