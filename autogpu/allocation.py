@@ -95,6 +95,8 @@ class Allocation:
         self.lease: Lease | None = None
         self.is_reported = False
         self._frameworks: list[Framework] = []
+        # Whether a framework of this process takes the GPUs that CUDA counts first.
+        self._needs_order = False
         self._environ = environ
         self._cuda = cuda
         self._print = say
@@ -136,6 +138,7 @@ class Allocation:
                 self.leave_alone(hooks.obstacle, framework)
                 self._readings.close()  # another framework begins a new one
             return
+        self._needs_order |= framework.TAKES_FIRST_GPUS and bool(hooks.found)
         if not hooks.has_essential:
             self._visible_at_first, self._is_listed = "chosen", False
             self._environ.update(framework.fallback_environment(self._environ, self.policy.growth))
@@ -163,11 +166,6 @@ class Allocation:
     @property
     def _is_assigned(self) -> bool:
         return self.state in (State.ASSIGNED, State.IN_USE)
-
-    @property
-    def _needs_order(self) -> bool:
-        """Whether a framework of this process takes the GPUs that CUDA counts first."""
-        return any(framework.TAKES_FIRST_GPUS for framework in self._frameworks)
 
     def prepare(self, said: DeviceRequest | None = None) -> None:
         """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh.
@@ -265,6 +263,8 @@ class Allocation:
         uuids, claimed = selection.uuids or (), set(self.lease.claims)
         if uuids and set(uuids) <= claimed:
             return True
+        if not self._is_assigned and selection.named_count > len(claimed):
+            return False  # the script names more than one, of which nothing was known before CUDA
         if selection.chosen is None:
             wanted = {device.uuid for device in self.decision.devices} if self.decision else set()
         else:
