@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _INSTALLED = "_autogpu_hook"
 
+# Of torchrun, which asks whether there is CUDA and leaves it to the ranks: a claim of its own would be one GPU less for
+# them. Training scripts do not import it.
+_LAUNCHER = "torch.distributed.launcher"
+
 
 def find_hooks() -> Hooks:
     """See :meth:`autogpu.frameworks.base.Framework.find_hooks`."""
@@ -69,6 +73,8 @@ def _initialise(original: Any, start: CudaStart) -> Any:
 def _count(original: Any, start: CudaStart) -> Any:
     @functools.wraps(original)
     def _cuda_getDeviceCount() -> int:
+        if _LAUNCHER in sys.modules:
+            return int(original())
         start.before()
         count: int = original()
         return count if start.after_counting() else 0
