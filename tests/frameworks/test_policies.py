@@ -230,3 +230,42 @@ def test_a_policy_file_of_the_project_holds(framework, on):
     assert (ran.exit_status, ran.contexts) == (0, [2]), ran.stderr
     assert 3 * GIB <= ran.peak_bytes(2) <= 4 * GIB + BESIDE
     assert "autogpu.toml" in ran.said[0]
+
+
+LISTS = "import jax\nprint([device.platform for device in jax.devices()])\n"
+
+
+@pytest.mark.parametrize("policy", [{"AUTOGPU_COUNT": "0"}, {"AUTOGPU_BUSY": "cpu"}], ids=["count-0", "busy-cpu"])
+def test_named_platforms_go_without_cuda_where_the_policy_says_so(framework_pythons, machine_of, policy):
+    ran = machine_of(framework_pythons["jax"], *FULL).run(LISTS, JAX_PLATFORMS="cuda,cpu", **policy)
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "['cpu']\n", []), ran.stderr
+    assert "JAX starts on CPU" in ran.said[0]
+
+
+@pytest.mark.parametrize("policy", [{"AUTOGPU_COUNT": "0"}, {"AUTOGPU_BUSY": "cpu"}], ids=["count-0", "busy-cpu"])
+def test_where_only_cuda_is_named_the_gpus_are_taken_and_the_line_says_so(framework_pythons, machine_of, policy):
+    # Anything else would raise: JAX has no other platform left.
+    ran = machine_of(framework_pythons["jax"], *FULL).run(LISTS, JAX_PLATFORMS="cuda", **policy)
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "['gpu', 'gpu']\n", [0, 1]), ran.stderr
+    assert len(ran.said) == 1
+    assert "JAX starts on CPU" not in ran.said[0]
+
+
+@pytest.mark.parametrize(
+    "starts_cuda",
+    [
+        pytest.param("torch.Generator(device='cuda')", id="generator"),
+        pytest.param("torch.ones(3, requires_grad=True).sum().backward()", id="cpu-backward"),
+        pytest.param("torch.cuda.Stream()", id="stream"),
+    ],
+)
+def test_a_limit_holds_where_cuda_starts_without_a_word_to_python(framework_pythons, machine_of, starts_cuda):
+    fill = FILL["torch"].replace("kept = []", f"kept = []\n{starts_cuda}")
+    ran = machine_of(framework_pythons["torch"], *FOUR).run(fill, AUTOGPU_LIMIT="2GiB")
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "OutOfMemoryError 8\n", [3]), ran.stderr
+
+
+def test_a_limit_holds_on_whichever_gpu_the_script_names(framework_pythons, machine_of):
+    fill = FILL["torch"].replace('device="cuda"', 'device="cuda:2"')
+    ran = machine_of(framework_pythons["torch"], *FOUR).run(fill, AUTOGPU_LIMIT="2GiB")
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "OutOfMemoryError 8\n", [1]), ran.stderr
