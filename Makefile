@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix test-engines test-fuzz test-attacks lint docs site pictures clean
+.PHONY: help demo demo-real test test-fast test-matrix test-frameworks test-engines test-fuzz test-attacks lint docs site pictures clean
 
 help:
 	@echo "make demo         two jobs at once on a simulated four-GPU server, without and with autogpu"
@@ -12,6 +12,7 @@ help:
 	@echo "make test         lint, types and all tests; sets itself up, takes some minutes"
 	@echo "make test-fast    the tests that need no TensorFlow"
 	@echo "make test-matrix  every supported TensorFlow from 1.15 on; takes some minutes"
+	@echo "make test-frameworks  the same promises for PyTorch and JAX; takes some ten minutes"
 	@echo "make test-engines jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make test-fuzz    100,000 policies as nobody writes them; prints its seed; takes some minutes"
 	@echo "make test-attacks 1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
@@ -29,10 +30,13 @@ test: lint
 	$(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-fast: $(VENV)/ready
-	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow"
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not framework"
 
 test-matrix: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix
+
+test-frameworks: $(VENV)/ready
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
 
 test-engines: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m engine
