@@ -31,10 +31,13 @@ test: lint
 	$(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-fast: $(VENV)/ready
-	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow"
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not framework"
 
 test-matrix: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix
+
+test-frameworks: $(VENV)/ready
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
 
 test-engines: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m engine

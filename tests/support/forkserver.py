@@ -1,31 +1,27 @@
-"""Processes that need not import TensorFlow each: an import takes seconds of processor time, a fork after it a tenth.
+"""Processes that need not import a framework each: an import takes seconds of processor time, a fork after it a tenth.
 
-One parent for each environment imports TensorFlow with autogpu switched off, and forks a child for each script. The
+One parent for each environment imports the framework with autogpu switched off, and forks a child for each script. The
 child has an environment of its own, does anew what ``site`` does at a start, which is to load the installed hook, and
-has forgotten the name ``tensorflow``. So the script's own ``import tensorflow`` goes through the hook and runs the body
-of TensorFlow's package between autogpu's two steps; the thousands of modules below are in place. ``import tensorflow``
-touches no CUDA and asks nothing of the driver, which is why the child can be on any server.
+has forgotten the framework's name. So the script's own import goes through the hook and runs the body of TensorFlow's
+package between autogpu's two steps; the thousands of modules below are in place. The body of another framework, which
+can't be run twice, is left out. An import touches no CUDA and asks nothing of the driver, which is why the child can be
+on any server.
 
-What differs from a fresh process: an import takes no time, ``TF_CPP_MIN_LOG_LEVEL`` has been read, a script must say
-``import tensorflow`` before it names a part of it, and the end takes no module apart. Tests compare both.
+What differs from a fresh process: an import takes no time, what the framework reads of the environment then has been
+read, a script must say ``import tensorflow`` before it names a part of it, and the end takes no module apart. Tests
+compare both.
 
-The parent is this file, run by the Python of the environment under test: nothing but the standard library of 3.7.
+The parent is ``forked.py`` beside this file, run by the Python of the environment under test.
 """
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import gc
 import json
 import os
-import runpy
 import select
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -37,24 +33,25 @@ if TYPE_CHECKING:
 IMPORT_TIMEOUT_S = 300
 
 # What another process's environment says to autogpu, CUDA, TensorFlow or Python does not count in a new one.
-STEERING = ("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "SLURM_", "PYTHON")
+STEERING = ("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "JAX_", "XLA_", "PYTORCH_", "SLURM_", "PYTHON")
 
 # Each keeps some 400 MB. One version's tests need these: without autogpu, with it, and with it but without a driver.
 MOST_PARENTS = 3
 
-# Of linux/prctl.h: what a child gets when its parent has ended.
-PR_SET_PDEATHSIG = 1
+PARENT = Path(__file__).with_name("forked.py")
 
 
 class Forks:
-    """Runs scripts as forks of processes that have imported TensorFlow, one for each environment.
+    """Runs scripts as forks of processes that have imported a framework, one for each environment.
 
     Args:
         folder: For what they write; exists.
+        framework: Its top-level module.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, framework: str = "tensorflow") -> None:
         self._folder = folder
+        self._framework = framework
         self._started = 0
         # The one that was used last is the last one.
         self._parents: dict[tuple[str, ...], _Parent] = {}
@@ -77,13 +74,14 @@ class Forks:
             lease_file: Where the UUIDs in its lease are written when it comes to its end, if it has one.
         """
         # The loader reads the library path when a process starts.
-        key = (str(python), environ.get("LD_LIBRARY_PATH", ""))
+        key = (str(python), environ.get("LD_LIBRARY_PATH", ""), environ.get("LD_PRELOAD", ""))
         parent = self._parents.pop(key, None)
         if parent is None:
             while len(self._parents) >= MOST_PARENTS:
                 self._parents.pop(next(iter(self._parents))).close()
             self._started += 1
-            parent = _Parent(str(python), self._folder / f"parent-{self._started}", environ)
+            folder_of_parent = self._folder / f"parent-{self._started}"
+            parent = _Parent(str(python), self._framework, folder_of_parent, environ)
         outputs = [self._folder / name for name in ("stdout", "stderr")]
         case = {
             "script": str(script),
@@ -110,17 +108,17 @@ class Forks:
 
 
 class _Parent:
-    def __init__(self, python: str, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, python: str, framework: str, folder: Path, environ: Mapping[str, str]) -> None:
         folder.mkdir()
         # Not the environment of the first script, whose rank it would seem to have to those that look into /proc.
         own = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         own.update(AUTOGPU="0", TF_CPP_MIN_LOG_LEVEL="3", HOME=str(folder))
-        own["LD_LIBRARY_PATH"] = environ.get("LD_LIBRARY_PATH", "")
+        own.update({name: environ[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if name in environ})
         self._log = folder / "log"
         self._is_ready = False
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [python, __file__],
+                [python, str(PARENT), framework],
                 env=own,
                 cwd=str(folder),
                 stdin=subprocess.PIPE,
@@ -145,7 +143,7 @@ class _Parent:
         ready, _, _ = select.select([process.stdout], [], [], timeout_s)
         line = process.stdout.readline() if ready else ""
         if not line:
-            raise RuntimeError(f"the process that imports TensorFlow has ended or hangs:\n{self._log.read_text()}")
+            raise RuntimeError(f"the process that imports the framework has ended or hangs:\n{self._log.read_text()}")
         self._is_ready = True
         return int(line)
 
@@ -292,120 +290,3 @@ class Host:
 
     def _calls(self, before: int) -> list[Call]:
         return self.server.calls()[before:] if self.server else []
-
-
-def serve() -> dict[str, Any]:
-    """Fork a child for each line of stdin; returns in the child, with its case. Ends with its input."""
-    # A second descriptor: what TensorFlow prints while it is imported must not look like an answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    # As with `python`, and not with this file's name and folder.
-    sys.argv, sys.path[0] = [""], ""
-    import tensorflow  # noqa: F401
-
-    # A collection in a child would copy what it looks at.
-    gc.freeze()
-    for line in sys.stdin:
-        case: dict[str, Any] = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            answers.close()
-            return case
-
-        def kill(*_: Any, child: int = pid) -> None:
-            # Its whole session: a script may have started others.
-            try:
-                os.killpg(child, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-        signal.signal(signal.SIGALRM, kill)
-        signal.alarm(case["timeout_s"])
-        _, status = os.waitpid(pid, 0)
-        signal.alarm(0)
-        kill()
-        exit_status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        answers.write(f"{exit_status}\n")
-        answers.flush()
-    sys.exit(0)
-
-
-def begin(case: Mapping[str, Any]) -> None:
-    """Be the process that has just been started as ``python script``."""
-    os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
-    for descriptor, path in zip((1, 2), case["outputs"]):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        os.dup2(file, descriptor)
-        os.close(file)
-    os.dup2(sys.stdin.fileno(), 0)
-    os.environ.clear()
-    os.environ.update(case["environ"])
-    os.chdir(case["folder"])
-    sys.argv[:] = [case["script"]]
-    sys.path[0] = str(Path(case["script"]).parent)
-    hook = sys.modules.pop("_autogpu_hook", None)
-    if hook is not None:
-        # It notes what the process was started with.
-        sys.meta_path.remove(hook)  # type: ignore[arg-type]
-        __import__("_autogpu_hook")
-    del sys.modules["tensorflow"]
-
-
-def run(script: str) -> int:
-    """Run ``script`` as ``__main__``; returns the exit status."""
-    status = 0
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            sys.stderr.write(error.code + "\n")
-            return 1
-        status = int(error.code or 0)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    if "tensorflow" not in sys.modules:
-        # It found the parts of TensorFlow in place, without the hook: not what it would do by itself.
-        sys.stderr.write("AssertionError: a script that is forked has to say `import tensorflow`\n")
-        return 1
-    return status
-
-
-def tell_lease(file: str) -> None:
-    """Write the UUIDs in this process's lease to ``file``, if it has one."""
-    for record in Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
-        fields = json.loads(record.read_text())
-        if fields["pid"] == os.getpid():
-            Path(file).write_text(json.dumps(sorted(fields["gpus"])))
-
-
-def end(exit_status: int) -> None:
-    """End as an interpreter does, but for taking every module apart.
-
-    That would first copy the whole memory that a child shares with its parent: it takes several times as long as
-    what most scripts do.
-    """
-    getattr(threading, "_shutdown")()  # noqa: B009
-    getattr(atexit, "_run_exitfuncs")()  # noqa: B009
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # What TensorFlow's own code has printed.
-    ctypes.CDLL(None).fflush(None)
-    os._exit(exit_status)
-
-
-def main() -> None:
-    """Be the parent, and then each of its children."""
-    case = serve()
-    begin(case)
-    status = run(case["script"])
-    if case["lease_file"]:
-        tell_lease(case["lease_file"])
-    end(status)
-
-
-if __name__ == "__main__":
-    main()

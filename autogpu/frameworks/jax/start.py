@@ -8,6 +8,7 @@ import threading
 
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frameworks.words import memory_in_words
+from autogpu.frozen import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,11 +55,13 @@ class BackendStart:
             if PLATFORM not in self._bridge._backend_factories:
                 return
             count = self._allocator.gpu_count
-            assignment = self._allocator.assign(_said({}, self._flag(), count)) if count else None
+            # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
+            is_decided = bool(count) or self._allocator.listing() == ()
+            assignment = self._allocator.assign(_said({}, self._flag(), count)) if is_decided else None
             is_none = assignment is not None and assignment.ordinals == ()
-            if is_none and not self._bridge.config.jax_platforms.value:
-                self._bridge.config.update("jax_platforms", "cpu")
-            if is_none or not count:
+            if is_none:
+                self._leave_out_gpus()
+            if (is_none and not self._names_gpus) or not count:
                 self._allocator.on_usage(Usage((), ""))
 
     def after_backends(self, started: Mapping[str, Any]) -> None:
@@ -76,16 +79,18 @@ class BackendStart:
             if count:
                 request = _said(options or {}, (), count)
                 assignment = self._allocator.assign(request)
-                # With none, the platforms were named, so that JAX takes GPUs in spite of the policy.
-                if assignment.ordinals != ():
-                    result = self._filled(dict(options or {}), assignment, request)
+                if assignment.ordinals == ():
+                    # The script has named no other platform: JAX takes what it sees, in spite of the policy.
+                    request = replace(request, visible=request.visible or tuple(range(count)))
+                    assignment = self._allocator.assign(request)
+                result = self._filled(dict(options or {}), assignment, request)
             else:
                 self._allocator.on_usage(Usage((), ""))
         return result
 
     def _filled(self, options: dict[str, Any], assignment: Assignment, request: DeviceRequest) -> dict[str, Any]:
         ordinals = request.visible or tuple(range(request.gpu_count))
-        if assignment.ordinals is not None:
+        if assignment.ordinals:  # with an empty list JAX aborts
             ordinals = assignment.ordinals
             options["visible_devices"] = list(ordinals)
         self._fill_memory(options, assignment, ordinals)
@@ -121,8 +126,7 @@ class BackendStart:
 
     def _may_use_gpus(self) -> bool:
         """Whether JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""
-        platforms = self._bridge.config.jax_platforms.value
-        if platforms and not any(name.strip() in _ALIASES for name in platforms.split(",")):
+        if self._bridge.config.jax_platforms.value and not self._names_gpus:
             return False
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
         if looks is not None and not looks():
@@ -131,6 +135,19 @@ class BackendStart:
         return plugins is not None and any(
             name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(plugins.__path__)
         )
+
+    @property
+    def _names_gpus(self) -> bool:
+        """Whether GPUs are among the platforms that the script or the shell names."""
+        platforms = self._bridge.config.jax_platforms.value or ""
+        return any(name.strip() in _ALIASES for name in platforms.split(","))
+
+    def _leave_out_gpus(self) -> None:
+        """Let JAX start without them, unless the script or the shell wants nothing else."""
+        platforms = self._bridge.config.jax_platforms.value or PLATFORM + ",cpu"
+        others = [name for name in platforms.split(",") if name.strip() not in _ALIASES]
+        if others:
+            self._bridge.config.update("jax_platforms", ",".join(others))
 
     def _flag(self) -> tuple[int, ...]:
         """The ordinals of ``jax_cuda_visible_devices``, which ``jax.distributed`` sets too; ``()`` for all."""

@@ -1,0 +1,161 @@
+"""What each script of ``scripts`` is granted without and with autogpu, on each machine.
+
+JAX by itself makes a context on every GPU and takes three quarters of the first, or what somebody else has left of it.
+With autogpu it is given the chosen GPU alone, and allocates as it needs: so ``jax.devices()`` has one GPU instead of
+four, and what names more than one asks for them by ``AUTOGPU_COUNT``.
+"""
+
+from __future__ import annotations
+
+from tests.support.patterns import BOTH_FAIL, FAILS, NEITHER, Case, Difference
+
+TAKES_MOST = ("GPU 0 14.6 GiB, contexts on 1, 2, 3", "GPU 3 < 1 GiB")
+MOST_OF_ONE = ("GPU 0 18.0 GiB", "GPU 0 < 1 GiB")
+LOOKS = ("contexts on 0, 1, 2, 3", "contexts on 3")
+LOOKS_AT_ONE = ("contexts on 0", "contexts on 0")
+GROWS = ("GPU 0 < 1 GiB, contexts on 1, 2, 3", "GPU 3 < 1 GiB")
+GROWS_ON_ONE = ("GPU 0 < 1 GiB", "GPU 0 < 1 GiB")
+QUARTER = ("GPU 0 6.0 GiB, contexts on 1, 2, 3", "GPU 3 < 1 GiB")
+QUARTER_OF_ONE = ("GPU 0 6.0 GiB", "GPU 0 < 1 GiB")
+ON_ALL = "GPU 0 14.6 GiB, GPU 1 18.0 GiB, GPU 2 18.0 GiB, GPU 3 18.0 GiB"
+GIVEN_ONE = "JAX is given the chosen GPU alone, since it makes a context on each that it sees; more with AUTOGPU_COUNT"
+NEEDS_TWO = {"AUTOGPU_COUNT": "2"}
+
+
+def computes(script: str, **fields: object) -> Case:
+    """A script that computes on JAX's default device."""
+    return Case(script, TAKES_MOST, MOST_OF_ONE, **fields)  # type: ignore[arg-type]
+
+
+def sees_one(prints: str) -> Difference:
+    return Difference({"four-gpus": prints}, GIVEN_ONE)
+
+
+CASES = (
+    # Which GPU.
+    Case("only_imports", NEITHER, NEITHER),
+    computes("arrays"),
+    Case("lists_devices", LOOKS, LOOKS_AT_ONE),
+    Case("counts_devices", LOOKS, LOOKS_AT_ONE, differs=sees_one("1 1 0 1")),
+    computes("first_gpu", none=BOTH_FAIL),
+    computes("gpu_if_there_is_one"),
+    Case("only_cpu_devices", LOOKS, LOOKS_AT_ONE),
+    computes("device_put_first"),
+    computes("default_device_block"),
+    Case("default_device_cpu", LOOKS, LOOKS_AT_ONE),
+    # The one kind of script that fails with autogpu and not without: it names a GPU that it is not given.
+    Case(
+        "second_device",
+        ("GPU 1 18.0 GiB, contexts on 0, 2, 3", FAILS),
+        BOTH_FAIL,
+        BOTH_FAIL,
+        note=GIVEN_ONE,
+    ),
+    Case(
+        "second_device",
+        ("GPU 1 18.0 GiB, contexts on 0, 2, 3", "GPU 2 < 1 GiB, contexts on 3"),
+        BOTH_FAIL,
+        BOTH_FAIL,
+        NEEDS_TWO,
+    ),
+    Case(
+        "second_device_if_there_is_one",
+        ("GPU 1 18.0 GiB, contexts on 0, 2, 3", "GPU 3 < 1 GiB"),
+        MOST_OF_ONE,
+        differs=sees_one("{CudaDevice(id=0)}"),
+    ),
+    Case("mesh_of_two", ("contexts on 0, 1, 2, 3", FAILS), BOTH_FAIL, BOTH_FAIL, note=GIVEN_ONE),
+    Case("mesh_of_two", ("contexts on 0, 1, 2, 3", "contexts on 2, 3"), BOTH_FAIL, BOTH_FAIL, NEEDS_TWO),
+    # All that there are.
+    Case("pmap_local_devices", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, differs=sees_one("(1, 4) 1")),
+    Case("replicated", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, differs=sees_one("1 1 (8, 4)")),
+    Case(
+        "replicated",
+        (ON_ALL, "GPU 2 < 1 GiB, GPU 3 < 1 GiB"),
+        MOST_OF_ONE,
+        environ=NEEDS_TWO,
+        differs=sees_one("2 2 (8, 4)"),
+    ),
+    Case("shard_map", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, differs=sees_one("(8, 2) 1")),
+    # None, by the script's word.
+    Case("platforms_cpu_by_config", NEITHER, NEITHER),
+    Case("platforms_cpu_by_environ", NEITHER, NEITHER, fresh=True),
+    Case("platform_name_cpu", LOOKS, LOOKS_AT_ONE),
+    Case("visible_minus_one_with_cpu", NEITHER, NEITHER, fresh=True),
+    Case("visible_empty", NEITHER, NEITHER, fresh=True),
+    # Named by the script: the flag names positions, the variable cards.
+    computes("platforms_cuda_and_cpu", none=BOTH_FAIL, fresh=True),
+    Case("visible_by_flag", ("GPU 1 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL, BOTH_FAIL),
+    Case(
+        "visible_two_by_flag",
+        ("GPU 1 18.0 GiB, contexts on 2", "GPU 2 < 1 GiB, contexts on 1"),
+        BOTH_FAIL,
+        None,
+        fresh=True,
+    ),
+    Case("visible_2_before_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL, NEITHER, fresh=True),
+    Case("visible_2_after_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL, NEITHER),
+    Case(
+        "visible_0_1_before_import",
+        ("GPU 0 14.6 GiB, contexts on 1", "GPU 1 < 1 GiB"),
+        MOST_OF_ONE,
+        fresh=True,
+        differs=Difference(
+            {"four-gpus": "0,1 {CudaDevice(id=1)}"}, "the idlest of the script's list is its second, as JAX names it"
+        ),
+    ),
+    # Memory: what the script says of its size holds, and it grows up to that, unless the script says "at once".
+    Case("preallocate_false", GROWS, GROWS_ON_ONE, fresh=True),
+    Case("preallocate_true", ("GPU 0 14.6 GiB, contexts on 1, 2, 3", "GPU 3 18.0 GiB"), ("GPU 0 18.0 GiB",) * 2),
+    Case("fraction_25", QUARTER, QUARTER_OF_ONE),
+    Case(
+        "fraction_25_after_import",
+        ("GPU 0 4.0 GiB, contexts on 1, 2, 3", "GPU 3 4.0 GiB"),
+        ("GPU 0 4.0 GiB",) * 2,
+        None,
+    ),
+    Case("fraction_by_newer_name", QUARTER, QUARTER_OF_ONE),
+    Case("allocator_platform", GROWS, GROWS_ON_ONE),
+    computes("memory_stats"),
+    Case(
+        "out_of_memory_retried",
+        ("GPU 0 14.6 GiB, contexts on 1, 2, 3", "GPU 3 16.0 GiB"),
+        ("GPU 0 18.0 GiB", "GPU 0 16.0 GiB"),
+        None,
+        differs=Difference({"four-gpus": "16 {CudaDevice(id=0)}"}, "there is more on an idle GPU than beside somebody"),
+    ),
+    # Processes and threads.
+    Case(
+        "two_local_processes",
+        ("contexts on 0, 1", "contexts on 2, 3"),
+        None,
+        None,
+        note="local_device_ids name positions",
+    ),
+    Case(
+        "children_compute",
+        ("GPU 0 14.6 GiB, GPU 1 18.0 GiB, contexts on 2, 3", "GPU 3 < 1 GiB"),
+        ("GPU 0 23.1 GiB", "GPU 0 < 1 GiB"),
+        differs=Difference(
+            {"four-gpus": "{CudaDevice(id=0)}\n{CudaDevice(id=0)}"},
+            "without autogpu the parent has left the child no memory on the first; with it they share the chosen one",
+        ),
+    ),
+    computes("launcher_only_imports"),
+    computes("spawned_workers"),
+    computes("forked_before_first_use"),
+    computes("threads"),
+    Case(
+        "clears_backends", ("GPU 0 14.7 GiB, contexts on 1, 2, 3", "GPU 3 < 1 GiB"), ("GPU 0 23.7 GiB", "GPU 0 < 1 GiB")
+    ),
+    # Work.
+    computes("jit"),
+    computes("training"),
+    computes("vmap_and_scan"),
+    computes("checkpoint"),
+    computes("saves_and_loads"),
+    computes("callbacks"),
+    computes("random_keys"),
+    computes("x64"),
+    computes("exits_with_3", exit_status=3),
+)

@@ -1,0 +1,4 @@
+import jax
+
+mesh = jax.make_mesh((2,), ("data",))
+print(mesh.size)

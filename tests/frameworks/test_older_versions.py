@@ -1,0 +1,60 @@
+"""The promises that depend on what PyTorch or JAX has to hook into, on older versions and with another plugin."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support import framework_environments
+from tests.support.framework_environments import JAXES, TORCHES
+from tests.support.framework_jobs import FILL, HOLD, USE_SEVERAL
+from tests.support.framework_machines import BUSY, GIB, MIB
+
+FOUR = (BUSY, Gpu(), Gpu(), Gpu())
+VERSIONS = {f"torch-{TORCHES[1].version}": ("torch", TORCHES[1])}
+VERSIONS.update({f"jax-{each.version}-cuda{each.cuda}": ("jax", each) for each in JAXES[1:]})
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in VERSIONS])
+def older(request, machine_of):
+    """A framework's name, and four GPUs with its older version."""
+    framework, version = VERSIONS[request.param]
+    base = getattr(framework_environments, framework)(version)
+    return framework, machine_of(framework_environments.with_autogpu(base), *FOUR)
+
+
+def test_it_gets_the_idlest(older):
+    framework, machine = older
+    ran = machine.run(HOLD[framework])
+    assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
+    assert "the idlest of 4" in ran.said[0]
+
+
+def test_a_limit_is_a_hard_cap(older):
+    framework, machine = older
+    ran = machine.run(FILL[framework], AUTOGPU_LIMIT="2GiB")
+    assert (ran.exit_status, ran.stdout.split()[0]) == (0, "OutOfMemoryError"), ran.stderr
+    assert 1.5 * GIB <= ran.peak_bytes(3) <= 2 * GIB + 16 * MIB
+
+
+def test_count_two_gives_two(older):
+    framework, machine = older
+    ran = machine.run(USE_SEVERAL[framework].format(count=2), AUTOGPU_COUNT="2")
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "ready 2\n", [2, 3]), ran.stderr
+
+
+def test_count_zero_is_the_cpu(older):
+    framework, machine = older
+    ran = machine.run(HOLD[framework], AUTOGPU_COUNT="0")
+    # JAX 0.4 calls it TFRT_CPU_0.
+    assert (ran.exit_status, "cpu" in ran.stdout.lower(), ran.contexts) == (0, True, []), ran.stderr
+    assert len(ran.said) == 1
+
+
+def test_switched_off_it_is_the_frameworks_own_way(older):
+    framework, machine = older
+    ran = machine.run(HOLD[framework], AUTOGPU="0")
+    assert (ran.exit_status, ran.said) == (0, []), ran.stderr
+    assert 0 in ran.contexts

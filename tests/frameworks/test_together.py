@@ -1,0 +1,179 @@
+"""Jobs of different frameworks on one machine, several frameworks in one process, and what the lease says meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support import environments
+from tests.support.framework_jobs import AT_ONCE, FILL, FRAMEWORKS, HOLD, READY, becomes_true
+from tests.support.framework_machines import BUSY, GIB, Running
+
+FOUR = (BUSY, Gpu(), Gpu(), Gpu())
+IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("together")]
+
+
+def all_at_once(*jobs: Running) -> list[str]:
+    """Let jobs that have imported their framework go on in the same instant; what they say when they are ready."""
+    assert [job.line() for job in jobs] == ["imported"] * len(jobs)
+    for job in jobs:
+        job.go_on()
+    return [job.line() for job in jobs]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_four_jobs_in_the_same_instant_get_four_gpus(framework, framework_pythons, machine_of):
+    machine = machine_of(framework_pythons[framework], *IDLE)
+    jobs = [machine.start(AT_ONCE[framework]) for _ in range(4)]
+    all_at_once(*jobs)
+    assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
+    assert machine.claims() == {job.pid: job.contexts for job in jobs}
+
+
+def test_jobs_of_different_frameworks_get_gpus_of_their_own(framework_pythons, machine_of):
+    pythons = {**framework_pythons, "tensorflow": environments.tensorflow_with_autogpu()}
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    names = ["torch", "jax", "tensorflow", "jax"]
+    jobs = [machine.start(AT_ONCE[name], python=pythons[name], TF_CPP_MIN_LOG_LEVEL="3") for name in names]
+    all_at_once(*jobs)
+    assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
+    assert machine.claims() == {job.pid: job.contexts for job in jobs}
+
+
+def test_a_job_that_comes_later_goes_beside_no_other(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *FOUR)
+    jobs = []
+    for name in ("jax", "torch", "jax"):
+        jobs.append(machine.start(HOLD[name], python=framework_pythons[name]))
+        assert jobs[-1].line().startswith("ready")
+    assert [job.contexts for job in jobs] == [[3], [2], [1]]
+
+
+FOLLOWED = """
+import sys
+import torch
+for ordinal in map(int, sys.stdin):
+    torch.ones(3, device=f"cuda:{ordinal}")
+    print("took", ordinal, flush=True)
+"""
+
+
+def test_the_lease_names_the_gpus_with_contexts_within_a_second(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *FOUR)
+    job = machine.start(FOLLOWED)
+    for ordinal, contexts in ((2, [1]), (0, [1, 3]), (1, [1, 2, 3])):
+        job.tell(str(ordinal))
+        assert job.line() == f"took {ordinal}"
+        assert job.contexts == contexts
+        assert becomes_true(lambda: machine.claims() == {job.pid: job.contexts}, within_s=1), machine.claims()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_lease_ends_with_its_process(framework, framework_pythons, machine_of):
+    machine = machine_of(framework_pythons[framework], *FOUR)
+    job = machine.start(HOLD[framework])
+    assert job.line().startswith("ready")
+    assert machine.claims() == {job.pid: [3]}
+    job.go_on()
+    assert job.end().exit_status == 0
+    assert machine.claims() == {}
+
+
+TORCH = "import torch\nx = torch.ones(3, device='cuda')\n"
+JAX = "import jax\ny = jax.numpy.ones(3)\n"
+BOTH = {
+    "torch-then-jax": TORCH + JAX,
+    "jax-then-torch": JAX + TORCH,
+    "both-imported-first-torch-takes": "import jax, torch\n" + TORCH + JAX,
+    "both-imported-first-jax-takes": "import jax, torch\n" + JAX + TORCH,
+    "torch-asks-jax-takes": "import torch\nassert torch.cuda.is_available()\n" + JAX + TORCH,
+    "jax-in-a-thread": "import threading\nimport torch, jax\n"
+    "job = threading.Thread(target=lambda: jax.numpy.ones(3))\njob.start()\njob.join()\n" + TORCH + JAX,
+}
+WAITS = "import sys\nprint('ready', x.device, *y.devices(), flush=True)\nsys.stdin.readline()\n"
+
+
+@pytest.mark.parametrize("order", BOTH)
+def test_two_frameworks_in_one_process_have_one_claim(order, both_python, machine_of):
+    machine = machine_of(both_python, *FOUR)
+    job = machine.start(BOTH[order] + WAITS)
+    assert job.line() == "ready cuda:0 cuda:0"
+    assert (job.contexts, machine.claims()) == ([3], {job.pid: [3]})
+    job.go_on()
+    ran = job.end()
+    assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
+    assert "the idlest of 4" in ran.said[0]
+
+
+@pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])
+def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, both_python, machine_of):
+    machine = machine_of(both_python, *FOUR)
+    job = machine.start(BOTH[order] + "z = torch.ones(3, device='cuda:1')\n" + WAITS, AUTOGPU_COUNT="2")
+    assert job.line().startswith("ready")
+    assert (job.contexts, machine.claims()) == ([2, 3], {job.pid: [2, 3]})
+
+
+@pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])
+def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order, both_python, machine_of):
+    script = {
+        "torch-then-jax": "import torch\nx = torch.ones(3, device='cuda' if torch.cuda.is_available() else 'cpu')\n"
+        + JAX,
+        "jax-then-torch": JAX
+        + "import torch\nx = torch.ones(3, device='cuda' if torch.cuda.is_available() else 'cpu')\n",
+    }
+    machine = machine_of(both_python, *FOUR)
+    job = machine.start(script[order] + WAITS, AUTOGPU_COUNT="0")
+    assert job.line() == "ready cpu cpu:0"
+    assert machine.claims() == {}
+    job.go_on()
+    ran = job.end()
+    assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1), ran.stderr
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_limit_holds_for_each_framework_of_a_process(framework, both_python, machine_of):
+    other = {"torch": JAX, "jax": TORCH}[framework]
+    ran = machine_of(both_python, *FOUR).run(other + FILL[framework], AUTOGPU_LIMIT="2GiB")
+    assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
+    assert ran.stdout.startswith(("OutOfMemoryError", "torch.OutOfMemoryError"))
+    assert ran.peak_bytes(3) <= 2 * GIB + GIB // 4
+
+
+def test_the_script_of_both_runs_as_without(both_python, machine_of):
+    machine = machine_of(both_python, *FOUR)
+    runs = [machine.run(BOTH["torch-then-jax"] + WAITS, AUTOGPU=switch) for switch in ("0", "1")]
+    assert [(ran.exit_status, ran.stdout) for ran in runs] == [(0, READY["torch"].format("cuda:0") + "\n")] * 2
+
+
+RANK = """
+import os
+import sys
+import torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.ones(3, device="cuda")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+TORCHRUN = """
+import subprocess
+import sys
+command = ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "rank.py"]
+ranks = subprocess.Popen([sys.executable, "-m", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+print(ranks.stdout.readline().strip(), ranks.stdout.readline().strip(), flush=True)
+sys.stdin.readline()
+ranks.stdin.close()
+sys.exit(ranks.wait())
+"""
+
+
+def test_two_launchers_of_ranks_share_no_gpu(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    (machine.project / "rank.py").write_text(RANK)
+    jobs = [machine.start(TORCHRUN) for _ in range(2)]
+    assert [job.line() for job in jobs] == ["ready ready"] * 2
+    assert sorted(gpu for gpus in machine.server.contexts().values() for gpu in gpus) == [0, 1, 2, 3]
+    for job in jobs:
+        job.go_on()
+        assert job.end().exit_status == 0

@@ -1,0 +1,3 @@
+import torch
+
+print(tuple(torch.ones(2, 2).shape))

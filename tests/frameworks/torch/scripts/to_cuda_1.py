@@ -1,0 +1,3 @@
+import torch
+
+print(torch.ones(3).to("cuda:1").device)

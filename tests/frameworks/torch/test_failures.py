@@ -1,0 +1,106 @@
+"""PyTorch in processes and on machines in which something is amiss."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu, Server
+from tests.support.framework_jobs import AT_ONCE, HOLD
+from tests.support.framework_machines import BUSY
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-failures")]
+
+FOUR = (BUSY, Gpu(), Gpu(), Gpu())
+
+TAKE = "x = torch.ones(8, device='cuda')\nprint(x.device)\n"
+
+
+@pytest.fixture
+def machine(framework_pythons, machine_of):
+    """With these GPUs."""
+    return lambda *gpus: machine_of(framework_pythons["torch"], *gpus)
+
+
+def test_a_handler_that_reaps_children_it_knows_is_not_given_ours(machine):
+    reaper = """
+import os, signal
+known = {}
+signal.signal(signal.SIGCHLD, lambda *_: known.pop(os.wait()[0]))
+import torch
+"""
+    ran = machine(*FOUR).run(reaper + TAKE)
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "cuda:0\n", [3]), ran.stderr
+
+
+def test_threads_that_ask_at_once_make_one_claim(machine):
+    threads = """
+import sys, threading, torch
+asking = [threading.Thread(target=torch.cuda.is_available) for _ in range(8)]
+for thread in asking:
+    thread.start()
+for thread in asking:
+    thread.join()
+print("asked", flush=True)
+sys.stdin.readline()
+"""
+    here = machine(*FOUR)
+    job = here.start(threads)
+    assert job.line() == "asked"
+    assert here.claims() == {job.pid: [3]}
+    job.go_on()
+    assert job.end().exit_status == 0
+
+
+def test_a_card_that_begins_to_hang_after_the_import_is_not_chosen(machine):
+    here = machine(*FOUR)
+    job = here.start(AT_ONCE["torch"] + "sys.stdin.readline()\n")
+    assert job.line() == "imported"
+    here.server.change(3, nvml="hang")
+    job.go_on()
+    assert job.line() == "ready cuda:0 4"
+    assert job.contexts == [2]
+    job.go_on()
+    job.go_on()
+    assert job.end().exit_status == 0
+
+
+def test_where_cuda_does_not_start_nothing_is_claimed(framework_pythons, tmp_path):
+    asks = "import sys, torch\nprint(torch.cuda.is_available(), flush=True)\nsys.stdin.readline()\n"
+    leases = tmp_path / "leases"
+    leases.mkdir()
+    (tmp_path / "server").mkdir()
+    with Server([Gpu()], folder=tmp_path / "server", cuda_init="NO_DEVICE") as server:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), -1)
+        python = str(framework_pythons["torch"])
+        job = server.popen([python, "-c", asks], environ={"AUTOGPU_LEASE_DIR": str(leases)}, **pipes)
+        assert job.stdout.readline() == "False\n"
+        assert list(leases.glob("job.*")) == []
+        _, errors = job.communicate("\n", timeout=120)
+    assert (job.returncode, "GPU 0" in errors) == (0, False), errors
+
+
+def test_a_framework_that_can_not_be_hooked_into_costs_the_next_one_nothing(machine):
+    here = machine(*FOUR)
+    (here.project / "jax.py").write_text("__version__ = '0.3'\n")
+    ran = here.run("import jax\nimport torch\n" + TAKE)
+    assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
+    assert ran.said[0] == (
+        "autogpu: policy not applied: this JAX (0.3) has no xla_client.make_c_api_client; "
+        "JAX continues with its defaults"
+    )
+    assert ran.said[1].startswith("autogpu: GPU 3 ")
+
+
+def test_programs_that_end_while_their_contexts_are_looked_for_end_as_they_would(machine):
+    here = machine(*FOUR)
+    for lines in (TAKE, TAKE + "raise SystemExit(3)\n", TAKE + "import os\nos._exit(4)\n"):
+        without, ran = (here.run("import torch\n" + lines, AUTOGPU=switch) for switch in ("0", "1"))
+        assert (ran.exit_status, ran.stdout) == (without.exit_status, without.stdout), ran.stderr
+
+
+def test_a_job_that_is_killed_gives_its_gpu_back(machine):
+    here = machine(Gpu())
+    job = here.start(HOLD["torch"])
+    assert job.line() == "ready cuda:0 1"
+    job.kill()
+    assert here.claims() == {}

@@ -1,0 +1,163 @@
+"""A process that imports a framework and forks a child for each script; see ``forkserver.py``, which starts it.
+
+Run by the Python of the environment under test: nothing but the standard library of 3.7.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Mapping
+
+# Of linux/prctl.h: what a child gets when its parent has ended.
+PR_SET_PDEATHSIG = 1
+
+
+def serve(framework: str) -> dict[str, Any]:
+    """Fork a child for each line of stdin; returns in the child, with its case. Ends with its input."""
+    # A second descriptor: what a framework prints while it is imported must not look like an answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # As with `python`, and not with this file's name and folder.
+    sys.argv, sys.path[0] = [""], ""
+    __import__(framework)
+
+    # A collection in a child would copy what it looks at.
+    gc.freeze()
+    for line in sys.stdin:
+        case: dict[str, Any] = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            answers.close()
+            return case
+
+        def kill(*_: Any, child: int = pid) -> None:
+            # Its whole session: a script may have started others.
+            try:
+                os.killpg(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+        signal.signal(signal.SIGALRM, kill)
+        signal.alarm(case["timeout_s"])
+        _, status = os.waitpid(pid, 0)
+        signal.alarm(0)
+        kill()
+        exit_status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        answers.write(f"{exit_status}\n")
+        answers.flush()
+    sys.exit(0)
+
+
+class ImportedBefore:
+    """Finds one module that is there, and loads it without running its body again."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._module.__name__:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        spec = ModuleSpec(name, self, origin=self._module.__file__)
+        spec.submodule_search_locations = list(self._module.__path__)
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+
+def begin(case: Mapping[str, Any], framework: str) -> None:
+    """Be the process that has just been started as ``python script``."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
+    for descriptor, path in zip((1, 2), case["outputs"]):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    os.dup2(sys.stdin.fileno(), 0)
+    os.environ.clear()
+    os.environ.update(case["environ"])
+    os.chdir(case["folder"])
+    sys.argv[:] = [case["script"]]
+    sys.path[0] = str(Path(case["script"]).parent)
+    hook = sys.modules.pop("_autogpu_hook", None)
+    if hook is not None:
+        # It notes what the process was started with.
+        sys.meta_path.remove(hook)  # type: ignore[arg-type]
+        __import__("_autogpu_hook")
+    module = sys.modules.pop(framework)
+    if framework != "tensorflow":
+        # Behind the hook, and before what finds the file.
+        sys.meta_path.insert(1 if hook is not None else 0, ImportedBefore(module))  # type: ignore[arg-type]
+
+
+def run(script: str, framework: str) -> int:
+    """Run ``script`` as ``__main__``; returns the exit status."""
+    status = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+            return 1
+        status = int(error.code or 0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    if framework not in sys.modules:
+        # It found the parts of the framework in place, without the hook: not what it would do by itself.
+        sys.stderr.write(f"AssertionError: a script that is forked has to say `import {framework}`\n")
+        return 1
+    return status
+
+
+def tell_lease(file: str) -> None:
+    """Write the UUIDs in this process's lease to ``file``, if it has one."""
+    for record in Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
+        fields = json.loads(record.read_text())
+        if fields["pid"] == os.getpid():
+            Path(file).write_text(json.dumps(sorted(fields["gpus"])))
+
+
+def end(exit_status: int) -> None:
+    """End as an interpreter does, but for taking every module apart.
+
+    That would first copy the whole memory that a child shares with its parent: it takes several times as long as
+    what most scripts do.
+    """
+    getattr(threading, "_shutdown")()  # noqa: B009
+    getattr(atexit, "_run_exitfuncs")()  # noqa: B009
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What TensorFlow's own code has printed.
+    ctypes.CDLL(None).fflush(None)
+    os._exit(exit_status)
+
+
+def main(framework: str) -> None:
+    """Be the parent, and then each of its children."""
+    case = serve(framework)
+    begin(case, framework)
+    status = run(case["script"], framework)
+    if case["lease_file"]:
+        tell_lease(case["lease_file"])
+    end(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

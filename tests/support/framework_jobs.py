@@ -1,0 +1,94 @@
+"""The same small jobs for PyTorch and for JAX: take a GPU and keep it, or allocate until the framework refuses."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+FRAMEWORKS = ("torch", "jax")
+
+# Takes a GPU, says which and how many it sees, and keeps it until there is a line of input.
+HOLD = {
+    "torch": """
+import sys
+import torch
+x = torch.ones(256, 256, device="cuda" if torch.cuda.is_available() else "cpu")
+print("ready", x.device, torch.cuda.device_count(), flush=True)
+sys.stdin.readline()
+""",
+    "jax": """
+import sys
+import jax
+x = jax.numpy.ones((256, 256))
+print("ready", *x.devices(), jax.local_device_count(), flush=True)
+sys.stdin.readline()
+""",
+    "tensorflow": """
+import sys
+import tensorflow as tf
+x = tf.random.uniform((256, 256))
+print("ready", x.device[-5:], len(tf.config.list_logical_devices("GPU")), flush=True)
+sys.stdin.readline()
+""",
+}
+
+# Says it once the framework is imported, and goes on when there is a line of input.
+AT_ONCE = {
+    name: f"import sys, {name}\nprint('imported', flush=True)\nsys.stdin.readline()\n{script}"
+    for name, script in HOLD.items()
+}
+
+READY = {"torch": "ready cuda:0 {}", "jax": "ready cuda:0 {}"}
+ON_CPU = {"torch": "ready cpu 0", "jax": "ready cpu:0 1"}
+
+# Allocates 256 MiB again and again; says what was raised at last, and how often it went well.
+FILL = {
+    "torch": """
+import torch
+kept = []
+try:
+    while len(kept) < 120:
+        kept.append(torch.empty(256 << 20, dtype=torch.uint8, device="cuda"))
+except torch.cuda.OutOfMemoryError as error:
+    print(type(error).__name__, len(kept))
+""",
+    "jax": """
+import jax
+kept = []
+try:
+    while len(kept) < 120:
+        kept.append(jax.numpy.zeros(256 << 20, dtype="uint8").block_until_ready())
+except Exception as error:
+    assert "RESOURCE_EXHAUSTED" in str(error), error
+    print("OutOfMemoryError", len(kept))
+""",
+}
+
+# Uses as many GPUs as it says, where there are so many.
+USE_SEVERAL = {
+    "torch": """
+import sys
+import torch
+x = [torch.ones(3, device=f"cuda:{{i}}") for i in range({count})]
+print("ready", len(x), flush=True)
+sys.stdin.readline()
+""",
+    "jax": """
+import sys
+import jax
+x = [jax.device_put(1.0, device) for device in jax.devices()]
+assert len(x) == {count}, jax.devices()
+print("ready", len(x), flush=True)
+sys.stdin.readline()
+""",
+}
+
+
+def becomes_true(condition: Callable[[], bool], *, within_s: float) -> bool:
+    """Whether that is so within some time, for what tells nobody that it has changed."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,255 @@
+"""Machines for unmodified scripts of PyTorch and JAX, and what became of one that ran there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Mapping, Sequence
+
+from tests.gpusim import Call, Gpu, Server
+from tests.gpusim.build import build
+from tests.support.driver_grants import in_one_line
+from tests.support.forkserver import STEERING, Forks
+from tests.support.live_jobs import leases
+
+MIB, GIB = 1 << 20, 1 << 30
+CONTEXT = 256 * MIB
+
+# Somebody else is at work on the first one. CUDA counts equal GPUs in PCI order, and autogpu the idlest first, of
+# equals the one with the highest index: 3, 2, 1, 0.
+BUSY = Gpu(processes={5004242: "9GiB"}, utilization=97)
+MACHINES = {"four-gpus": (BUSY, Gpu(), Gpu(), Gpu()), "one-gpu": (Gpu(),), "no-gpu": ()}
+
+# Of one script, when other tests have the processors.
+TIMEOUT_S = 240
+
+# What is the driver's, and not there on a machine without a GPU.
+OF_THE_DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+class Ran:
+    """A script that has ended, with what it and its children asked of the driver.
+
+    Attributes:
+        exit_status: As :mod:`subprocess` gives it; negative for a signal.
+    """
+
+    def __init__(self, exit_status: int, stdout: str, stderr: str, calls: list[Call]) -> None:
+        self.exit_status, self.stdout, self.stderr, self.calls = exit_status, stdout, stderr, calls
+
+    @property
+    def said(self) -> list[str]:
+        """What autogpu printed."""
+        return [line for line in self.stderr.splitlines() if line.startswith("autogpu: ")]
+
+    @property
+    def error(self) -> str:
+        """The last line of stderr that names an error, where it failed."""
+        lines = [line for line in self.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception", "Exit"))]
+        return (errors or lines or ["nothing on stderr"])[-1][:300] if self.exit_status else ""
+
+    @property
+    def contexts(self) -> list[int]:
+        """The GPUs with a context, in PCI order."""
+        return sorted({call.gpu for call in self.calls if call.call == "context" and call.gpu is not None})
+
+    def peak_bytes(self, gpu: int) -> int:
+        """The most that was allocated there at one time."""
+        now = peak = 0
+        for call in self.calls:
+            if call.gpu == gpu and call.call in ("allocate", "free"):
+                now += (call.bytes or 0) * (1 if call.call == "allocate" else -1)
+                peak = max(peak, now)
+        return peak
+
+    @property
+    def granted(self) -> str:
+        """Where it had contexts and how much it allocated: ``GPU 3 < 1 GiB, contexts on 0, 1``; ``no GPU``."""
+        return in_one_line({gpu: _in_words(self.peak_bytes(gpu)) for gpu in self.contexts})
+
+
+def _in_words(size: int) -> str:
+    if not size:
+        return "-"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else "< 1 GiB"
+
+
+class Machine:
+    """Scripts of one environment, one after the other, on one machine with a home and a lease folder.
+
+    Args:
+        python: The environment's, which has to be made before this: the server is built for what it wants.
+        folder: Is made.
+        gpus: Without any there is no driver.
+        forks: Where to run scripts, unless a test asks for a fresh process; without, each is one.
+        environ: For every script.
+
+    Attributes:
+        project: The folder of the scripts.
+        leases: The folder of the leases.
+        server: With the driver's log.
+    """
+
+    def __init__(
+        self, python: Path, folder: Path, gpus: Sequence[Gpu], forks: Forks | None = None, **environ: str
+    ) -> None:
+        self._forks = forks
+        self.project = folder / "project"
+        self.leases = folder / "leases"
+        server = folder / "server"
+        for made in (self.project, self.leases, server, folder / "home"):
+            made.mkdir(parents=True)
+        self._python = python
+        self._started = 0
+        self.server = Server(gpus, folder=server, context=CONTEXT, device_nodes=bool(gpus))
+        self.server.__enter__()
+        mine = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
+        self._environ = {
+            **mine,
+            **(self.server.environ if gpus else {"LD_LIBRARY_PATH": str(_without_driver(folder))}),
+            "HOME": str(folder / "home"),
+            "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
+            "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
+            "AUTOGPU_LEASE_DIR": str(self.leases),
+            # Each of the processes would start as many threads as the machine has processors.
+            "OMP_NUM_THREADS": "1",
+            **environ,
+        }
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.__exit__(kind, error, trace)
+
+    def run(self, script: str, *, launcher: Sequence[str] = (), fresh: bool = False, **environ: str) -> Ran:
+        """Run ``train.py`` to its end; one that is late is killed, with what it has started.
+
+        Args:
+            script: Its text.
+            launcher: Arguments of Python between its own name and the script's.
+            fresh: It has to import the framework itself.
+            environ: On top of the machine's.
+        """
+        before = len(self.server.calls())
+        everything = {**self._environ, **environ}
+        command = self._command(script, launcher)
+        if self._forks and not fresh and not launcher:
+            file = Path(command[-1])
+            done = self._forks.run(self._python, file, environ=everything, folder=self.project)
+            return Ran(done.returncode, done.stdout, done.stderr, self.server.calls()[before:])
+        outputs = [self.project / name for name in ("stdout", "stderr")]
+        # Files and no pipes: a child of a killed script could keep a pipe open.
+        with outputs[0].open("w") as stdout, outputs[1].open("w") as stderr:
+            child = subprocess.Popen(
+                command,
+                env=everything,
+                cwd=str(self.project),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            try:
+                status = child.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                status = child.wait()
+        texts = [output.read_text(errors="replace") for output in outputs]
+        return Ran(status, texts[0], texts[1], self.server.calls()[before:])
+
+    def start(self, script: str, *, python: Path | None = None, **environ: str) -> Running:
+        """Start a script, as another environment's if ``python`` is given; it is killed when the ``with`` ends."""
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        everything = {**self._environ, **environ}
+        self._started += 1
+        command = self._command(script, (), f"job{self._started}.py", python)
+        return Running(self, self.server.popen(command, environ=everything, cwd=str(self.project), **pipes))
+
+    def claims(self) -> dict[int, list[int]]:
+        """By pid, the GPUs that its lease names."""
+        index = {gpu.uuid: position for position, gpu in enumerate(self.server.gpus)}
+        return {fields["pid"]: sorted(index[uuid] for uuid in fields["gpus"]) for fields in self.leased()}
+
+    def claimed_bytes(self) -> dict[int, dict[int, int]]:
+        """By pid, what its lease claims on each GPU."""
+        index = {gpu.uuid: position for position, gpu in enumerate(self.server.gpus)}
+        return {fields["pid"]: {index[u]: size for u, size in fields["gpus"].items()} for fields in self.leased()}
+
+    def leased(self) -> list[Mapping[str, Any]]:
+        """Every lease that is alive."""
+        return list(leases(self.leases).values())
+
+    def _command(
+        self, script: str, launcher: Sequence[str], name: str = "train.py", python: Path | None = None
+    ) -> list[str]:
+        file = self.project / name
+        file.write_text(script)
+        return [str(python or self._python), *launcher, str(file)]
+
+
+class Running:
+    """A script that runs on a machine.
+
+    Attributes:
+        pid: Its process's.
+    """
+
+    def __init__(self, machine: Machine, process: subprocess.Popen[Any]) -> None:
+        self._machine = machine
+        self._process = process
+        self.pid = process.pid
+
+    def line(self) -> str:
+        """The next line that it prints; empty if it has ended. The test's own timeout limits the wait."""
+        assert self._process.stdout is not None
+        return str(self._process.stdout.readline()).strip()
+
+    def go_on(self) -> None:
+        """Let a script that waits for a line of input go on."""
+        self.tell("")
+
+    def tell(self, line: str) -> None:
+        """Give it a line of input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def heard(self, words: str) -> str:
+        """The next line of autogpu's with these words in it, on stderr."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if line.startswith("autogpu: ") and words in line:
+                return str(line)
+        raise AssertionError(f"it ended without {words!r}")
+
+    def kill(self) -> None:
+        """End it by SIGKILL, and wait for that."""
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+
+    def end(self, timeout_s: int = 120) -> Ran:
+        """Let it end by itself."""
+        stdout, stderr = self._process.communicate(timeout=timeout_s)
+        return Ran(self._process.returncode, stdout, stderr, self._machine.server.calls(pid=self.pid))
+
+    @property
+    def contexts(self) -> list[int]:
+        """The GPUs on which it has made a context so far, in PCI order."""
+        return sorted(self._machine.server.contexts().get(self.pid, []))
+
+
+def _without_driver(folder: Path) -> Path:
+    """The libraries that come with a framework, without the driver's."""
+    made = folder / "libraries"
+    made.mkdir()
+    for library in build().iterdir():
+        if library.name not in OF_THE_DRIVER:
+            (made / library.name).symlink_to(library)
+    return made
