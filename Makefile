@@ -36,9 +36,6 @@ test-fast: $(VENV)/ready
 test-matrix: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix
 
-test-frameworks: $(VENV)/ready
-	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
-
 test-engines: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m engine
 
