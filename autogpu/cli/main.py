@@ -117,6 +117,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _echo(*lines: str) -> None:
-    for line in lines:
-        click.echo(f"autogpu: {line}", err=True)
+def _echo(*texts: str) -> None:
+    from autogpu.reporting.text import printable
+
+    for line in (line for text in texts for line in text.splitlines()):
+        click.echo(f"autogpu: {printable(line, 4000)}", err=True)

@@ -6,6 +6,7 @@ Returns values and prints nothing; the command line words them.
 from __future__ import annotations
 
 import os
+import shlex
 import site
 import sys
 import sysconfig
@@ -186,7 +187,7 @@ def _target_folder(python: Interpreter, target: Path | None) -> Path:
     # Absolute, since the fresh interpreter starts elsewhere; links stay, since that is how Python spells it.
     folder = Path(os.path.abspath(str(target or python.site_dir)))  # noqa: PTH100  (resolve() follows links)
     if not folder.is_dir():
-        raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {folder}")
+        raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
     return folder
 
 

@@ -110,3 +110,10 @@ def test_status_of_a_verb_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SystemExit) as left:
         frame.main(["install"])
     assert left.value.code == 75
+
+
+def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys: pytest.CaptureFixture) -> None:
+    assert frame.run(["install", "--target", f"{tmp_path}/\x1b]0;title\x07$(id)"]) == 1
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "mkdir -p '" in said
