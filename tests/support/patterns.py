@@ -38,7 +38,7 @@ class Case:
 
     Attributes:
         four: On four GPUs, without and with autogpu.
-        one: On one GPU, likewise; ``None`` where that is not run, since the script wants two and waits for ever.
+        one: On one GPU, likewise; ``None`` where that is not run, since the script wants two.
         none: Without a GPU and a driver, likewise; ``None`` where that is not run, since the script insists on a GPU.
         environ: Of the shell.
         launcher: Arguments of Python between its own name and the script's.

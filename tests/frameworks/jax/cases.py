@@ -84,8 +84,8 @@ CASES = (
     Case("visible_minus_one_with_cpu", NEITHER, NEITHER, fresh=True),
     Case("visible_empty", NEITHER, NEITHER, fresh=True),
     # Named by the script: the flag names positions, the variable cards.
-    computes("platforms_cuda_and_cpu", none=BOTH_FAIL, fresh=True),
-    Case("visible_by_flag", ("GPU 1 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL, BOTH_FAIL),
+    computes("platforms_cuda_and_cpu", fresh=True),
+    Case("visible_by_flag", ("GPU 1 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL),
     Case(
         "visible_two_by_flag",
         ("GPU 1 18.0 GiB, contexts on 2", "GPU 2 < 1 GiB, contexts on 1"),
@@ -93,8 +93,8 @@ CASES = (
         None,
         fresh=True,
     ),
-    Case("visible_2_before_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL, NEITHER, fresh=True),
-    Case("visible_2_after_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), BOTH_FAIL, NEITHER),
+    Case("visible_2_before_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), NEITHER, fresh=True),
+    Case("visible_2_after_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), NEITHER),
     Case(
         "visible_0_1_before_import",
         ("GPU 0 14.6 GiB, contexts on 1", "GPU 1 < 1 GiB"),

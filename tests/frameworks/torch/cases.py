@@ -73,7 +73,7 @@ CASES = (
     Case(
         "visible_0_1_after_import",
         ("GPU 0 < 1 GiB", "GPU 1 < 1 GiB"),
-        ONLY_ONE,
+        None,
         differs=Difference({"four-gpus": "1,0 2 cuda:0"}, "the idlest of the script's own list is its first"),
     ),
     # All that there are.
