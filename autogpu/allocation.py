@@ -8,6 +8,7 @@ import sys
 import threading
 
 from autogpu import engines
+from autogpu.clock import monotonic_s
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import by_uuid
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
+
+
+# How soon a claim is tried again on a GPU that the script named and that was another's.
+_FIRST_CLAIM_PAUSE_S = 0.25
+_LONGEST_CLAIM_PAUSE_S = 60.0
 
 
 class State(enum.Enum):
@@ -95,7 +101,7 @@ class Allocation:
         self.lease: Lease | None = None
         self.is_reported = False
         self._frameworks: list[Framework] = []
-        # Whether a framework of this process takes the GPUs that CUDA counts first.
+        # Whether CUDA should count those GPUs first that the process has claimed.
         self._needs_order = False
         self._environ = environ
         self._cuda = cuda
@@ -108,6 +114,7 @@ class Allocation:
         self._is_listed = self._is_ordered = self._is_given_back = False
         self._demand = memory_demand(resolved.policy)
         self._contexts: tuple[int, ...] = ()
+        self._claim_pause_s, self._claim_again_s = _FIRST_CLAIM_PAUSE_S, 0.0
         self._reserved: frozenset[str] = frozenset()
         # A framework may have its contexts looked for in a thread.
         self._contexts_lock = threading.Lock()
@@ -138,7 +145,7 @@ class Allocation:
                 self.leave_alone(hooks.obstacle, framework)
                 self._readings.close()  # another framework begins a new one
             return
-        self._needs_order |= framework.TAKES_FIRST_GPUS and bool(hooks.found)
+        self._needs_order |= framework.WANTS_ORDER and bool(hooks.found)
         if not hooks.has_essential:
             self._visible_at_first, self._is_listed = "chosen", False
             self._environ.update(framework.fallback_environment(self._environ, self.policy.growth))
@@ -206,7 +213,9 @@ class Allocation:
 
     def _put_claimed_first(self, inventory: Inventory | None, said: DeviceRequest) -> None:
         """Claim before CUDA counts the GPUs, and let it count the claimed ones first; ranks in the order of ranks."""
-        if inventory is None or self.follows_parent or not self._claim_before_cuda(said):
+        # Ranks count what their script lists among themselves, and a list of ordinals counts what CUDA would.
+        is_counted = said.visible is not None or (self.grant.rank is not None and self._visible.spec.source == "script")
+        if inventory is None or self.follows_parent or is_counted or not self._claim_before_cuda(said):
             return
         assert self.decision is not None
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
@@ -376,6 +385,7 @@ class Allocation:
         with self._contexts_lock:
             uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
             if not uuids or in_use == self._contexts:
+                self._claim_what_came_free(in_use, uuids or ())
                 return False
             is_first, self._contexts = not self._contexts, in_use
             self.state = State.IN_USE
@@ -412,6 +422,16 @@ class Allocation:
             more = tuple(ordinal for ordinal in in_use if uuids[ordinal] not in claimed)
             if more:
                 self._claim_more(more, len(uuids))
+
+    def _claim_what_came_free(self, in_use: Sequence[int], uuids: Sequence[str]) -> None:
+        """Claim what the script named while it was another's: two that name the second GPU first claim each other's."""
+        mine = self.decision.ordinals if self.decision else ()
+        claims = self.lease.claims if self.lease else {}
+        others = tuple(ordinal for ordinal in in_use if ordinal not in mine and claims.get(uuids[ordinal]) == 0)
+        if self._needs_order and others and monotonic_s() >= self._claim_again_s:
+            self._claim_pause_s = min(2 * self._claim_pause_s, _LONGEST_CLAIM_PAUSE_S)
+            self._claim_again_s = monotonic_s() + self._claim_pause_s
+            self._claim_more(others, len(uuids))
 
     def _claim_more(self, ordinals: tuple[int, ...], gpu_count: int) -> None:
         from autogpu.acquire import acquire

@@ -51,8 +51,10 @@ class Allocator:
     def prepare(self, said: DeviceRequest | None = None) -> None:
         """Let what is written into the environment be what CUDA is to read."""
         self._allocation.prepare(said)
-        if self.framework.TAKES_FIRST_GPUS:
-            self._allocation.hide_where_none_is_taken()
+
+    def hide_where_none_is_taken(self) -> None:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.hide_where_none_is_taken`."""
+        self._allocation.hide_where_none_is_taken()
 
     @property
     def gpu_count(self) -> int:

@@ -148,10 +148,12 @@ class VisibleDevices:
         """List these GPUs of the pool before its others, which stay in their order."""
         pool = self.pool
         in_order = sorted(range(len(pool)), key=lambda i: uuids.index(pool[i]) if pool[i] in uuids else len(pool))
-        entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
-        if self.spec.source == "script" and len(entries) == len(pool):
-            # In the script's own words, which it may read again.
-            self._environ[CUDA_VISIBLE_DEVICES] = ",".join(entries[i] for i in in_order)
+        if in_order == list(range(len(pool))):
+            return
+        if self.spec.source == "script":
+            # In the script's own words, which it may read again; what CUDA does not read of them stays where it is.
+            entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
+            self._environ[CUDA_VISIBLE_DEVICES] = ",".join([entries[i] for i in in_order] + entries[len(pool) :])
         else:
             known = by_uuid(inventory.devices)
             self._environ.update(self._listing(inventory, [known[pool[i]] for i in in_order]))

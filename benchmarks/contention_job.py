@@ -147,6 +147,7 @@ class Program:
     NAME = "the job"
     DEFAULT_SHARE = 1.0
     TAKES_FIRST_GPUS = False
+    WANTS_ORDER = False
 
     @staticmethod
     def install_hooks(allocator: object) -> object:

@@ -26,11 +26,13 @@ class FirstGpus(FakeFramework):
 
     NAME = "Firstflow"
     TAKES_FIRST_GPUS = True
+    WANTS_ORDER = True
 
     def count(self):
         """As a script that asks whether there is a GPU; how many it is told."""
         with self._allocator.guard():
             self._allocator.prepare(DeviceRequest(0))
+            self._allocator.hide_where_none_is_taken()
             self._cuda.initialise()
             count = self._allocator.gpu_count
             if not count:
@@ -127,6 +129,7 @@ def test_gpus_that_were_asked_for_stay_claimed_until_they_are_used(first):
 def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     process = first(BUSY, **policy)
     process.allocator.prepare()
+    process.allocator.hide_where_none_is_taken()
     assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
     process.cuda = process.framework._cuda = process.allocation._cuda = process.allocator._cuda = FakeCuda()
     process.framework.count()

@@ -124,11 +124,15 @@ if TYPE_CHECKING:
             """Of a GPU's free memory, the part that the framework takes where nothing limits it; 0 to 1."""
 
         @property
-        def TAKES_FIRST_GPUS(self) -> bool:
-            """Whether it takes the GPUs that CUDA counts first, and can't be told others.
+        def WANTS_ORDER(self) -> bool:
+            """Whether CUDA should count those GPUs first that the process has claimed.
 
-            CUDA then counts those first that the process has claimed, so its claim comes before CUDA's start.
+            The claim then comes before CUDA's start.
             """
+
+        @property
+        def TAKES_FIRST_GPUS(self) -> bool:
+            """Whether it takes the GPUs that CUDA counts first, and can't be told others."""
 
         def find_hooks(self) -> Hooks:
             """What of the imported framework could be hooked into; changes nothing."""
@@ -179,6 +183,9 @@ if TYPE_CHECKING:
             Args:
                 said: What the script has said so far; for a framework that takes what CUDA counts first.
             """
+
+        def hide_where_none_is_taken(self) -> None:
+            """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
 
         @property
         def gpu_count(self) -> int:

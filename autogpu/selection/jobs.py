@@ -30,6 +30,7 @@ class Job:
         newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
         processes: How many of its processes have a lease.
         claims: Bytes by UUID, none above what the GPU has; 0 on a GPU that can't be read.
+        is_unused: None of its processes has made a context so far.
     """
 
     uid: int
@@ -40,6 +41,7 @@ class Job:
     newest_s: float
     processes: int
     claims: Mapping[str, int]
+    is_unused: bool = False
 
 
 def jobs_of(
@@ -77,6 +79,7 @@ def _job(
         script=first.script,
         age_s=None if first.since_s is None else max(0.0, now_s - first.since_s),
         newest_s=min(max(0.0, now_s - (now_s if m.since_s is None else m.since_s)) for m in members),
+        is_unused=all(member.is_unused for member in members),
         processes=len(members),
         claims=claims,
     )
@@ -87,7 +90,7 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            claim = Claim(bytes=size, pids=job.pids_here, uid=job.uid, script=job.script, age_s=job.newest_s)
+            claim = Claim(size, job.pids_here, job.uid, job.script, age_s=job.newest_s, is_unused=job.is_unused)
             found.setdefault(uuid, []).append(claim)
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 

@@ -55,6 +55,7 @@ class Claim:
         bytes: 0 for a best-effort job, to which nothing is promised.
         pids: Those of its processes that can be told here; none of another container's.
         age_s: Since the newest claim of its processes was made.
+        is_unused: None of its processes has made a context so far.
     """
 
     bytes: int
@@ -62,6 +63,7 @@ class Claim:
     uid: int
     script: str
     age_s: float
+    is_unused: bool = False
 
 
 @frozen

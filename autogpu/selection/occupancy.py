@@ -20,7 +20,10 @@ _DESKTOP_SHARE = 0.05
 _BUSY_UTILIZATION_PERCENT = 50
 
 # A notebook in which no cell has run for this long may share its GPU.
-IDLE_LEASE_S = 30 * 60.0
+_IDLE_LEASE_S = 30 * 60.0
+
+# After this, so is that of a process that has asked whether there is a GPU, and made no context.
+_UNUSED_LEASE_S = 60.0
 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
@@ -36,11 +39,16 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
     return Tier.FREE
 
 
+def idle_after_s(*, is_unused: bool) -> float:
+    """From which age on a lease may be idle, of a job that has made no context so far or of another one."""
+    return _UNUSED_LEASE_S if is_unused else _IDLE_LEASE_S
+
+
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
     holders = {pid for claim in claims for pid in claim.pids}
     return (
         device.utilization_percent == 0
-        and all(claim.age_s >= IDLE_LEASE_S for claim in claims)
+        and all(claim.age_s >= idle_after_s(is_unused=claim.is_unused) for claim in claims)
         and all(process.pid in holders for process in other_processes(device, own_pid))
     )
 

@@ -14,7 +14,7 @@ from autogpu.selection import explain
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Decision, Tier, Verdict
-from autogpu.selection.occupancy import IDLE_LEASE_S, tier
+from autogpu.selection.occupancy import idle_after_s, tier
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.status.model import (
     GpuStatus,
@@ -176,7 +176,7 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         processes=job.processes,
         claim_bytes=job.claims[device.uuid],
         used_bytes=sum(known) if known or (not used and job.pids_here) else None,
-        is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
+        is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= idle_after_s(is_unused=job.is_unused),
     )
 
 

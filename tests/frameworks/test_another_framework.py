@@ -35,7 +35,7 @@ import sys
 
 from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
 
-NAME, DEFAULT_SHARE, TAKES_FIRST_GPUS = "Toyflow", 1.0, False
+NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 1.0, False, False
 
 
 def find_hooks():

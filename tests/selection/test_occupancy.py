@@ -56,6 +56,12 @@ def test_an_idle_lease_ranks_between_free_and_busy(device, age_s, expected):
     assert tier(device, claims=[claim(24, age_s=age_s)]) is expected
 
 
+@pytest.mark.parametrize(("age_s", "expected"), [(30.0, Tier.BUSY), (90.0, Tier.IDLE_LEASE)], ids=["young", "old"])
+def test_the_claim_of_a_job_that_has_only_asked_is_idle_sooner(age_s, expected):
+    assert tier(gpu(), claims=[claim(24, age_s=age_s, is_unused=True)]) is expected
+    assert tier(gpu(), claims=[claim(24, age_s=age_s)]) is Tier.BUSY
+
+
 @pytest.mark.parametrize(
     ("device", "claims", "expected_gib"),
     [

@@ -121,6 +121,7 @@ class FakeFramework:
     NAME = "Fakeflow"
     DEFAULT_SHARE = 0.9
     TAKES_FIRST_GPUS = False
+    WANTS_ORDER = False
 
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",), has_essential=True)):  # noqa: B008  (a value)
         self._cuda = cuda

@@ -22,8 +22,8 @@ def decided(*devices, policy=None, spec=UNSET, visible=None, machine=None, claim
     return decide(request, claims_on or {}, lambda uuid, is_free, room_bytes: uuid in awaited)
 
 
-def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py"):
-    return Claim(int(gib * GIB), (pid,), uid, script, age_s)
+def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py", is_unused=False):
+    return Claim(int(gib * GIB), (pid,), uid, script, age_s, is_unused)
 
 
 def claimed(*pairs):

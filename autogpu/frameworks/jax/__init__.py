@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_SHARE",
     "NAME",
     "TAKES_FIRST_GPUS",
+    "WANTS_ORDER",
     "fallback_environment",
     "find_hooks",
     "install_hooks",
@@ -27,6 +28,8 @@ NAME = "JAX"
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
 
 TAKES_FIRST_GPUS = False  # the client's options name any
+
+WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names
 
 
 def load_diagnosis() -> Diagnosis:

@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_SHARE",
     "NAME",
     "TAKES_FIRST_GPUS",
+    "WANTS_ORDER",
     "fallback_environment",
     "find_hooks",
     "install_hooks",
@@ -28,6 +29,8 @@ NAME = "TensorFlow"
 DEFAULT_SHARE = 0.94
 
 TAKES_FIRST_GPUS = False  # a ConfigProto names any
+
+WANTS_ORDER = False  # its request says more than is known before CUDA
 
 
 def load_diagnosis() -> Diagnosis:

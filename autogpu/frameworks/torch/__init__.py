@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_SHARE",
     "NAME",
     "TAKES_FIRST_GPUS",
+    "WANTS_ORDER",
     "fallback_environment",
     "find_hooks",
     "install_hooks",
@@ -27,6 +28,8 @@ NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
 
 TAKES_FIRST_GPUS = True
+
+WANTS_ORDER = True
 
 
 def load_diagnosis() -> Diagnosis:

@@ -70,6 +70,7 @@ class CudaStart:
             return
         with self._lock, self._allocator.guard():
             self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
+            self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:
         """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""

@@ -1,0 +1,65 @@
+"""The order in which CUDA counts the GPUs: whose words it is written in, and what others see of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support.framework_jobs import AT_ONCE, becomes_true
+from tests.support.framework_machines import GIB
+
+IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("gpu-order")]
+
+
+def at_once(*jobs):
+    """Let jobs that have imported their framework go on in the same instant; what they say when they are ready."""
+    assert [job.line() for job in jobs] == ["imported"] * len(jobs)
+    for job in jobs:
+        job.go_on()
+    return [job.line() for job in jobs]
+
+
+def at_imported(script):
+    """The script, which waits for a line of input before it goes on."""
+    return f"import sys, torch\nprint('imported', flush=True)\nsys.stdin.readline()\n{script}"
+
+
+def test_a_script_that_reads_its_own_list_finds_its_own_words(framework_pythons, machine_of):
+    script = (
+        "import os\nimport torch\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nassert torch.cuda.is_available()\n"
+        "print([int(number) for number in os.environ['CUDA_VISIBLE_DEVICES'].split(',')])\n"
+    )
+    ran = machine_of(framework_pythons["torch"], Gpu()).run(script)
+    assert (ran.exit_status, ran.stdout) == (0, "[0, 1]\n"), ran.stderr
+
+
+def test_ranks_whose_script_lists_gpus_have_one_order_and_a_gpu_each(framework_pythons, machine_of):
+    # NCCL refuses two ranks on one card.
+    script = (
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,2'\nimport torch\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\ntorch.ones(3, device='cuda')\n"
+    )
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    for switch in ("0", "1"):
+        ran = machine.run(script, launcher=launcher, AUTOGPU=switch)
+        assert (ran.exit_status, ran.contexts) == (0, [1, 2]), f"AUTOGPU={switch}: {ran.said}"
+
+
+def test_jobs_that_name_the_second_gpu_in_one_instant_claim_what_they_use(framework_pythons, machine_of):
+    # Each has claimed the other's card at first.
+    script = at_imported("x = torch.ones(3, device='cuda:1')\nprint('ready', flush=True)\nsys.stdin.readline()\n")
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    jobs = [machine.start(script) for _ in range(2)]
+    at_once(*jobs)
+    wanted = {job.pid: {job.contexts[0]: 24 * GIB} for job in jobs}
+    assert becomes_true(lambda: machine.claimed_bytes() == wanted, within_s=2), machine.claimed_bytes()
+
+
+def test_a_device_of_jax_has_the_same_name_as_without(framework_pythons, machine_of):
+    # JAX names its devices by their ordinals, and checkpoints hold such names.
+    machine = machine_of(framework_pythons["jax"], *IDLE)
+    jobs = [machine.start(AT_ONCE["jax"]) for _ in range(4)]
+    assert at_once(*jobs) == ["ready cuda:0 1"] * 4
