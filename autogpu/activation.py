@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import contextmanager
 
+from autogpu import threads
 from autogpu.devices import probe
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout
 from autogpu.frameworks import registry
@@ -93,32 +94,43 @@ def after_import(framework: str, module: ModuleType) -> None:
 
 def _begin(started_with: str | None) -> None:
     """For the first framework that is imported, or used."""
-    global allocation, _has_begun
+    global _has_begun
     with _lock:
         if _has_begun:
             return
         _has_begun = True
-        reading = probe.start(os.environ)
-        # Not at the top of the file: the driver is read while the rest of the package is imported.
-        from autogpu import engines, policy
-        from autogpu.allocation import Allocation
+        try:
+            _read_and_resolve(started_with)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: the next import begins anew
+            _has_begun = False
+            raise
 
-        resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
-        grant = engines.granted_here(os.environ)
-        for problem in resolved.problems if grant.is_first else ():
-            say(str(problem))
-        if not resolved.policy.enabled:
-            reading.close()
-            return
-        allocation = Allocation(
-            resolved,
-            os.environ,
-            guard,
-            grant=grant,
-            started_with=started_with,
-            first_reading=reading,
-            is_worker=_is_worker,
-        )
+
+def _read_and_resolve(started_with: str | None) -> None:
+    global allocation
+    reading = probe.start(os.environ)
+    # Not at the top of the file: the driver is read while the rest of the package is imported.
+    from autogpu import engines, policy
+    from autogpu.allocation import Allocation
+
+    resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
+    grant = engines.granted_here(os.environ)
+    for problem in resolved.problems if grant.is_first else ():
+        say(str(problem))
+    if not resolved.policy.enabled:
+        reading.close()
+        return
+    allocation = Allocation(
+        resolved,
+        os.environ,
+        guard,
+        grant=grant,
+        started_with=started_with,
+        first_reading=reading,
+        is_worker=_is_worker,
+    )
 
 
 def _allocator_of(framework: str) -> Allocator:
@@ -146,7 +158,11 @@ class _Later:
                 _begin(self._started_with)
                 if allocation is None:
                     raise _SwitchedOff
-                _allocator_of(self._framework).imported()
+                try:
+                    _allocator_of(self._framework).imported()
+                except BaseException:
+                    del allocators[self._framework]
+                    raise
             return allocators[self._framework]
 
     def __getattr__(self, name: str) -> Any:
@@ -161,7 +177,7 @@ def _unlock_in_child() -> None:
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_unlock_in_child)
+threads.in_forked_children(_unlock_in_child)
 
 
 def _is_worker() -> bool:

@@ -23,6 +23,7 @@ from autogpu.selection.memory import CONTEXT_BYTES, demand_of, memory_demand, sc
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import TF_CONFIG
+from autogpu.threads import in_forked_children, one_at_a_time
 from autogpu.variables import LEASE
 from autogpu.visibility import VisibleDevices
 
@@ -65,7 +66,7 @@ class Allocation:
         resolved: The policy.
         decision: Which GPUs, and why; ``None`` until a framework is about to take some.
         lease: What the process holds; ``None`` where nothing is claimed.
-        is_reported: Whether it was said which GPUs the process takes.
+        reported: Whether it was said that the process takes GPUs (``True``), or none (``False``).
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Allocation:
         self.resolved = resolved
         self.decision: Decision | None = None
         self.lease: Lease | None = None
-        self.is_reported = False
+        self.reported: set[bool] = set()
         self._frameworks: list[Framework] = []
         # Whether CUDA should count those GPUs first that the process has claimed.
         self._needs_order = False
@@ -112,16 +113,17 @@ class Allocation:
         # Without the hooks for a choice at the context, the environment has to make it.
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
         self._is_listed = self._is_ordered = self._is_given_back = False
+        self._assigned_to: set[str] = set()
         self._demand = memory_demand(resolved.policy)
         self._contexts: tuple[int, ...] = ()
         self._claim_pause_s, self._claim_again_s = _FIRST_CLAIM_PAUSE_S, 0.0
         self._reserved: frozenset[str] = frozenset()
-        # A framework may have its contexts looked for in a thread.
-        self._contexts_lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._unlock_in_child)
+        # Two frameworks may be used in two threads, and the contexts of one are looked for in a third.
+        self.lock = threading.RLock()
+        in_forked_children(self._unlock_in_child)
 
     def _unlock_in_child(self) -> None:
-        self._contexts_lock = threading.Lock()
+        self.lock = threading.RLock()
 
     @property
     def policy(self) -> Policy:
@@ -174,11 +176,13 @@ class Allocation:
     def _is_assigned(self) -> bool:
         return self.state in (State.ASSIGNED, State.IN_USE)
 
-    def prepare(self, said: DeviceRequest | None = None) -> None:
+    @one_at_a_time
+    def prepare(self, said: DeviceRequest | None = None, *, claims: bool = True) -> None:
         """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh.
 
         Args:
             said: What the script has said so far, where the claim comes before CUDA.
+            claims: Whether it does come then; not for a question.
         """
         if self._is_assigned or self._is_given_back:
             return
@@ -191,9 +195,10 @@ class Allocation:
         if is_listed_anew:
             self._is_ordered = False
             self._hide_all_but_claimed(inventory)
+            is_listed_anew = not self._is_ordered
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
-        if self._needs_order and (is_listed_anew or self.decision is None):
+        if claims and self._needs_order and (is_listed_anew or self.decision is None):
             self._put_claimed_first(inventory, said or DeviceRequest(0))
 
     def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
@@ -210,6 +215,8 @@ class Allocation:
         ):
             assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
+            self.decision = self.decision.counted_as(self._visible.pool)
+            self._is_ordered = True
 
     def _put_claimed_first(self, inventory: Inventory | None, said: DeviceRequest) -> None:
         """Claim before CUDA counts the GPUs, and let it count the claimed ones first; ranks in the order of ranks."""
@@ -234,6 +241,7 @@ class Allocation:
         self._acquire(self.selection_request(replace(said, gpu_count=len(pool))))
         return self.decision is not None and self.decision.verdict is Verdict.TAKE
 
+    @one_at_a_time
     def hide_where_none_is_taken(self) -> None:
         """Where the decision is to take no GPU, show CUDA none."""
         if self._is_assigned:
@@ -245,9 +253,15 @@ class Allocation:
         if self.decision is not None and self.decision.verdict is Verdict.CPU:
             self._visible.hide_all()
 
-    def decide(self, selection: SelectionRequest) -> Decision:
+    @one_at_a_time
+    def decide(self, selection: SelectionRequest, framework: Framework) -> Decision:
         """Choose and claim, on fresh readings; what was claimed before holds for every framework of the process."""
         decision, is_assigned = self.decision, self._is_assigned
+        if decision is not None and self.lease is not None and selection.chosen == ():
+            # This framework goes without; what was claimed is for another one.
+            none = decision.counted_as(selection.uuids or (), ())
+            return replace(none, verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT)
+        self._assigned_to.add(framework.NAME)
         if decision is not None and self._holds(selection):
             decision = decision.counted_as(selection.uuids or (), selection.chosen)
         elif decision is not None and is_assigned and self.lease is not None:
@@ -280,6 +294,7 @@ class Allocation:
             wanted = {uuids[ordinal] for ordinal in selection.chosen if ordinal < len(uuids)}
         return (self._is_assigned or self._is_ordered) and wanted <= claimed & set(uuids)
 
+    @one_at_a_time
     def leave_order(self, selection: SelectionRequest) -> Decision:
         """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
         if self.decision is None:
@@ -380,44 +395,46 @@ class Allocation:
         """``CUDA_VISIBLE_DEVICES`` as the script wrote it after CUDA had read it."""
         return self._visible.ignored_value
 
+    @one_at_a_time
     def follow_contexts(self) -> bool:
         """Let the lease name the GPUs that the driver says the process has; whether these are its first contexts."""
-        with self._contexts_lock:
-            uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
-            if not uuids or in_use == self._contexts:
-                self._claim_what_came_free(in_use, uuids or ())
-                return False
-            is_first, self._contexts = not self._contexts, in_use
-            self.state = State.IN_USE
-            self._claim_unclaimed(in_use, uuids)
-            if self.lease is not None:
-                mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
-                if self._needs_order and self.policy.count != 1:
-                    mine |= set(self.lease.claims)  # which C++ may take at any time
-                claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
-                is_used_now = is_first and self._is_ordered
-                if is_used_now or set(claims) != set(self.lease.claims):
-                    self._report_other_gpus(in_use, uuids, set(self.lease.claims) - set(claims))
-                    self.lease.update(claims, is_unused=False if is_used_now else None)
-            return is_first
+        uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
+        if not uuids:
+            return False
+        if in_use == self._contexts:
+            self._claim_what_came_free(in_use, uuids)
+            return False
+        is_first = not self._contexts
+        self.state = State.IN_USE
+        self._claim_unclaimed(in_use, uuids)
+        if self.lease is not None:
+            mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
+            if self._needs_order and self.policy.count != 1:
+                mine |= set(self.lease.claims)  # which C++ may take at any time
+            claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
+            is_used_now = is_first and self._is_ordered
+            if is_used_now or set(claims) != set(self.lease.claims):
+                self._report_other_gpus(in_use, uuids, set(self.lease.claims) - set(claims))
+                self.lease.update(claims, is_unused=False if is_used_now else None)
+        self._contexts = in_use
+        return is_first
 
     def _report_other_gpus(self, in_use: Sequence[int], uuids: Sequence[str], unused: Collection[str]) -> None:
         """Say that the script uses other GPUs than those that were announced; it named them to C++ alone."""
         known = by_uuid(self._readings.newest.devices if self._readings.newest else ())
         used = {ordinal: known[uuids[ordinal]].index for ordinal in in_use if uuids[ordinal] in known}
-        if self._needs_order and unused and self.is_reported and self.policy.level != "quiet":
+        if self._needs_order and unused and True in self.reported and self.policy.level != "quiet":
             self.say([messages.other_gpus(used, sorted(known[uuid].index for uuid in unused if uuid in known))])
 
     def _claim_unclaimed(self, in_use: Sequence[int], uuids: Sequence[str]) -> None:
         """Let the others see what a framework took by itself, as far as that breaks no promise."""
-        verdict = self.decision.verdict if self.decision else Verdict.CANNOT_CHOOSE
-        if self.lease is None and verdict is Verdict.CANNOT_CHOOSE:
+        if self.lease is None and self.decision and self.decision.verdict is Verdict.CANNOT_CHOOSE:
             from autogpu import lease
 
             claims = dict.fromkeys([uuids[ordinal] for ordinal in in_use], _ALL_BYTES)
             folder = lease.find_folder(self._environ)
             self.lease = lease.acquire_lease(folder, lambda *_: claims, script=_script())
-        elif self._needs_order and verdict in (Verdict.TAKE, Verdict.NOT_OUR_CHOICE):
+        elif self._needs_order:
             claimed = self.lease.claims if self.lease else {}
             more = tuple(ordinal for ordinal in in_use if uuids[ordinal] not in claimed)
             if more:
@@ -442,16 +459,24 @@ class Allocation:
         if more is None or self.lease is None:
             self.lease = self.lease or more
         else:
-            self.lease.update({**self.lease.claims, **more.claims})
-            more.release()
+            try:
+                self.lease.update({**self.lease.claims, **more.claims})
+            finally:
+                more.release()
 
-    def give_back(self) -> None:
-        """End the claim of a process that can't use what it was given."""
-        if self.lease is not None:
-            self.lease.release()
-            self.lease = self.decision = None
-            self._is_given_back = True
+    @one_at_a_time
+    def give_back(self, framework: Framework) -> bool:
+        """End the claim of a framework that goes without GPUs, unless it is another's too; whether that was done."""
+        is_others = bool(self._assigned_to - {framework.NAME}) or (self._needs_order and not framework.WANTS_ORDER)
+        if self.lease is None or is_others or self._cuda.ordinals_in_use():
+            return False
+        self.lease.release()
+        self.lease = None
+        if framework.WANTS_ORDER:
+            self.decision, self._is_given_back = None, True
+        return True
 
+    @one_at_a_time
     def claim_less(self, ordinal: int, size: int) -> None:
         """The framework may allocate only that much on a GPU. If it is more than was claimed, that may be others'."""
         uuids = self._cuda.visible_uuids() or ()
@@ -460,6 +485,7 @@ class Allocation:
         if self.lease is not None and claimed is not None and size + CONTEXT_BYTES < claimed:
             self.lease.update({**self.lease.claims, uuid: size + CONTEXT_BYTES})
 
+    @one_at_a_time
     def account_for_context(self, measured: Mapping[int, int]) -> None:
         """Correct the claim by what a context really takes, where that was estimated."""
         uuids = self._cuda.visible_uuids()

@@ -52,14 +52,19 @@ class Allocator:
         """Let what is written into the environment be what CUDA is to read."""
         self._allocation.prepare(said)
 
+    def prepare_listing(self) -> None:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.prepare_listing`."""
+        self._allocation.prepare(claims=False)
+
     def hide_where_none_is_taken(self) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.hide_where_none_is_taken`."""
         self._allocation.hide_where_none_is_taken()
 
     @property
-    def gpu_count(self) -> int:
+    def gpu_count(self) -> int | None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.gpu_count`."""
-        return len(self._allocation.uuids or ())
+        uuids = self._allocation.uuids
+        return None if uuids is None else len(uuids)
 
     @property
     def follows_parent(self) -> bool:
@@ -74,7 +79,7 @@ class Allocator:
             if self.framework.TAKES_FIRST_GPUS and (self._allocation.follows_parent or not self._allocation.has_order):
                 decision = self._allocation.leave_order(selection)
             else:
-                decision = self._allocation.decide(selection)
+                decision = self._allocation.decide(selection, self.framework)
             self.assignment = self._assignment(request, selection, decision)
         return self.assignment
 
@@ -117,14 +122,15 @@ class Allocator:
         ]
 
     def on_usage(self, usage: Usage) -> None:
-        """Say which GPUs the process takes, and why; for the first framework that takes some."""
+        """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far."""
         allocation = self._allocation
-        if allocation.is_reported:
+        takes_some = bool(usage.ordinals)
+        if takes_some in allocation.reported or True in allocation.reported:
             return
-        allocation.is_reported = True
+        allocation.reported.add(takes_some)
         allocation.report_hidden_pool()
-        if allocation.lease and not usage.ordinals:
-            allocation.lease.release()
+        if not takes_some:
+            allocation.give_back(self.framework)
         inventory, name = allocation.wait_for_reading(), self.framework.NAME
         allocation.say(messages.outcome(allocation.decision, usage, allocation.resolved, inventory, name))
         if allocation.ignored_value is not None and allocation.policy.level != "quiet":
@@ -153,8 +159,8 @@ class Allocator:
 
     def on_unused(self) -> None:
         """Give back what no framework uses."""
-        if not self._cuda.ordinals_in_use():
-            self._allocation.give_back()
+        if self._allocation.give_back(self.framework):
+            self.assignment = None
 
     def on_limit(self, ordinal: int, size: int) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""

@@ -79,6 +79,7 @@ class VisibleDevices:
         self._initial = initial_visibility(environ, started_with)
         self._written: str | None = _NOT_YET
         self._seen: str | None = _NOT_YET
+        self._reordered: str | None = _NOT_YET
 
     def write(self, inventory: Inventory | None, visible: str) -> None:
         """Write the pool, where CUDA has not read the variable.
@@ -113,7 +114,7 @@ class VisibleDevices:
             visible: As for :meth:`write`.
         """
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
-        if now == self._written and grant == self.grant:
+        if now in (self._written, self._reordered) and grant == self.grant:
             return False
         self.grant = grant
         if self._cuda.visible_uuids() is None:
@@ -158,7 +159,9 @@ class VisibleDevices:
             known = by_uuid(inventory.devices)
             self._environ.update(self._listing(inventory, [known[pool[i]] for i in in_order]))
         self.pool = tuple(pool[i] for i in in_order)
-        self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+        self._seen = self._reordered = self._environ.get(CUDA_VISIBLE_DEVICES)
+        if self.spec.source != "script":
+            self._written = self._seen
 
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from autogpu.allocator import Allocator
@@ -224,3 +228,74 @@ def test_of_a_second_framework_that_can_not_be_hooked_into_nothing_is_said(start
     Allocator(process.allocation, FakeFramework(process.cuda, Hooks("0", obstacle="too old")), process.cuda).imported()
     assert process.lines == []
     assert process.framework.take().ordinals == (0,)
+
+
+def test_a_framework_that_goes_without_takes_nothing_from_one_that_wants_the_first(first):
+    process = first(BUSY, gpu(1), gpu(2), counted=[gpu(2), gpu(1), BUSY])
+    other = FakeFramework(process.cuda)
+    Allocator(process.allocation, other, process.cuda).imported()
+    assert other.take(chosen=()).ordinals is None
+    assert process.framework.count() == 3
+    assert process.allocator.assignment.ordinals == (0,)
+    process.framework.use(0)
+    assert process.claims == {2: 24 * 1024}
+    assert process.lines[-1].startswith("GPU 2 ")
+
+
+def test_what_one_framework_does_not_use_stays_the_others(first):
+    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
+    other = FakeFramework(process.cuda)
+    theirs = Allocator(process.allocation, other, process.cuda)
+    theirs.imported()
+    process.framework.count()
+    theirs.on_unused()
+    assert process.claims == {1: 24 * 1024}
+    process.allocator.on_unused()
+    assert process.holders == ()
+
+
+def test_a_framework_without_a_gpu_does_not_silence_the_next(started):
+    process = started(gpu(0))
+    other = FakeFramework(FakeCuda())
+    Allocator(process.allocation, other, other._cuda).imported()
+    assert other.take() is None
+    process.framework.take()
+    assert process.lines[-1].startswith("GPU 0 ")
+
+
+def test_of_a_pool_only_what_is_claimed_is_shown_and_counted(first, tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 24 << 30, gpu(3).uuid: 24 << 30}):
+        devices = [gpu(index) for index in range(4)]
+        policy = {"AUTOGPU_VISIBLE": "chosen", "AUTOGPU_COUNT": "2", "AUTOGPU_LIMIT": "2GiB"}
+        process = first(*devices, counted=[gpu(2), gpu(0)], **policy)
+        assert listed(process) == [2, 0]
+        process.framework.count()
+        assignment = process.allocator.assignment
+    assert (assignment.ordinals, sorted(assignment.totals), sorted(assignment.caps)) == ((0, 1), [0, 1], [0, 1])
+
+
+def test_frameworks_that_are_first_used_in_two_threads_have_one_claim(started):
+    process = started(*[gpu(index) for index in range(4)])
+    frameworks = [process.framework]
+    for number in range(3):
+        frameworks.append(FakeFramework(process.cuda))
+        frameworks[-1].NAME = f"Flow {number}"
+        Allocator(process.allocation, frameworks[-1], process.cuda).imported()
+    threads = [threading.Thread(target=framework.take) for framework in frameworks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (len(process.holders), len(process.claims)) == (1, 1)
+
+
+def test_listing_claims_nothing_also_beside_a_framework_that_wants_the_first(first):
+    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
+    process.allocator.prepare_listing()
+    assert process.holders == ()
+
+
+def test_a_system_without_fork_imports_it_all_the_same():
+    modules = "autogpu.activation, autogpu.allocator, autogpu.frameworks.torch.start, autogpu.frameworks.jax.start"
+    code = f"import os; del os.register_at_fork; import {modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -188,8 +188,8 @@ if TYPE_CHECKING:
             """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
 
         @property
-        def gpu_count(self) -> int:
-            """How many GPUs CUDA counts, or will count by what the environment says; 0 where that is not known."""
+        def gpu_count(self) -> int | None:
+            """How many GPUs CUDA counts, or will count by what the environment says; ``None`` if that is unknown."""
 
         @property
         def follows_parent(self) -> bool:
@@ -197,6 +197,9 @@ if TYPE_CHECKING:
 
         def assign(self, request: DeviceRequest) -> Assignment:
             """Decide, once per process; later calls get the same answer."""
+
+        def prepare_listing(self) -> None:
+            """As :meth:`prepare`, for a question: nothing is claimed."""
 
         def listing(self) -> Sequence[GpuListing] | None:
             """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.

@@ -102,9 +102,11 @@ class Lease:
             Uncoordinated: The folder does not let us; the lease still says what it said.
             ValueError: As for :func:`acquire_lease`.
         """
-        if self._pid != os.getpid() or self._is_released:
+        if self._pid != os.getpid():
             return
         with self._lock, self._folder.opened() as descriptor:
+            if self._is_released:
+                return
             changes: dict[str, Any] = {"gpus": record.checked_claims(claims)}
             if caps is not None:
                 changes["caps"] = record.checked_claims(caps)

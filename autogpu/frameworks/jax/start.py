@@ -6,6 +6,7 @@ import os
 import pkgutil
 import threading
 
+from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frameworks.words import memory_in_words
 from autogpu.frozen import replace
@@ -39,7 +40,8 @@ class BackendStart:
         self._allocator = allocator
         self._bridge = bridge
         self._lock = threading.RLock()
-        os.register_at_fork(after_in_child=self._unlock_in_child)
+        self._has_prepared = False
+        threads.in_forked_children(self._unlock_in_child)
 
     def _unlock_in_child(self) -> None:
         self._lock = threading.RLock()
@@ -50,6 +52,7 @@ class BackendStart:
             if self._bridge._backends or not self._may_use_gpus():
                 return
             # Before the plug-in's check of CUDA's version, which initialises CUDA.
+            self._has_prepared = True
             self._allocator.prepare(_said({}, self._flag(), 0))
             self._bridge._discover_and_register_pjrt_plugins()
             if PLATFORM not in self._bridge._backend_factories:
@@ -57,17 +60,17 @@ class BackendStart:
             count = self._allocator.gpu_count
             # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
             is_decided = bool(count) or self._allocator.listing() == ()
-            assignment = self._allocator.assign(_said({}, self._flag(), count)) if is_decided else None
+            assignment = self._allocator.assign(_said({}, self._flag(), count or 0)) if is_decided else None
             is_none = assignment is not None and assignment.ordinals == ()
             if is_none:
                 self._leave_out_gpus()
-            if (is_none and not self._names_gpus) or not count:
+            if (is_none and not self._names_gpus) or count == 0:
                 self._allocator.on_usage(Usage((), ""))
 
     def after_backends(self, started: Mapping[str, Any]) -> None:
         """The backends are there."""
         with self._allocator.guard():
-            if PLATFORM not in started:
+            if self._has_prepared and PLATFORM not in started:
                 self._allocator.on_unused()
 
     def completed(self, options: Any) -> Any:
@@ -84,7 +87,7 @@ class BackendStart:
                     request = replace(request, visible=request.visible or tuple(range(count)))
                     assignment = self._allocator.assign(request)
                 result = self._filled(dict(options or {}), assignment, request)
-            else:
+            elif count == 0:
                 self._allocator.on_usage(Usage((), ""))
         return result
 

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 
+from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frameworks.words import memory_in_words
 
@@ -54,10 +55,13 @@ class CudaStart:
         self._followed_in: int | None = None
         self._stop = threading.Event()
         self._lock = threading.RLock()
-        os.register_at_fork(after_in_child=self._unlock_in_child)
+        threads.in_forked_children(self._unlock_in_child)
 
     def _unlock_in_child(self) -> None:
-        self._lock = threading.RLock()
+        self._lock, self._stop = threading.RLock(), threading.Event()
+
+    def _end(self) -> None:
+        self._stop.set()
 
     def put_back(self, name: str, ours: Any, original: Any) -> None:
         """Let a function of ``torch._C`` be itself again, where no one else has replaced it since."""
@@ -66,27 +70,28 @@ class CudaStart:
 
     def before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
-        if is_launcher(getattr(sys, "argv", [])):
-            return
         with self._lock, self._allocator.guard():
+            if is_launcher(getattr(sys, "argv", [])):
+                return
             self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
             self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:
         """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
-        if is_launcher(getattr(sys, "argv", [])):
-            return
         with self._lock, self._allocator.guard():
+            if is_launcher(getattr(sys, "argv", [])):
+                return
             self._allocator.on_unused()
             self._allocator.on_usage(Usage((), ""))
 
     def after_counting(self) -> bool:
         """CUDA has counted the GPUs; whether the process is to have any."""
-        if is_launcher(getattr(sys, "argv", [])):
-            return True
         with self._lock, self._allocator.guard():
+            if is_launcher(getattr(sys, "argv", [])):
+                return True
             fraction = fraction_of_settings(os.environ)
-            assignment = self._allocator.assign(DeviceRequest(self._allocator.gpu_count, fraction=fraction))
+            count = self._allocator.gpu_count or 0
+            assignment = self._allocator.assign(DeviceRequest(count, fraction=fraction))
             self._report(assignment, fraction)
         assigned = self._allocator.assignment
         return assigned is None or assigned.ordinals != ()
@@ -101,12 +106,13 @@ class CudaStart:
 
     def after_init(self) -> None:
         """PyTorch's allocators are there: limit them, and follow what they use."""
-        if is_launcher(getattr(sys, "argv", [])):
-            return
         with self._lock, self._allocator.guard():
+            if is_launcher(getattr(sys, "argv", [])):
+                return
             self._follow_contexts()
             assignment = self._allocator.assignment
-            if assignment is None or not assignment.caps or fraction_of_settings(os.environ):
+            fraction = fraction_of_settings(os.environ)
+            if assignment is None or (fraction and not assignment.ceilings) or not assignment.caps:
                 return
             in_use = self._allocator.follow_contexts()
             # Up to 2.8 this makes a context, and its GPU the thread's current device: so the first one comes last.
@@ -128,12 +134,14 @@ class CudaStart:
         return allowed
 
     def _limit(self, ordinals: Iterable[int]) -> None:
-        assignment = self._allocator.assignment
+        assignment, fraction = self._allocator.assignment, fraction_of_settings(os.environ)
         if assignment is None or self.set_fraction is None:
             return
         for ordinal in ordinals:
             cap, total = _cap(assignment, ordinal), assignment.totals.get(ordinal)
-            if cap is not None and total and ordinal not in self._limited:
+            if fraction:
+                cap = assignment.ceilings.get(ordinal)
+            if cap is not None and total and cap < (fraction or 1.0) * total and ordinal not in self._limited:
                 self._limited.add(ordinal)
                 self.set_fraction(min(1.0, cap / total), ordinal)
 
@@ -142,7 +150,7 @@ class CudaStart:
         if self._followed_in == os.getpid():
             return
         self._followed_in = os.getpid()
-        atexit.register(self._stop.set)
+        atexit.register(self._end)
         try:
             threading.Thread(target=self._look_again_and_again, name="autogpu-contexts", daemon=True).start()
         except RuntimeError:  # no more threads for this user, or the interpreter is at its end
@@ -150,15 +158,15 @@ class CudaStart:
 
     def _look_again_and_again(self) -> None:
         pause_s = _FIRST_LOOK_S
-        with self._allocator.guard():
-            while not self._stop.wait(pause_s):
+        while not self._stop.wait(pause_s):
+            with self._allocator.guard():
                 self._limit(self._allocator.follow_contexts())
-                pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
+            pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
 
 
 def is_launcher(argv: Sequence[str]) -> bool:
     """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf."""
-    path = argv[0] if argv else ""
+    path = str(argv[0]) if argv else ""
     return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
 
 
