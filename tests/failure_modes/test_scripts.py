@@ -151,7 +151,7 @@ def test_39_no_gpu_is_never_an_empty_list(train, commands, busy):
     # Said, and not silent.
     assert "TensorFlow starts on CPU" in ran.said[-1]
     picked = commands(run.server)("pick", **none)
-    assert (picked.stdout, picked.returncode) == ("", 1)
+    assert (picked.stdout, picked.returncode) == ("(exit 1)\n", 1)
     assert "not among select.devices" in picked.stderr
 
 
