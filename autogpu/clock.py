@@ -6,6 +6,7 @@ import time
 
 if hasattr(time, "clock_gettime"):
     _read, _MONOTONIC, _REAL = time.clock_gettime, time.CLOCK_MONOTONIC, time.CLOCK_REALTIME
+    _THREAD_CPU = getattr(time, "CLOCK_THREAD_CPUTIME_ID", time.CLOCK_MONOTONIC)
 
     def monotonic_s() -> float:
         """Seconds since some moment; never goes back, whatever becomes of the date."""
@@ -15,5 +16,9 @@ if hasattr(time, "clock_gettime"):
         """Seconds since 1970."""
         return _read(_REAL)
 
+    def thread_cpu_s() -> float:
+        """Seconds for which this thread has had a processor, the kernel's work for it included."""
+        return _read(_THREAD_CPU)
+
 else:  # Windows, where nothing of this is used
-    monotonic_s, unix_s = time.monotonic, time.time
+    monotonic_s, unix_s, thread_cpu_s = time.monotonic, time.time, time.thread_time

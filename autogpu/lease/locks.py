@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from autogpu.clock import monotonic_s
+from autogpu.clock import monotonic_s, thread_cpu_s
 
 try:
     import fcntl
@@ -26,8 +26,9 @@ IS_AVAILABLE = fcntl is not None
 # Shells and programs use small numbers: `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
 
-# With a few hundred locks it takes a ms; with ten thousand of somebody's a tenth of a second.
-_TAKERS_S = 0.02
+# With a few hundred locks it takes a ms; with ten thousand of somebody's a tenth of a second. Of the processor's time:
+# on a machine with much to do, little that takes long is more than waiting for one's turn.
+_TAKERS_CPU_S = 0.02
 _NO_TAKERS_S = 10.0
 _no_takers_before_s = 0.0
 
@@ -82,17 +83,17 @@ def takers() -> Mapping[str, int]:
     hold any number. Source: ``/proc/locks``.
     """
     global _no_takers_before_s
-    begun_s = monotonic_s()
-    if begun_s < _no_takers_before_s:
+    if monotonic_s() < _no_takers_before_s:
         return {}
     parts = []
+    begun_s = thread_cpu_s()
     try:
         with open("/proc/locks", "rb", buffering=0) as file:  # noqa: PTH123  (in pieces)
             while True:
                 parts.append(file.read(1 << 16))
                 if not parts[-1]:
                     break
-                if monotonic_s() > begun_s + _TAKERS_S:
+                if thread_cpu_s() > begun_s + _TAKERS_CPU_S:
                     _no_takers_before_s = monotonic_s() + _NO_TAKERS_S
                     return {}
     except OSError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 
 import pytest
 
-from autogpu.lease import acquire_lease
+from autogpu.lease import acquire_lease, mutex
+from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import holders
 
 # A wait goes through hundreds of lines, most of them twice.
@@ -45,3 +47,29 @@ def test_death_at_any_moment_leaves_nothing_that_counts(folder, start, path):
         assert acquire_lease(folder, lambda *_: None, script="a", deadline_s=0.5) is None
         assert [found.name for found in path.iterdir()] == ["mutex"]
     assert rounds > 10
+
+
+def test_others_that_tidy_up_while_a_lease_is_made_stop_it_as_little_as_they_like(folder):
+    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lines = 0
+
+    def tidy_up(frame, event, argument):
+        """Before each line of ours that makes the file: any number of others may be on another processor."""
+        nonlocal lines
+        if frame.f_code.co_name != "_try_put":
+            return None
+        if event == "line" and lines < 300:
+            lines += 1
+            sys.settrace(None)
+            with mutex.held(folder) as descriptor:
+                FolderReader(folder).read(descriptor, remove_stale=True)
+            sys.settrace(tidy_up)
+        return tidy_up
+
+    sys.settrace(tidy_up)
+    try:
+        lease.update({"GPU-0": 2})
+    finally:
+        sys.settrace(None)
+    assert lines > 100, "no attempt was lost"
+    assert [dict(holder.claims) for holder in holders(folder)] == [{"GPU-0": 2}]

@@ -62,7 +62,7 @@ def test_where_there_are_too_many_locks_to_look_through_nobody_is_taken_for_dead
     start().ask("acquire", free=["GPU-0"])
     with monkeypatch.context() as flooded:
         # As with tens of thousands of locks, for which the kernel takes longer than that.
-        flooded.setattr(locks, "_TAKERS_S", -1.0)
+        flooded.setattr(locks, "_TAKERS_CPU_S", -1.0)
         flooded.setattr(locks, "_no_takers_before_s", 0.0)
         assert locks.takers() == {}
         assert len(holders(folder)) == 1
