@@ -33,9 +33,14 @@ _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
 # A process that makes events without end must not make us spin.
 _SHORTEST_PAUSE_S = 0.002
 
-# Those behind let the ones ahead look first. All at once they would keep the processors from the one that is served.
-# Two ms for the next one, 50 for the fifth: two hand-overs may follow one another at once.
+# With more than so many ahead, who of them is still there says enough until the next look: with 250 waiters each look
+# at all tickets takes 5 ms, and the processors are needed by the one that is served. One job may set free as many GPUs.
+_NEAR = 8
+
+# Those behind let the ones ahead look first: two ms for the next one, 50 for the fifth. Two hand-overs may follow one
+# another at once, and who is far behind comes near in time if each takes ten ms.
 _PAUSE_BY_SQUARE_S = 0.002
+_PAUSE_OF_FAR_S = 0.01
 _LONGEST_PAUSE_S = 2.0
 
 # Without inotify, times the place: how often to look.
@@ -133,7 +138,7 @@ def wait_for_lease(
         script: As for :func:`autogpu.lease.acquire_lease`.
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then at least every two
-            seconds for the first in the queue, every four for those far behind. What it raises ends the wait and
+            seconds for the first in the queue, every 18 for the 250th. What it raises ends the wait and
             comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. One that takes more than five seconds gets this process passed over.
@@ -180,13 +185,11 @@ def wait_for_lease(
                         f"no GPU came free in {timeout_s:g} s; {place.behind} ahead in the queue",
                         remedy="to wait longer, set select.wait; `autogpu status` lists the holders",
                     )
-                second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
+                second_looks = place.second_looks() if wants else second_looks
                 pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)
                 until_s = min(begun_s + timeout_s, monotonic_s() + pause_s)
                 if _wait_until(until_s, watch, place):
-                    second_looks = list(_SECOND_LOOKS_S)
-                    place.heartbeat()
-                    time.sleep(max(_SHORTEST_PAUSE_S, place.courtesy_s))
+                    second_looks = place.second_looks()
     except BaseException:  # as in acquire_lease
         if lease:
             lease.release()
@@ -196,11 +199,15 @@ def wait_for_lease(
 
 
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
-    """Wait for a change, alive in the eyes of the others; whether there was one."""
+    """Wait for a change that may matter here, alive in the eyes of the others; whether there was one."""
     while True:
         left_s = until_s - monotonic_s()
         if watch.wait(min(left_s, HEARTBEAT_S)):
-            return True
+            place.heartbeat()
+            time.sleep(max(_SHORTEST_PAUSE_S, place.courtesy_s))
+            if not place.is_still_far():
+                return True
+            left_s = until_s - monotonic_s()
         if left_s <= HEARTBEAT_S:
             return False
         place.heartbeat()
@@ -235,6 +242,7 @@ class _Place:
         self._identity = record.identity(script)
         self._demand = demand
         self._ticket = _Ticket(folder, demand, self._identity, group or "")
+        self._ahead: frozenset[str] = frozenset()
 
     def heartbeat(self) -> None:
         """Show the others that this process is running; a waiter without a heartbeat is passed over."""
@@ -248,12 +256,15 @@ class _Place:
     @property
     def courtesy_s(self) -> float:
         """How long those ahead may look first."""
-        return min(self.behind**2 * _PAUSE_BY_SQUARE_S, _LONGEST_PAUSE_S)
+        if self.behind <= _NEAR:
+            return self.behind**2 * _PAUSE_BY_SQUARE_S
+        return min(self.behind * _PAUSE_OF_FAR_S, _LONGEST_PAUSE_S)
 
     def pause_s(self, state: QueueState, *, is_blind: bool) -> float:
         """How long to wait for a change before the next look: those far behind don't look as often."""
-        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1]]
-        rarely_s = HEARTBEAT_S + self.courtesy_s
+        is_near = self.behind <= _NEAR
+        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1] if is_near]
+        rarely_s = HEARTBEAT_S * (1 + self.behind / 32)
         pause_s = min([rarely_s, (1 + self.behind) * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
         return max(pause_s, 0.0) + _GRACE_S
 
@@ -266,7 +277,20 @@ class _Place:
                 self._ticket.take(descriptor, snapshot.waiters)
         ahead = self._ticket.ahead_of(snapshot.queue)
         self.behind = len(ahead)
+        self._ahead = frozenset(waiter.name for waiter in ahead)
         return wants, QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0, self._demand.count)
+
+    def second_looks(self) -> list[float]:
+        """The pauses before further looks after a change, for those who may be served by it."""
+        return list(_SECOND_LOOKS_S) if self.behind <= _NEAR else []
+
+    def is_still_far(self) -> bool:
+        """Whether of those that were ahead at the last look too many are still there for this process to be next."""
+        if self.behind <= _NEAR:
+            return False
+        with self._folder.opened() as descriptor:
+            self.behind = len(self._ahead.intersection(os.listdir(descriptor)))  # noqa: PTH208  (of the descriptor)
+        return self.behind > _NEAR
 
     def claim(self) -> Lease | None:
         """Choose and claim in one step, and leave the queue."""

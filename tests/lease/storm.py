@@ -27,6 +27,9 @@ DOING = ("starting", "choosing", "holding", "changing", "giving back", "waiting"
 # A process starts to act at once, and few of its acts take longer.
 LONGEST_LIFE_S = 0.03
 
+# On a machine with much to do a living process may keep the mutex for seconds; one that is killed frees it at once.
+PATIENCE_S = 60.0
+
 
 def act(folder, totals, dice, say):
     """One process: acts until it is killed."""
@@ -36,11 +39,12 @@ def act(folder, totals, dice, say):
         choose = room(totals, size)
         if dice.random() < 0.8:
             say("choosing")
-            lease = leases.acquire_lease(folder, choose, script="storm.py")
+            lease = leases.acquire_lease(folder, choose, script="storm.py", deadline_s=PATIENCE_S)
         else:
             say("waiting")
             demand = leases.Demand(1, size, tuple(totals))
-            lease = leases.wait_for_lease(folder, choose, demand=demand, script="storm.py", timeout_s=3600)
+            patience = {"timeout_s": 3600, "deadline_s": PATIENCE_S}
+            lease = leases.wait_for_lease(folder, choose, demand=demand, script="storm.py", **patience)
         if lease is None:
             continue
         say("holding")
@@ -55,7 +59,8 @@ def wrong_after(folder, pid):
     """What does not hold after the end of ``pid``."""
     problems = []
     try:
-        lease = leases.acquire_lease(folder, lambda *_: None, script="check.py", on_problem=problems.append)
+        patience = {"deadline_s": PATIENCE_S, "on_problem": problems.append}
+        lease = leases.acquire_lease(folder, lambda *_: None, script="check.py", **patience)
         found = leases.snapshot(folder)
     except AutoGpuError as error:
         return [f"the next one can't choose: {error.what}"]

@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 
+import pytest
+
 from autogpu.lease import acquire_lease, mutex
 from tests.lease.conftest import TIMEOUT_S, holders, until, waiters
 from tests.lease.worker import promised
@@ -65,15 +67,16 @@ def test_the_queue_is_served_in_its_order_also_without_the_mutex(start):
         assert worker.result() == {"claims": {"GPU-0": 1}}
 
 
+@pytest.mark.timeout(900)
 def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
     holder, relay = start(), start()
     holder.ask("acquire", free=["GPU-0"])
-    relay.tell("relay", count=250, timeout_s=240)
+    relay.tell("relay", count=250, timeout_s=600)
     until(lambda: len(waiters(folder)) == 250, timeout_s=120)
 
     holder.kill()
 
-    assert relay.result(timeout_s=240) == {"served": 250}
+    assert relay.result(timeout_s=600) == {"served": 250}
 
 
 def test_a_waiter_that_is_stopped_costs_the_others_no_more_than_its_turn(folder, start):
