@@ -228,8 +228,13 @@ class VisibleDevices:
         self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory, visible: str
     ) -> tuple[Device, ...]:
         """The GPUs of the pool as the variable is to list them."""
+        if self.is_lone_rank:
+            # It has to count as many as its parent did, which may have listed only what it claimed.
+            parents = self._parents_order(inventory)
+            listed = pool_in_order(ranking, kept_order=parents)
+            return tuple(device for device in listed if not parents or device.uuid in parents)
         if self.grant.rank is not None:
-            return pool_in_order(ranking, kept_order=self._parents_order(inventory) if self.is_lone_rank else pool)
+            return pool_in_order(ranking, kept_order=pool)
         if visible == "chosen":
             return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
         return pool_in_order(ranking, kept_order=self._parents_order(inventory))

@@ -7,7 +7,7 @@ import pytest
 from autogpu.policy import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.selection.model import VisibleSpec
-from autogpu.selection.ranks import LocalRank
+from autogpu.selection.ranks import LONE_RANK, LocalRank
 from autogpu.variables import CUDA_DEVICE_ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
@@ -33,6 +33,15 @@ def test_ranks_keep_the_pools_order():
     environ = {VISIBLE: "2,0"}
     made(environ, started_with="2,0", grant=Grant(rank=LocalRank(0, 2, "MPICH"))).write(MACHINE, "pool")
     assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
+
+
+@pytest.mark.parametrize("listed", [(1, 0), (1, 0, 2)], ids=["narrowed", "all"])
+def test_a_rank_that_was_told_no_more_than_its_number_counts_what_its_parent_listed(listed):
+    parents = ",".join(gpu(index).uuid for index in listed)
+    environ = {VISIBLE: parents, WRITTEN: parents}
+    lone = Grant(rank=LocalRank(1, 2, LONE_RANK))
+    made(environ, started_with=parents, grant=lone).write(MACHINE, "pool")
+    assert environ[VISIBLE] == parents
 
 
 def test_chosen_lists_as_many_as_the_policy_wants():

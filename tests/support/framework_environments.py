@@ -50,6 +50,7 @@ class Jax:
 TORCHES = (Torch("2.15.0", "3.12"), Torch("2.6.0", "3.11"))
 JAXES = (Jax("0.10.2", "3.12"), Jax("0.10.2", "3.12", cuda=13), Jax("0.4.30", "3.10"))
 KERAS = "3.15.1"
+TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
 
 
 def torch(wanted: Torch = TORCHES[0]) -> Path:
@@ -65,6 +66,24 @@ def torch(wanted: Torch = TORCHES[0]) -> Path:
     )
     imports.record(python, "torch")
     return python
+
+
+def torch_libraries_with_autogpu() -> Path:
+    """Lightning, accelerate and transformers on the newest PyTorch, where a user has run ``autogpu install``."""
+    base = torch()
+    libraries = environment(
+        base.resolve(),
+        (
+            *("huggingface_hub", "lightning_utilities", "packaging", "psutil", "pyyaml"),
+            *("regex", "safetensors", "tokenizers", "tqdm"),
+        ),
+        # They ask for PyTorch, with all that it asks for.
+        without_dependencies=TORCH_LIBRARIES,
+        with_autogpu=False,
+        on_top_of=base,
+    )
+    # What is on top of an environment is not seen through it.
+    return environment(base.resolve(), on_top_of=(libraries, base), with_hook=True)
 
 
 def jax(wanted: Jax = JAXES[0]) -> Path:
