@@ -322,6 +322,11 @@ def raise_if_refused(decision: Decision) -> None:
         raise NoEligibleDevice(decision.why, remedy=remedy)
 
 
+def running_script() -> str:
+    """The name of the script that this process runs."""
+    return script_name(getattr(sys, "argv", []))
+
+
 def script_name(argv: Sequence[str]) -> str:
     """What the others see of this process: the script's name, never its folder or arguments."""
     name = str(argv[0]).rpartition("/")[2] if argv and argv[0] else ""

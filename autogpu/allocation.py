@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import enum
 import os
-import sys
 import threading
 
 from autogpu import engines
-from autogpu.clock import monotonic_s
+from autogpu.claim import Claim
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import by_uuid
@@ -19,7 +18,7 @@ from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, ORDER_IS_FIXED
 from autogpu.selection.grants import is_engine_worker
-from autogpu.selection.memory import CONTEXT_BYTES, demand_of, memory_demand, script_demand
+from autogpu.selection.memory import script_demand
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import TF_CONFIG
@@ -31,20 +30,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Collection, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
+    from autogpu.acquire import Acquisition, OnWait
     from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
     from autogpu.frameworks.base import Framework, Hooks
     from autogpu.lease import Lease
     from autogpu.policy import Policy, Resolved
     from autogpu.selection.grants import Grant
-
-
-# In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
-_ALL_BYTES = 1 << 50
-
-
-# How soon a claim is tried again on a GPU that the script named and that was another's.
-_FIRST_CLAIM_PAUSE_S = 0.25
-_LONGEST_CLAIM_PAUSE_S = 60.0
 
 
 class State(enum.Enum):
@@ -65,7 +56,6 @@ class Allocation:
         state: How far it has come.
         resolved: The policy.
         decision: Which GPUs, and why; ``None`` until a framework is about to take some.
-        lease: What the process holds; ``None`` where nothing is claimed.
         reported: Whether it was said that the process takes GPUs (``True``), or none (``False``).
     """
 
@@ -99,7 +89,6 @@ class Allocation:
         self.state = State.IMPORTING
         self.resolved = resolved
         self.decision: Decision | None = None
-        self.lease: Lease | None = None
         self.reported: set[bool] = set()
         self._frameworks: list[Framework] = []
         # Whether CUDA should count those GPUs first that the process has claimed.
@@ -114,16 +103,18 @@ class Allocation:
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
         self._is_listed = self._is_ordered = self._is_given_back = False
         self._assigned_to: set[str] = set()
-        self._demand = memory_demand(resolved.policy)
-        self._contexts: tuple[int, ...] = ()
-        self._claim_pause_s, self._claim_again_s = _FIRST_CLAIM_PAUSE_S, 0.0
-        self._reserved: frozenset[str] = frozenset()
+        self._claim = Claim(environ, self.selection_request, self._acquire)
         # Two frameworks may be used in two threads, and the contexts of one are looked for in a third.
         self.lock = threading.RLock()
         in_forked_children(self._unlock_in_child)
 
     def _unlock_in_child(self) -> None:
         self.lock = threading.RLock()
+
+    @property
+    def lease(self) -> Lease | None:
+        """What the process holds; ``None`` where nothing is claimed."""
+        return self._claim.lease
 
     @property
     def policy(self) -> Policy:
@@ -228,17 +219,14 @@ class Allocation:
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
         self._visible.put_first(inventory, first)
         self._is_ordered = True
-        if self.lease is not None:
-            self.lease.update(self.lease.claims, is_unused=True)
+        self._claim.mark_unused()
 
     def _claim_before_cuda(self, said: DeviceRequest) -> bool:
         """Choose and claim by the list that CUDA will read; whether a GPU is taken."""
         pool = self._visible.pool
         if not pool or self._cuda.visible_uuids() is not None:
             return False
-        if self.lease is not None:
-            self.lease.release()  # the script has listed others since
-        self._acquire(self.selection_request(replace(said, gpu_count=len(pool))))
+        self._take(self.selection_request(replace(said, gpu_count=len(pool))))
         return self.decision is not None and self.decision.verdict is Verdict.TAKE
 
     @one_at_a_time
@@ -270,11 +258,7 @@ class Allocation:
                 decision.counted_as(selection.uuids or (), ()), verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT
             )
         else:
-            if self.lease is not None:
-                self.lease.release()  # the script has listed others since
-            self._acquire(selection)
-            assert self.decision is not None
-            decision = self.decision
+            decision = self._take(selection)
         if not is_assigned or selection.chosen:
             self.decision, self.state = decision, State.ASSIGNED
         return decision
@@ -283,7 +267,7 @@ class Allocation:
         """Whether what was decided before is what this process has, or all that this framework wants of it."""
         if self.lease is None:
             return self._is_assigned and selection.chosen is None
-        uuids, claimed = selection.uuids or (), set(self.lease.claims)
+        uuids, claimed = selection.uuids or (), self._claim.uuids
         if uuids and set(uuids) <= claimed:
             return True
         if not self._is_assigned and selection.named_count > len(claimed):
@@ -354,17 +338,21 @@ class Allocation:
         demand = script_demand(limit, min(request.fraction * each, 1.0))
         return replace(selection, script_demand=demand)
 
-    def _acquire(self, request: SelectionRequest) -> None:
-        from autogpu.acquire import acquire
-
-        self._demand = demand_of(request)
+    def _take(self, request: SelectionRequest) -> Decision:
         waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
-        acquired = acquire(request, self._visible.environ_without_ours(), _script(), self._readings.take, waiting)
-        self.decision, self.lease, self._reserved = acquired.decision, acquired.lease, acquired.reserved
-        if self.lease:
-            self._environ[LEASE] = self.lease.marker(self._environ)
-        if acquired.problem:
-            self.say([messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed)])
+        taken = self._claim.take(request, waiting)
+        self.decision = taken.decision
+        if taken.lease:
+            self._environ[LEASE] = taken.lease.marker(self._environ)
+        if taken.problem:
+            self.say([messages.lease_problem(taken.problem, is_unclaimed=taken.is_unclaimed)])
+        return taken.decision
+
+    def _acquire(self, request: SelectionRequest, on_wait: OnWait) -> Acquisition:
+        from autogpu.acquire import acquire, running_script
+
+        environ = self._visible.environ_without_ours()
+        return acquire(request, environ, running_script(), self._readings.take, on_wait)
 
     def wait_for_reading(self) -> Inventory | None:
         """The newest reading; ``None`` if none came in time."""
@@ -401,23 +389,19 @@ class Allocation:
         uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
         if not uuids:
             return False
-        if in_use == self._contexts:
-            self._claim_what_came_free(in_use, uuids)
-            return False
-        is_first = not self._contexts
-        self.state = State.IN_USE
-        self._claim_unclaimed(in_use, uuids)
-        if self.lease is not None:
-            mine = self._reserved | {uuids[ordinal] for ordinal in in_use}
-            if self._needs_order and self.policy.count != 1:
-                mine |= set(self.lease.claims)  # which C++ may take at any time
-            claims = {uuid: self.lease.claims.get(uuid, 0) for uuid in mine}
-            is_used_now = is_first and self._is_ordered
-            if is_used_now or set(claims) != set(self.lease.claims):
-                self._report_other_gpus(in_use, uuids, set(self.lease.claims) - set(claims))
-                self.lease.update(claims, is_unused=False if is_used_now else None)
-        self._contexts = in_use
-        return is_first
+        before = self._claim.contexts
+        if in_use != before:
+            self.state = State.IN_USE
+        unused = self._claim.follow(
+            in_use,
+            uuids,
+            self.decision,
+            takes_by_itself=self._needs_order,
+            keeps_unused=self._needs_order and self.policy.count != 1,
+            is_ahead=self._is_ordered,
+        )
+        self._report_other_gpus(in_use, uuids, unused)
+        return in_use != before and not before
 
     def _report_other_gpus(self, in_use: Sequence[int], uuids: Sequence[str], unused: Collection[str]) -> None:
         """Say that the script uses other GPUs than those that were announced; it named them to C++ alone."""
@@ -426,52 +410,13 @@ class Allocation:
         if self._needs_order and unused and True in self.reported and self.policy.level != "quiet":
             self.say([messages.other_gpus(used, sorted(known[uuid].index for uuid in unused if uuid in known))])
 
-    def _claim_unclaimed(self, in_use: Sequence[int], uuids: Sequence[str]) -> None:
-        """Let the others see what a framework took by itself, as far as that breaks no promise."""
-        if self.lease is None and self.decision and self.decision.verdict is Verdict.CANNOT_CHOOSE:
-            from autogpu import lease
-
-            claims = dict.fromkeys([uuids[ordinal] for ordinal in in_use], _ALL_BYTES)
-            folder = lease.find_folder(self._environ)
-            self.lease = lease.acquire_lease(folder, lambda *_: claims, script=_script())
-        elif self._needs_order:
-            claimed = self.lease.claims if self.lease else {}
-            more = tuple(ordinal for ordinal in in_use if uuids[ordinal] not in claimed)
-            if more:
-                self._claim_more(more, len(uuids))
-
-    def _claim_what_came_free(self, in_use: Sequence[int], uuids: Sequence[str]) -> None:
-        """Claim what the script named while it was another's: two that name the second GPU first claim each other's."""
-        mine = self.decision.ordinals if self.decision else ()
-        claims = self.lease.claims if self.lease else {}
-        others = tuple(ordinal for ordinal in in_use if ordinal not in mine and claims.get(uuids[ordinal]) == 0)
-        if self._needs_order and others and monotonic_s() >= self._claim_again_s:
-            self._claim_pause_s = min(2 * self._claim_pause_s, _LONGEST_CLAIM_PAUSE_S)
-            self._claim_again_s = monotonic_s() + self._claim_pause_s
-            self._claim_more(others, len(uuids))
-
-    def _claim_more(self, ordinals: tuple[int, ...], gpu_count: int) -> None:
-        from autogpu.acquire import acquire
-
-        asked = replace(self.selection_request(DeviceRequest(gpu_count, ordinals)), chosen_by_position=False)
-        environ = self._visible.environ_without_ours()
-        more = acquire(asked, environ, _script(), self._readings.take, lambda *_: None).lease
-        if more is None or self.lease is None:
-            self.lease = self.lease or more
-        else:
-            try:
-                self.lease.update({**self.lease.claims, **more.claims})
-            finally:
-                more.release()
-
     @one_at_a_time
     def give_back(self, framework: Framework) -> bool:
         """End the claim of a framework that goes without GPUs, unless it is another's too; whether that was done."""
         is_others = bool(self._assigned_to - {framework.NAME}) or (self._needs_order and not framework.WANTS_ORDER)
         if self.lease is None or is_others or self._cuda.ordinals_in_use():
             return False
-        self.lease.release()
-        self.lease = None
+        self._claim.release()
         if framework.WANTS_ORDER:
             self.decision, self._is_given_back = None, True
         return True
@@ -480,27 +425,20 @@ class Allocation:
     def claim_less(self, ordinal: int, size: int) -> None:
         """The framework may allocate only that much on a GPU. If it is more than was claimed, that may be others'."""
         uuids = self._cuda.visible_uuids() or ()
-        uuid = uuids[ordinal] if ordinal < len(uuids) else ""
-        claimed = self.lease.claims.get(uuid) if self.lease else None
-        if self.lease is not None and claimed is not None and size + CONTEXT_BYTES < claimed:
-            self.lease.update({**self.lease.claims, uuid: size + CONTEXT_BYTES})
+        if ordinal < len(uuids):
+            self._claim.lower(uuids[ordinal], size)
 
     @one_at_a_time
     def account_for_context(self, measured: Mapping[int, int]) -> None:
         """Correct the claim by what a context really takes, where that was estimated."""
-        uuids = self._cuda.visible_uuids()
-        if self.lease is None or not uuids or not self.is_estimated:
-            return
-        # Never more than was claimed: that much was found free, and use beyond it shows in the readings.
-        spared = {uuids[ordinal]: max(0, CONTEXT_BYTES - size) for ordinal, size in measured.items()}
-        if any(spared.values()):
-            claims = self.lease.claims.items()
-            self.lease.update({uuid: max(0, size - spared.get(uuid, 0)) for uuid, size in claims})
+        uuids = self._cuda.visible_uuids() or ()
+        if uuids:
+            self._claim.correct_contexts({uuids[ordinal]: size for ordinal, size in measured.items()})
 
     @property
     def is_estimated(self) -> bool:
         """Whether the claim holds an estimate of what a context takes."""
-        return self.lease is not None and self._demand.context_bytes > 0
+        return self._claim.is_estimated
 
     def leave_alone(self, why: str, framework: Framework) -> None:
         """Say that the policy is not applied; the framework continues with its defaults."""
@@ -512,9 +450,3 @@ class Allocation:
         if self.grant.is_first:
             for line in lines:
                 self._print(line)
-
-
-def _script() -> str:
-    from autogpu.acquire import script_name
-
-    return script_name(getattr(sys, "argv", []))

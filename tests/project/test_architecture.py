@@ -15,6 +15,7 @@ ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "clock", "threads", "reporting.text", "reporting.stderr"},
     {"devices", "policy", "lease", "selection"},
     {"frameworks", "reporting", "acquire", "engines", "visibility"},
+    {"claim"},
     {"allocation", "status", "install", "host_setup"},
     {"allocator"},
     {"activation", "doctor"},
