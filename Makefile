@@ -1,10 +1,11 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+FRAMEWORK_PYTHON ?= $(RUN)
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix test-engines test-frameworks test-fuzz test-attacks
+.PHONY: help demo demo-real test test-fast test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
 .PHONY: lint docs site pictures clean
 
 help:
@@ -15,6 +16,7 @@ help:
 	@echo "make test-matrix      every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines     jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make test-frameworks  PyTorch, JAX and Keras 3, several versions; installs 8 GB the first time"
+	@echo "make test-gpu         on this machine's GPU; FRAMEWORK_PYTHON names a Python that has PyTorch or JAX"
 	@echo "make test-fuzz        100,000 policies as nobody writes them; prints its seed; takes some minutes"
 	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs             write the generated pages again"
@@ -41,6 +43,9 @@ test-engines: $(VENV)/ready
 
 test-frameworks: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
+
+test-gpu: $(VENV)/ready
+	AUTOGPU_TEST_PYTHON=$(FRAMEWORK_PYTHON) $(RUN) -m pytest -rP -m gpu tests
 
 test-fuzz: $(VENV)/ready
 	FUZZ_CASES=100000 $(RUN) -m pytest -q -s tests/policy/test_fuzz.py

@@ -48,7 +48,7 @@ class Jax:
 
 # The newest first.
 TORCHES = (Torch("2.15.0", "3.12"), Torch("2.6.0", "3.11"))
-JAXES = (Jax("0.10.2", "3.12"), Jax("0.10.2", "3.12", cuda=13), Jax("0.4.30", "3.10"))
+JAXES = (Jax("0.12.0.1", "3.12"), Jax("0.10.2", "3.12", cuda=13), Jax("0.4.30", "3.10"))
 KERAS = "3.15.1"
 TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
 

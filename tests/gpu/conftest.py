@@ -1,0 +1,66 @@
+"""A machine with an NVIDIA driver, and an environment there with PyTorch and JAX as users have them."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The interpreter that has PyTorch, JAX or both.
+PYTHON = os.environ.get("AUTOGPU_TEST_PYTHON", sys.executable)
+
+
+def has_driver() -> bool:
+    """Whether there are the driver's libraries, of a real one or of the simulated server."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def answer(*command: object) -> str:
+    """What a program prints that has to do well."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# Of the simulated server, which answers for a driver where there is none: how these tests themselves are tested.
+SIMULATED = {name: value for name, value in os.environ.items() if name.startswith(("GPUSIM", "JAX_SKIP_CUDA"))}
+
+
+@pytest.fixture(autouse=True)
+def driver(clean_surroundings, monkeypatch):
+    """Skip where there is none."""
+    if not has_driver():
+        pytest.skip("no NVIDIA driver on this machine")
+    for name, value in SIMULATED.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory):
+    """An environment on top of that of ``PYTHON``, where a user of this checkout has run ``autogpu install``.
+
+    Nothing is fetched: a machine with a GPU may not reach a package index.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    ask = "import json, sys; print(json.dumps([sys._base_executable, *sys.path]))"
+    real, *below = json.loads(answer(PYTHON, "-c", ask))
+    answer(real, "-m", "venv", "--without-pip", folder)
+    [packages] = folder.glob("lib/python*/site-packages")
+    seen = [str(ROOT), *(path for path in below if path.endswith("-packages"))]
+    # In front of the hook's own file, which takes for installed what Python has found by then.
+    (packages / "_below.pth").write_text("\n".join(seen) + "\n")
+    answer(folder / "bin" / "python", "-m", "autogpu", "install")
+    return folder / "bin" / "python"
