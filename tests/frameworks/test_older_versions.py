@@ -58,3 +58,24 @@ def test_switched_off_it_is_the_frameworks_own_way(older):
     ran = machine.run(HOLD[framework], AUTOGPU="0")
     assert (ran.exit_status, ran.said) == (0, []), ran.stderr
     assert 0 in ran.contexts
+
+
+# A version to come may have renamed it; here it is back when JAX itself looks for it.
+WITHOUT_THE_CLIENT = """
+import jaxlib.xla_client as client
+made = client.make_c_api_client
+del client.make_c_api_client
+import jax
+client.make_c_api_client = made
+print(*jax.numpy.ones(3).devices(), jax.local_device_count())
+"""
+
+
+def test_a_jax_that_can_not_be_hooked_into_runs_as_without_and_says_so_in_one_line(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["jax"], *FOUR)
+    plain = machine.run(WITHOUT_THE_CLIENT, AUTOGPU="0")
+    ours = machine.run(WITHOUT_THE_CLIENT)
+    assert ours.exit_status == plain.exit_status == 0, ours.stderr
+    assert (ours.stdout, ours.contexts, ours.granted) == (plain.stdout, plain.contexts, plain.granted)
+    [line] = ours.said
+    assert "has no xla_client.make_c_api_client" in line
