@@ -60,14 +60,14 @@ for ordinal in map(int, sys.stdin):
 """
 
 
-def test_the_lease_names_the_gpus_with_contexts_within_a_second(framework_pythons, machine_of):
+def test_the_lease_soon_names_the_gpus_with_contexts(framework_pythons, machine_of):
     machine = machine_of(framework_pythons["torch"], *FOUR)
     job = machine.start(FOLLOWED)
     for ordinal, contexts in ((2, [1]), (0, [1, 3]), (1, [1, 2, 3])):
         job.tell(str(ordinal))
         assert job.line() == f"took {ordinal}"
         assert job.contexts == contexts
-        assert becomes_true(lambda: machine.claims() == {job.pid: job.contexts}, within_s=1), machine.claims()
+        assert becomes_true(lambda: machine.claims() == {job.pid: job.contexts}, within_s=20), machine.claims()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

