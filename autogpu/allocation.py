@@ -101,7 +101,7 @@ class Allocation:
         self._cluster = environ.get(TF_CONFIG)
         # Without the hooks for a choice at the context, the environment has to make it.
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
-        self._is_listed = self._is_ordered = self._is_given_back = False
+        self._is_listed = self._is_ordered = False
         self._assigned_to: set[str] = set()
         self._claim = Claim(environ, self.selection_request, self._acquire)
         # Two frameworks may be used in two threads, and the contexts of one are looked for in a third.
@@ -132,18 +132,22 @@ class Allocation:
 
     def imported(self, framework: Framework, hooks: Hooks) -> None:
         """Its modules are there with our hooks in place, and it has not initialised CUDA yet."""
-        if hooks.obstacle:
+        if hooks.obstacle or not hooks.needs_gpus:
             # One framework may import another that lies beside it, of which no one may want to hear.
             if framework is self._frameworks[0]:
-                self.leave_alone(hooks.obstacle, framework)
                 self._readings.close()  # another framework begins a new one
+                if hooks.obstacle:
+                    self.leave_alone(hooks.obstacle, framework)
             return
-        self._needs_order |= framework.WANTS_ORDER and bool(hooks.found)
+        self._needs_order |= framework.WANTS_ORDER
         if not hooks.has_essential:
             self._visible_at_first, self._is_listed = "chosen", False
             self._environ.update(framework.fallback_environment(self._environ, self.policy.growth))
         if not self._is_listed:
             self._list_pool()
+        if framework.TAKES_FIRST_GPUS and self.policy.count == 0:
+            # Its C++ may start CUDA without a word.
+            self.hide_where_none_is_taken()
         inventory = self._readings.newest
         has_gpus = inventory is None or bool(inventory.devices)
         if hooks.missing and has_gpus and self._visible.may_have_gpus:
@@ -168,14 +172,15 @@ class Allocation:
         return self.state in (State.ASSIGNED, State.IN_USE)
 
     @one_at_a_time
-    def prepare(self, said: DeviceRequest | None = None, *, claims: bool = True) -> None:
-        """Follow what the script has written into ``CUDA_VISIBLE_DEVICES``, and begin to read the driver afresh.
+    def prepare(self, said: DeviceRequest | None = None) -> None:
+        """CUDA is about to be started: follow what the script has written into ``CUDA_VISIBLE_DEVICES``.
+
+        And begin to read the driver afresh, or claim now, where one of the frameworks takes what CUDA counts first.
 
         Args:
             said: What the script has said so far, where the claim comes before CUDA.
-            claims: Whether it does come then; not for a question.
         """
-        if self._is_assigned or self._is_given_back:
+        if self._is_assigned:
             return
         is_fresh = self._readings.is_pending
         inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self.grant
@@ -189,7 +194,7 @@ class Allocation:
             is_listed_anew = not self._is_ordered
         if self._visible.may_have_gpus and not is_fresh:
             self._readings.begin()
-        if claims and self._needs_order and (is_listed_anew or self.decision is None):
+        if self._needs_order and (is_listed_anew or self.decision is None):
             self._put_claimed_first(inventory, said or DeviceRequest(0))
 
     def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
@@ -206,6 +211,7 @@ class Allocation:
         ):
             assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
+            self._tell_children()
             self.decision = self.decision.counted_as(self._visible.pool)
             self._is_ordered = True
 
@@ -218,6 +224,7 @@ class Allocation:
         assert self.decision is not None
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
         self._visible.put_first(inventory, first)
+        self._tell_children()
         self._is_ordered = True
         self._claim.mark_unused()
 
@@ -245,10 +252,9 @@ class Allocation:
     def decide(self, selection: SelectionRequest, framework: Framework) -> Decision:
         """Choose and claim, on fresh readings; what was claimed before holds for every framework of the process."""
         decision, is_assigned = self.decision, self._is_assigned
-        if decision is not None and self.lease is not None and selection.chosen == ():
-            # This framework goes without; what was claimed is for another one.
-            none = decision.counted_as(selection.uuids or (), ())
-            return replace(none, verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT)
+        if selection.chosen == ():
+            # This framework goes without; that says nothing of the others.
+            return self._left_alone(selection, CHOSEN_BY_SCRIPT)
         self._assigned_to.add(framework.NAME)
         if decision is not None and self._holds(selection):
             decision = decision.counted_as(selection.uuids or (), selection.chosen)
@@ -281,12 +287,13 @@ class Allocation:
     @one_at_a_time
     def leave_order(self, selection: SelectionRequest) -> Decision:
         """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
-        if self.decision is None:
-            known = by_uuid(selection.inventory.devices if selection.inventory else ())
-            visible = tuple(known.get(uuid) for uuid in selection.uuids or ())
-            self.decision = Decision(Verdict.NOT_OUR_CHOICE, ORDER_IS_FIXED, visible=visible)
-            self.state = State.ASSIGNED
-        return self.decision
+        return self.decision or self._left_alone(selection, ORDER_IS_FIXED)
+
+    def _left_alone(self, selection: SelectionRequest, why: str) -> Decision:
+        """For one framework: it takes what it would without us, and the next one is decided about all the same."""
+        known = by_uuid(selection.inventory.devices if selection.inventory else ())
+        visible = tuple(known.get(uuid) for uuid in selection.uuids or ())
+        return Decision(Verdict.NOT_OUR_CHOICE, why, visible=visible)
 
     @property
     def has_order(self) -> bool:
@@ -342,11 +349,15 @@ class Allocation:
         waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
         taken = self._claim.take(request, waiting)
         self.decision = taken.decision
-        if taken.lease:
-            self._environ[LEASE] = taken.lease.marker(self._environ)
+        self._tell_children()
         if taken.problem:
             self.say([messages.lease_problem(taken.problem, is_unclaimed=taken.is_unclaimed)])
         return taken.decision
+
+    def _tell_children(self) -> None:
+        """Let them know that they are members; whenever the list that they inherit has changed, which they compare."""
+        if self.lease:
+            self._environ[LEASE] = self.lease.marker(self._environ)
 
     def _acquire(self, request: SelectionRequest, on_wait: OnWait) -> Acquisition:
         from autogpu.acquire import acquire, running_script
@@ -418,7 +429,7 @@ class Allocation:
             return False
         self._claim.release()
         if framework.WANTS_ORDER:
-            self.decision, self._is_given_back = None, True
+            self.decision, self.state, self._is_ordered = None, State.IMPORTED, False
         return True
 
     @one_at_a_time

@@ -37,6 +37,8 @@ class Allocator:
         self.assignment: Assignment | None = None
         self._allocation = allocation
         self._cuda = cuda
+        self._decision: Decision | None = None
+        self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
         allocation.begin_import(framework)
 
@@ -50,11 +52,9 @@ class Allocator:
 
     def prepare(self, said: DeviceRequest | None = None) -> None:
         """Let what is written into the environment be what CUDA is to read."""
-        self._allocation.prepare(said)
-
-    def prepare_listing(self) -> None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.prepare_listing`."""
-        self._allocation.prepare(claims=False)
+        # A framework that went without GPUs does not claim one again at each further look.
+        if not self._is_given_back:
+            self._allocation.prepare(said)
 
     def hide_where_none_is_taken(self) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.hide_where_none_is_taken`."""
@@ -80,6 +80,7 @@ class Allocator:
                 decision = self._allocation.leave_order(selection)
             else:
                 decision = self._allocation.decide(selection, self.framework)
+            self._decision = decision
             self.assignment = self._assignment(request, selection, decision)
         return self.assignment
 
@@ -128,11 +129,13 @@ class Allocator:
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
-        allocation.report_hidden_pool()
+        if self._decision is None:
+            allocation.report_hidden_pool()
         if not takes_some:
-            allocation.give_back(self.framework)
+            self._is_given_back |= allocation.give_back(self.framework) and self.framework.WANTS_ORDER
+        decision = self._decision or allocation.decision
         inventory, name = allocation.wait_for_reading(), self.framework.NAME
-        allocation.say(messages.outcome(allocation.decision, usage, allocation.resolved, inventory, name))
+        allocation.say(messages.outcome(decision, usage, allocation.resolved, inventory, name))
         if allocation.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(allocation.ignored_value, name)])
 
@@ -160,7 +163,8 @@ class Allocator:
     def on_unused(self) -> None:
         """Give back what no framework uses."""
         if self._allocation.give_back(self.framework):
-            self.assignment = None
+            self.assignment = self._decision = None
+            self._is_given_back = True
 
     def on_limit(self, ordinal: int, size: int) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""

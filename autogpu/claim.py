@@ -134,8 +134,8 @@ class Claim:
         claims = self.lease.claims if self.lease else {}
         others = [ordinal for ordinal in in_use if ordinal not in mine and claims.get(uuids[ordinal]) == 0]
         if others and monotonic_s() >= self._again_s:
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._again_s = monotonic_s() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._claim_more(others, len(uuids))
 
     def _claim_more(self, ordinals: Sequence[int], gpu_count: int) -> None:

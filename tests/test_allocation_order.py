@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -289,10 +290,63 @@ def test_frameworks_that_are_first_used_in_two_threads_have_one_claim(started):
     assert (len(process.holders), len(process.claims)) == (1, 1)
 
 
-def test_listing_claims_nothing_also_beside_a_framework_that_wants_the_first(first):
-    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
-    process.allocator.prepare_listing()
+def test_a_question_that_starts_cuda_is_not_asked_before_the_first_gpus_are_claimed(first, tmp_path):
+    process = first(gpu(0), gpu(1), counted=[gpu(0), gpu(1)])
+    other = Allocator(process.allocation, FakeFramework(process.cuda), process.cuda)
+    other.imported()
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 24 << 30}):
+        other.prepare()
+        process.cuda.initialise()
+        assert listed(process) == [0, 1]
+        process.framework.count()
+        process.framework.use(0)
+        assert [sorted(holder.claims) for holder in process.holders if holder.is_mine] == [[gpu(0).uuid]]
+
+
+def test_a_framework_that_goes_without_leaves_the_next_one_its_choice(started):
+    process = started(gpu(0), gpu(1))
+    assert process.framework.take(chosen=()).ordinals is None
+    assert (process.holders, process.lines) == ((), [])
+    second = FakeFramework(process.cuda)
+    second.NAME = "Otherflow"
+    Allocator(process.allocation, second, process.cuda).imported()
+    assert second.take().ordinals == (0,)
+    assert process.claims == {1: 24 * 1024}
+    assert len(process.lines) == 1
+
+
+IS_MEMBER = """
+import os
+from autogpu.lease import find_folder, parent_lease
+print(parent_lease(os.environ, find_folder(os.environ)) is not None)
+"""
+
+
+@pytest.mark.parametrize("visible", ["pool", "chosen"])
+def test_children_are_members_also_when_the_list_was_changed_after_the_claim(first, tmp_path, visible):
+    process = first(BUSY, gpu(1), gpu(2), counted=[gpu(1), gpu(2), BUSY], AUTOGPU_VISIBLE=visible)
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(2).uuid: 24 << 30}):
+        process.framework.count()
+        command, environ = [sys.executable, "-c", IS_MEMBER], {**os.environ, **process.environ}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout == "True\n"
+
+
+def test_after_one_that_gave_its_claim_back_the_next_claims_what_cuda_counts_first(first, tmp_path):
+    process = first(gpu(0), gpu(1), gpu(2), counted=[gpu(1), gpu(2), gpu(0)])
+    late = FirstGpus(process.cuda)
+    late.NAME = "Lateflow"
+    allocator = Allocator(process.allocation, late, process.cuda)
+    allocator.imported()
+    allocator.prepare()
+    allocator.assign(DeviceRequest(3))
+    allocator.on_unused()
     assert process.holders == ()
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(2).uuid: 24 << 30}):
+        process.framework.count()
+        process.framework.use(0)
+        assert listed(process)[0] == 1
+        assert [sorted(holder.claims) for holder in process.holders if holder.is_mine] == [[gpu(1).uuid]]
 
 
 def test_a_system_without_fork_imports_it_all_the_same():

@@ -109,6 +109,11 @@ class Hooks:
     has_essential: bool = False
     obstacle: str = ""
 
+    @property
+    def needs_gpus(self) -> bool:
+        """Whether the framework takes GPUs in this process at all; not as a build for CPUs, nor for a launcher."""
+        return bool(self.found) or not self.has_essential
+
 
 if TYPE_CHECKING:
 
@@ -197,9 +202,6 @@ if TYPE_CHECKING:
 
         def assign(self, request: DeviceRequest) -> Assignment:
             """Decide, once per process; later calls get the same answer."""
-
-        def prepare_listing(self) -> None:
-            """As :meth:`prepare`, for a question: nothing is claimed."""
 
         def listing(self) -> Sequence[GpuListing] | None:
             """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.

@@ -20,6 +20,7 @@ _MOVED_TO = 0x80
 _DELETE = 0x200
 _DELETE_SELF = 0x400
 _MOVE_SELF = 0x800
+_IGNORED = 0x8000
 _ONLYDIR = 0x01000000
 _EVENTS = _CLOSE_WRITE | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
 
@@ -43,6 +44,7 @@ class Watch:
         self._folder = folder
         self._descriptor = _start(folder)
         self._is_concerned = is_concerned
+        self._has_lost_folder = False
 
     def __enter__(self) -> Watch:
         return self
@@ -59,6 +61,10 @@ class Watch:
 
     def wait(self, most_s: float) -> bool:
         """Wait for a change that matters, at most ``most_s``; whether there was one. Ctrl-C gets through at once."""
+        if self._has_lost_folder:
+            # There may be another one of that name by now.
+            self.__exit__()
+            self._descriptor, self._has_lost_folder = _start(self._folder), False
         if self._descriptor is None:
             # Before the caller's next look. Others may have ended; the bound is fs.inotify.max_user_instances.
             self._descriptor = _start(self._folder)
@@ -84,8 +90,9 @@ class Watch:
     def _matters(self, events: bytes) -> bool:
         begin = 0
         while begin < len(events):
-            *_, length = _EVENT.unpack_from(events, begin)
+            _, mask, _, length = _EVENT.unpack_from(events, begin)
             begin += _EVENT.size
+            self._has_lost_folder |= bool(mask & (_DELETE_SELF | _MOVE_SELF | _IGNORED))
             name = os.fsdecode(events[begin : begin + length].rstrip(b"\0"))
             begin += length
             # Without a name it is the folder itself, or that events were lost.

@@ -26,8 +26,8 @@ IS_AVAILABLE = fcntl is not None
 # Shells and programs use small numbers: `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
 
-# With a few hundred locks it takes a ms; with ten thousand of somebody's a tenth of a second. Of the processor's time:
-# on a machine with much to do, little that takes long is more than waiting for one's turn.
+# With a few hundred locks it takes a ms, with ten thousand of somebody's a tenth of a second. In processor time,
+# since on a machine with much to do even a short list takes long.
 _TAKERS_CPU_S = 0.02
 _NO_TAKERS_S = 10.0
 _no_takers_before_s = 0.0
@@ -135,8 +135,13 @@ def close_in_children(descriptor: int) -> None:
 
 def close(descriptor: int) -> None:
     """Close a descriptor that :func:`close_in_children` was told of."""
-    _in_no_child.discard(descriptor)
+    forget(descriptor)
     os.close(descriptor)
+
+
+def forget(descriptor: int) -> None:
+    """Take back what :func:`close_in_children` was told: the number is somebody else's file by now."""
+    _in_no_child.discard(descriptor)
 
 
 def show_to_all(descriptor: int, mode: int) -> None:

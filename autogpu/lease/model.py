@@ -99,6 +99,14 @@ class Demand:
             return False
         return room_bytes is None or self.bytes_per_gpu is None or room_bytes >= self.bytes_per_gpu
 
+    def includes(self, other: Demand) -> bool:
+        """Whether whatever would serve ``other`` would serve this one as well."""
+        if self.count > other.count or (self.uuids and not set(other.uuids or ("any",)) <= set(self.uuids)):
+            return False
+        if self.bytes_per_gpu is None:
+            return other.bytes_per_gpu is None
+        return other.bytes_per_gpu is None or self.bytes_per_gpu <= other.bytes_per_gpu
+
 
 @frozen
 class Waiter:

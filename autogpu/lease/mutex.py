@@ -16,7 +16,7 @@ from autogpu.lease.model import Uncoordinated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator
+    from typing import Callable, Iterator
 
 DEADLINE_S = 2.0
 
@@ -36,10 +36,13 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 
 
 @contextmanager
-def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
+def held(
+    folder: Folder, deadline_s: float = DEADLINE_S, while_waiting: Callable[[], None] = lambda: None
+) -> Iterator[int]:
     """Hold the mutex; gives the folder's descriptor.
 
-    Threads of one process exclude each other like processes. What the body raises comes through unchanged.
+    ``while_waiting`` is called now and then where it does not come at once. Threads of one process exclude each other
+    like processes. What the body raises comes through unchanged.
 
     Raises:
         Uncoordinated: One process has kept it for ``deadline_s``; the message names who, where that can be seen.
@@ -49,7 +52,7 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
         while True:
             mutex = _open(folder, descriptor)
             try:
-                _lock(folder, mutex, begun_s, deadline_s)
+                _lock(folder, mutex, begun_s, deadline_s, while_waiting)
                 is_current = _is_current(descriptor, mutex)
                 if is_current:
                     yield descriptor
@@ -69,7 +72,9 @@ def held(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[int]:
 
 
 @contextmanager
-def held_if_possible(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator[tuple[int, Uncoordinated | None]]:
+def held_if_possible(
+    folder: Folder, deadline_s: float = DEADLINE_S, while_waiting: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, Uncoordinated | None]]:
     """As :func:`held`; where it can't be had, the folder's descriptor nevertheless, and why.
 
     Raises:
@@ -78,7 +83,7 @@ def held_if_possible(folder: Folder, deadline_s: float = DEADLINE_S) -> Iterator
     with ExitStack() as stack:
         problem = None
         try:
-            descriptor = stack.enter_context(held(folder, deadline_s))
+            descriptor = stack.enter_context(held(folder, deadline_s, while_waiting))
         except Uncoordinated as error:
             descriptor, problem = stack.enter_context(folder.opened()), error
         yield descriptor, problem
@@ -102,7 +107,7 @@ def _open(folder: Folder, descriptor: int) -> int:
     return mutex
 
 
-def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None:
+def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float, while_waiting: Callable[[], None]) -> None:
     try:
         if locks.try_exclusive(mutex):
             return
@@ -129,6 +134,7 @@ def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float) -> None
         if waiting.has_come(min(left_s, max(0.0, look_again_s - now_s))):
             return
         if monotonic_s() >= look_again_s:
+            while_waiting()
             before, holder = holder, locks.holder(mutex)
             look_again_s = monotonic_s() + deadline_s / 4
             if before is not None and holder != before:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import islice
 
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import WaitTimeout
@@ -13,7 +14,7 @@ from autogpu.lease.inotify import Watch
 from autogpu.lease.leases import claim, write_lease
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
-from autogpu.lease.snapshot import FolderReader, ticket_place
+from autogpu.lease.snapshot import FolderReader, is_waiting, ticket_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
 # A process that makes events without end must not make us spin.
 _SHORTEST_PAUSE_S = 0.002
 
-# With more than so many ahead, who of them is still there says enough until the next look: with 250 waiters each look
-# at all tickets takes 5 ms, and the processors are needed by the one that is served. One job may set free as many GPUs.
+# With more than so many rivals ahead, a change is nothing for this waiter as long as so many of them wait: with 250
+# waiters a look at all tickets takes 5 ms, and the processors are needed by the one that is served.
 _NEAR = 8
+
+# What no rival says, such as that the waiters ahead may have no more GPUs, is seen at the next look.
+_LONGEST_REST_S = 6.0
 
 # Those behind let the ones ahead look first: two ms for the next one, 50 for the fifth. Two hand-overs may follow one
 # another at once, and who is far behind comes near in time if each takes ten ms.
@@ -138,7 +142,7 @@ def wait_for_lease(
         script: As for :func:`autogpu.lease.acquire_lease`.
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then at least every two
-            seconds for the first in the queue, every 18 for the 250th. What it raises ends the wait and
+            seconds for the first in the queue, every six for those far behind. What it raises ends the wait and
             comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. One that takes more than five seconds gets this process passed over.
@@ -157,21 +161,22 @@ def wait_for_lease(
         folder, choose, demand=demand, script=script, group=group, deadline_s=deadline_s, on_problem=on_problem
     )
     second_looks: list[float] = []
-    must_read = True
+    must_read, ahead = True, 0
     lease = None
     try:
         with Watch(folder.path, place.is_concerned) as watch:
             while True:
                 # Forty waiters must not read the driver forty times at each change: those behind do it now and then,
                 # and when they could be served.
-                every_s = HEARTBEAT_S * (1 + place.behind / 8)
+                every_s = HEARTBEAT_S * (1 + ahead / 8)
                 is_fresh = before_look is None or must_read or monotonic_s() - read_s >= every_s
                 if before_look and is_fresh:
                     before_look()
                     read_s = monotonic_s()
                 place.heartbeat()
                 wants, state = place.look()
-                must_read = wants or not place.behind
+                ahead = len(state.ahead)
+                must_read = wants or not ahead
                 if must_read and not is_fresh:
                     continue
                 lease = place.claim() if wants else None
@@ -182,7 +187,7 @@ def wait_for_lease(
                     on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
                     raise WaitTimeout(
-                        f"no GPU came free in {timeout_s:g} s; {place.behind} ahead in the queue",
+                        f"no GPU came free in {timeout_s:g} s; {ahead} ahead in the queue",
                         remedy="to wait longer, set select.wait; `autogpu status` lists the holders",
                     )
                 second_looks = place.second_looks() if wants else second_looks
@@ -200,24 +205,22 @@ def wait_for_lease(
 
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
     """Wait for a change that may matter here, alive in the eyes of the others; whether there was one."""
-    while True:
-        left_s = until_s - monotonic_s()
-        if watch.wait(min(left_s, HEARTBEAT_S)):
-            place.heartbeat()
-            time.sleep(max(_SHORTEST_PAUSE_S, place.courtesy_s))
-            if not place.is_still_far():
-                return True
-            left_s = until_s - monotonic_s()
-        if left_s <= HEARTBEAT_S:
-            return False
+    while monotonic_s() < until_s:
+        has_changed = watch.wait(min(until_s - monotonic_s(), HEARTBEAT_S))
         place.heartbeat()
+        if has_changed:
+            courtesy_s = max(_SHORTEST_PAUSE_S, place.courtesy_s)
+            time.sleep(max(0.0, min(courtesy_s, until_s - monotonic_s())))
+            if place.may_be_served():
+                return True
+    return False
 
 
 class _Place:
     """The place of this process in the queue, from its first look to its lease.
 
     Attributes:
-        behind: How many are ahead and not passed over.
+        rivals: How many are ahead that can use all that this process could, as far as their tickets tell.
     """
 
     def __init__(
@@ -231,7 +234,7 @@ class _Place:
         deadline_s: float,
         on_problem: OnProblem,
     ) -> None:
-        self.behind = 0
+        self.rivals = 0
         self._folder = folder
         self._choose = choose
         self._group = group
@@ -242,7 +245,7 @@ class _Place:
         self._identity = record.identity(script)
         self._demand = demand
         self._ticket = _Ticket(folder, demand, self._identity, group or "")
-        self._ahead: frozenset[str] = frozenset()
+        self._rivals: tuple[str, ...] = ()
 
     def heartbeat(self) -> None:
         """Show the others that this process is running; a waiter without a heartbeat is passed over."""
@@ -256,16 +259,16 @@ class _Place:
     @property
     def courtesy_s(self) -> float:
         """How long those ahead may look first."""
-        if self.behind <= _NEAR:
-            return self.behind**2 * _PAUSE_BY_SQUARE_S
-        return min(self.behind * _PAUSE_OF_FAR_S, _LONGEST_PAUSE_S)
+        if self.rivals <= _NEAR:
+            return self.rivals**2 * _PAUSE_BY_SQUARE_S
+        return min(_NEAR**2 * _PAUSE_BY_SQUARE_S + (self.rivals - _NEAR) * _PAUSE_OF_FAR_S, _LONGEST_PAUSE_S)
 
     def pause_s(self, state: QueueState, *, is_blind: bool) -> float:
         """How long to wait for a change before the next look: those far behind don't look as often."""
-        is_near = self.behind <= _NEAR
+        is_near = self.rivals <= _NEAR
         silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1] if is_near]
-        rarely_s = HEARTBEAT_S * (1 + self.behind / 32)
-        pause_s = min([rarely_s, (1 + self.behind) * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
+        rarely_s = min(HEARTBEAT_S * (1 + self.rivals / 32), _LONGEST_REST_S)
+        pause_s = min([rarely_s, (1 + self.rivals) * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
         return max(pause_s, 0.0) + _GRACE_S
 
     def look(self) -> tuple[bool, QueueState]:
@@ -276,28 +279,36 @@ class _Place:
             if not wants and not self._ticket.is_standing(descriptor):
                 self._ticket.take(descriptor, snapshot.waiters)
         ahead = self._ticket.ahead_of(snapshot.queue)
-        self.behind = len(ahead)
-        self._ahead = frozenset(waiter.name for waiter in ahead)
+        self._rivals = tuple(waiter.name for waiter in ahead if waiter.demand.includes(self._demand))
+        self.rivals = len(self._rivals)
         return wants, QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0, self._demand.count)
 
     def second_looks(self) -> list[float]:
         """The pauses before further looks after a change, for those who may be served by it."""
-        return list(_SECOND_LOOKS_S) if self.behind <= _NEAR else []
+        return list(_SECOND_LOOKS_S) if self.rivals <= _NEAR else []
 
-    def is_still_far(self) -> bool:
-        """Whether of those that were ahead at the last look too many are still there for this process to be next."""
-        if self.behind <= _NEAR:
-            return False
+    def may_be_served(self) -> bool:
+        """Whether there are no more than a few rivals left; counts those of the last look anew."""
+        if self.rivals <= _NEAR:
+            return True
         with self._folder.opened() as descriptor:
-            self.behind = len(self._ahead.intersection(os.listdir(descriptor)))  # noqa: PTH208  (of the descriptor)
-        return self.behind > _NEAR
+            try:
+                names = set(os.listdir(descriptor))  # noqa: PTH208  (of the descriptor)
+                left = [name for name in self._rivals if name in names]
+                # The tickets of those that were killed stay until somebody tidies up.
+                waiting = islice(filter(lambda name: is_waiting(descriptor, name), left), _NEAR + 1)
+                may_be_served = len(list(waiting)) <= _NEAR
+            except OSError as error:
+                raise self._folder.uncoordinated("can't be read", error) from error
+        self.rivals = len(left)
+        return may_be_served
 
     def claim(self) -> Lease | None:
         """Choose and claim in one step, and leave the queue."""
         lease = None
         deadline_s = min(self._deadline_s, _DEADLINE_AGAIN_S) if self._has_problem else self._deadline_s
         try:
-            with mutex.held_if_possible(self._folder, deadline_s) as (descriptor, problem):
+            with mutex.held_if_possible(self._folder, deadline_s, self.heartbeat) as (descriptor, problem):
                 if problem and not self._has_problem:
                     self._on_problem(problem)
                 self._has_problem = problem is not None

@@ -9,7 +9,7 @@ from collections import defaultdict
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, process_identity, record
-from autogpu.lease.model import Demand, Holder, Waiter
+from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,6 +231,16 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
     reading.add(name)
     holder = next(iter(reading.found.values()), None)
     return holder if isinstance(holder, Holder) else None
+
+
+def is_waiting(descriptor: int, name: str) -> bool:
+    """Whether the process of that ticket is there and running, as far as its heartbeat tells.
+
+    Raises:
+        OSError: The system can't tell, such as where too many files are open.
+    """
+    found = locked_file.view(descriptor, name, max_bytes_of=lambda status: 0)
+    return found is not None and abs(unix_s() - found.status.st_mtime) < SILENCE_S
 
 
 def ticket_place(name: str) -> int | None:

@@ -142,7 +142,7 @@ class Worker:
                 leases.wait_for_lease(
                     self.folder,
                     free(["GPU-0"], 1),
-                    demand=leases.Demand(),
+                    demand=leases.Demand(uuids=tuple(command.get("uuids", ()))),
                     script="relay.py",
                     timeout_s=command["timeout_s"],
                 ).release()

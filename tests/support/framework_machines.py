@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Mapping, Sequence
@@ -162,7 +163,15 @@ class Machine:
                 os.killpg(child.pid, signal.SIGKILL)
                 status = child.wait()
         texts = [output.read_text(errors="replace") for output in outputs]
-        return Ran(status, texts[0], texts[1], self.server.calls()[before:])
+        calls = self.server.calls()[before:]
+        self._await_end({call.pid for call in calls})
+        return Ran(status, texts[0], texts[1], calls)
+
+    def _await_end(self, pids: set[int]) -> None:
+        """A launcher may end before its ranks, whose contexts the next script would find."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while any(map(_is_running, pids)) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
 
     def start(self, script: str, *, python: Path | None = None, **environ: str) -> Running:
         """Start a script, as another environment's if ``python`` is given; it is killed when the ``with`` ends."""
@@ -243,6 +252,14 @@ class Running:
     def contexts(self) -> list[int]:
         """The GPUs on which it has made a context so far, in PCI order."""
         return sorted(self._machine.server.contexts().get(self.pid, []))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _without_driver(folder: Path) -> Path:

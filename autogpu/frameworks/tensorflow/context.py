@@ -67,11 +67,15 @@ def ensure_initialized(original: Any, resolver: PlacementResolver, context_class
     return ensure_initialized
 
 
-def set_visible_devices(original: Any) -> Any:
+def set_visible_devices(original: Any, resolver: PlacementResolver) -> Any:
     """``Context.set_visible_devices``, remembering that the script chose."""
+    allocator = resolver.allocator
 
     @functools.wraps(original)
     def set_visible_devices(context: Any, devices: Any, device_type: Any = None) -> None:
+        with allocator.guard():
+            # It starts CUDA, which then counts the GPUs as they are listed; that matters to another framework.
+            allocator.prepare()
         original(context, devices, device_type)
         # TensorFlow calls it too, to import what enable_eager_execution(config) was given, whatever that says.
         if device_type in (None, "GPU") and sys._getframe(1).f_code.co_name != "_import_config":

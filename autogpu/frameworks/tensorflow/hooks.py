@@ -61,7 +61,7 @@ _POINTS = (
         "Context",
         "set_visible_devices",
         "a script that makes every GPU visible gets the policy's choice",
-        lambda original, resolver: context.set_visible_devices(original),
+        lambda original, resolver: context.set_visible_devices(original, resolver),
     ),
     _HookPoint(
         _CONTEXT,

@@ -44,7 +44,7 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
     elif session_config is not None:
         return None
     wanted = asked_count(proto)
-    resolver.allocator.prepare_listing()
+    resolver.allocator.prepare()
     count = len(resolver.listed_gpus())
     if wanted == 0 or not count or has_invalid_list(proto, count):
         return None

@@ -6,7 +6,7 @@ import functools
 import sys
 
 from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.torch.start import CudaStart
+from autogpu.frameworks.torch.start import CudaStart, is_launcher, process_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
     if not getattr(built, "cuda", None):
         return Hooks(version, has_essential=True)  # built without CUDA: there is nothing to do
+    if is_launcher(getattr(sys, "argv", []), process_command()):
+        return Hooks(version, has_essential=True)  # its ranks are processes of their own
     core = torch._C
     if not callable(getattr(core, _INIT, None)):
         return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")

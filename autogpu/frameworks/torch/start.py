@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import sys
 import threading
+from pathlib import Path
 
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
@@ -71,24 +71,18 @@ class CudaStart:
     def before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         with self._lock, self._allocator.guard():
-            if is_launcher(getattr(sys, "argv", [])):
-                return
             self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
             self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:
         """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
         with self._lock, self._allocator.guard():
-            if is_launcher(getattr(sys, "argv", [])):
-                return
             self._allocator.on_unused()
             self._allocator.on_usage(Usage((), ""))
 
     def after_counting(self) -> bool:
         """CUDA has counted the GPUs; whether the process is to have any."""
         with self._lock, self._allocator.guard():
-            if is_launcher(getattr(sys, "argv", [])):
-                return True
             fraction = fraction_of_settings(os.environ)
             count = self._allocator.gpu_count or 0
             assignment = self._allocator.assign(DeviceRequest(count, fraction=fraction))
@@ -107,8 +101,6 @@ class CudaStart:
     def after_init(self) -> None:
         """PyTorch's allocators are there: limit them, and follow what they use."""
         with self._lock, self._allocator.guard():
-            if is_launcher(getattr(sys, "argv", [])):
-                return
             self._follow_contexts()
             assignment = self._allocator.assignment
             fraction = fraction_of_settings(os.environ)
@@ -152,7 +144,7 @@ class CudaStart:
         self._followed_in = os.getpid()
         atexit.register(self._end)
         try:
-            threading.Thread(target=self._look_again_and_again, name="autogpu-contexts", daemon=True).start()
+            threads.start_unlisted(self._look_again_and_again)
         except RuntimeError:  # no more threads for this user, or the interpreter is at its end
             self._allocator.follow_contexts()
 
@@ -164,9 +156,26 @@ class CudaStart:
             pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
 
 
-def is_launcher(argv: Sequence[str]) -> bool:
-    """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf."""
+def process_command() -> list[str]:
+    """The words with which this process was started, Python's own included; ``[]`` where the system does not tell."""
+    try:
+        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in words[:-1]]
+
+
+def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
+    """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf.
+
+    Args:
+        argv: ``sys.argv``.
+        command: The whole command of the process. While ``-m`` imports a module's package only that names the module.
+    """
     path = str(argv[0]) if argv else ""
+    if path == "-m" and path in command:
+        following = command[list(command).index(path) + 1 :]
+        path = following[0].replace(".", "/") + ".py" if following else ""
     return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
 
 

@@ -100,9 +100,6 @@ CASES = (
         ("GPU 0 14.6 GiB, contexts on 1", "GPU 1 < 1 GiB"),
         MOST_OF_ONE,
         fresh=True,
-        differs=Difference(
-            {"four-gpus": "0,1 {CudaDevice(id=1)}"}, "the idlest of the script's list is its second, as JAX names it"
-        ),
     ),
     # Memory: what the script says of its size holds, and it grows up to that, unless the script says "at once".
     Case("preallocate_false", GROWS, GROWS_ON_ONE, fresh=True),

@@ -104,3 +104,36 @@ def test_a_job_that_is_killed_gives_its_gpu_back(machine):
     assert job.line() == "ready cuda:0 1"
     job.kill()
     assert here.claims() == {}
+
+
+JOINS_ALL = """
+import threading
+import torch
+x = torch.ones(3, device="cuda")
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+print(threading.active_count(), x.device)
+"""
+
+
+def test_a_script_that_waits_for_all_threads_does_not_wait_for_ours(machine):
+    ran = machine(*FOUR).run(JOINS_ALL)
+    assert (ran.exit_status, ran.stdout) == (0, "1 cuda:0\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    "starts_cuda", ["torch.cuda.Stream()", "torch.randn(3).pin_memory()", "torch.Generator('cuda')"]
+)
+def test_with_count_0_no_gpu_is_used_also_where_cuda_starts_without_a_word(machine, starts_cuda):
+    script = f"import torch\ntry:\n    {starts_cuda}\nexcept RuntimeError:\n    pass\nprint('done')"
+    ran = machine(*FOUR).run(script, AUTOGPU_COUNT="0")
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "done\n", []), ran.stderr
+
+
+@pytest.mark.parametrize("launcher", [("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")])
+def test_a_launcher_takes_no_gpu_from_its_ranks(machine, launcher):
+    rank = "import os, torch\ntorch.ones(3, device=f\"cuda:{os.environ['LOCAL_RANK']}\")\n"
+    command = (*launcher, "--nproc_per_node=3", "--standalone")
+    ran = machine(*FOUR).run(rank, launcher=command, AUTOGPU_VISIBLE="chosen")
+    assert (ran.exit_status, ran.contexts) == (0, [1, 2, 3]), ran.stderr
