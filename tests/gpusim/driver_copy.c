@@ -9,6 +9,7 @@ static void *pointer(CUdeviceptr address) {
 
 static CUresult copy(void *to, const void *from, size_t bytes) {
   NEEDS_INIT;
+  callbacks_settle();
   memmove(to, from, bytes);
   return CUDA_SUCCESS;
 }

@@ -125,12 +125,18 @@ static Callback *first_callback;
 static Callback **end_of_callbacks = &first_callback;
 static pthread_mutex_t callbacks_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t callback_is_there = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t callbacks_are_done = PTHREAD_COND_INITIALIZER;
+static bool callback_runs;
+static __thread bool is_callback_thread;
 
 static Callback *next_callback(void) {
   pthread_mutex_lock(&callbacks_lock);
+  callback_runs = false;
   while (!first_callback) {
+    pthread_cond_broadcast(&callbacks_are_done);
     pthread_cond_wait(&callback_is_there, &callbacks_lock);
   }
+  callback_runs = true;
   Callback *next = first_callback;
   first_callback = next->next;
   if (!first_callback) {
@@ -140,7 +146,28 @@ static Callback *next_callback(void) {
   return next;
 }
 
+void callbacks_settle(void) {
+  enum { MOST_NS = 200 * 1000 * 1000 };
+  if (is_callback_thread) {
+    return;
+  }
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += MOST_NS;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000;
+  }
+  pthread_mutex_lock(&callbacks_lock);
+  int error = 0;
+  while ((first_callback || callback_runs) && error == 0) {
+    error = pthread_cond_timedwait(&callbacks_are_done, &callbacks_lock, &until);
+  }
+  pthread_mutex_unlock(&callbacks_lock);
+}
+
 static void *run_callbacks(void *unused) {
+  is_callback_thread = true;
   for (;;) {
     Callback *callback = next_callback();
     if (callback->plain) {

@@ -204,6 +204,10 @@ typedef struct Context {
   bool is_open;
 } Context;
 
+/* Let the host callbacks that were queued so far fill what a copy is about to read; at most for a moment, since a
+   callback may wait for what its program does after the copy. */
+void callbacks_settle(void);
+
 typedef struct Stream {
   Context *context;
   unsigned flags;

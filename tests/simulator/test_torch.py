@@ -33,6 +33,14 @@ def train(model, *shape):
         optimizer.step()
 """
 
+# A thread of PyTorch's that wants the interpreter while it ends is unwound through C++ by CPython, which now and then
+# aborts the process: "terminate called without an active exception".
+EPILOGUE = """
+if __name__ == "__main__":
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
 
 @pytest.fixture(scope="module", params=framework_environments.TORCHES, ids=lambda version: f"torch-{version.version}")
 def torch_python(request) -> Path:
@@ -50,7 +58,7 @@ def four(torch_python: Path, tmp_path: Path) -> Iterator[Server]:
 def run(torch_python: Path, four: Server, tmp_path: Path):
     def run_program(program: str, *command: str, **environ: str) -> list:
         file = tmp_path / "program.py"
-        file.write_text(PRELUDE + program)
+        file.write_text(PRELUDE + program + EPILOGUE)
         done = four.run([str(torch_python), *command, str(file)], environ=environ, timeout=300)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
