@@ -39,11 +39,12 @@ def answer(*command: object) -> str:
 SIMULATED = {name: value for name, value in os.environ.items() if name.startswith(("GPUSIM", "JAX_SKIP_CUDA"))}
 
 
+needs_driver = pytest.mark.skipif(not has_driver(), reason="no NVIDIA driver on this machine")
+
+
 @pytest.fixture(autouse=True)
 def driver(clean_surroundings, monkeypatch):
-    """Skip where there is none."""
-    if not has_driver():
-        pytest.skip("no NVIDIA driver on this machine")
+    """Let the driver answer that is there."""
     for name, value in SIMULATED.items():
         monkeypatch.setenv(name, value)
 

@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from autogpu.devices import probe
-from tests.gpu.conftest import PYTHON, answer
+from tests.gpu.conftest import PYTHON, answer, needs_driver
 from tests.support.framework_jobs import AT_ONCE, FILL, FRAMEWORKS, HOLD
 from tests.support.live_jobs import leases
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.xdist_group("gpu")]
+pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.timeout(900), pytest.mark.xdist_group("gpu")]
 
 GIB = 1 << 30
 

@@ -11,8 +11,9 @@ import pytest
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.selection.visible_devices import named_uuids
+from tests.gpu.conftest import needs_driver
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.xdist_group("gpu")]
 
 # What the driver makes of the environment, in a process of its own.
 ASK = """
