@@ -101,7 +101,8 @@ class Demand:
 
     def includes(self, other: Demand) -> bool:
         """Whether whatever would serve ``other`` would serve this one as well."""
-        if self.count > other.count or (self.uuids and not set(other.uuids or ("any",)) <= set(self.uuids)):
+        is_among = not self.uuids or (bool(other.uuids) and set(other.uuids) <= set(self.uuids))
+        if not is_among or self.count > other.count:
             return False
         if self.bytes_per_gpu is None:
             return other.bytes_per_gpu is None

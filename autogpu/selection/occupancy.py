@@ -65,9 +65,13 @@ def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Clai
     used -= _bytes_of(device, {own_pid})
     if claims and _is_idle(device, own_pid, claims):
         return total - used
+    # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
+    used_by: dict[int, int] = {}
+    for process in device.compute_processes or () if claims else ():
+        used_by[process.pid] = used_by.get(process.pid, 0) + (process.memory_used_bytes or 0)
     promised = 0
     for claim in claims:
-        uses = _bytes_of(device, claim.pids)
+        uses = sum(used_by.get(pid, 0) for pid in set(claim.pids))
         used -= uses
         promised += max(claim.bytes, uses)
     return total - max(used, 0) - promised
