@@ -41,6 +41,7 @@ class Acquisition:
         lease: Keeps its claim for the life of the process; ``None`` where nothing is claimed.
         reserved: UUIDs that the lease keeps for the ranks of the same job, also before they come.
         problem: What stood in the way of claiming; ``None`` if nothing did.
+        is_parents: Whether the claim is a part of its parent process's.
         is_unclaimed: The problem is that no lease could be written: others don't see what the process takes.
     """
 
@@ -48,6 +49,7 @@ class Acquisition:
     lease: Lease | None = None
     reserved: frozenset[str] = frozenset()
     problem: LeaseUnavailable | None = None
+    is_parents: bool = False
     is_unclaimed: bool = False
 
 
@@ -85,7 +87,7 @@ def acquire(
                 held = lease.acquire_lease(
                     folder, lambda *_: shared.claims, script=script, group=parent.group, on_problem=problems.append
                 )
-                return Acquisition(shared, held, problem=next(iter(problems), None))
+                return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
         job = job_of_ranks(request)
         # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
         is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)

@@ -223,7 +223,12 @@ class Allocation:
             return
         assert self.decision is not None
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
-        self._visible.put_first(inventory, first)
+        # A number that the script names is a position, and that of its siblings another one.
+        is_named = 0 < said.ordinal < len(self._visible.pool) and len(first) == 1
+        at = said.ordinal if is_named and not self._claim.is_parents else 0
+        self._visible.put_first(inventory, first, at)
+        if at:
+            self.decision = replace(self.decision, why=f"{self.decision.why}, as the script's cuda:{at}")
         self._tell_children()
         self._is_ordered = True
         self._claim.mark_unused()

@@ -29,6 +29,7 @@ class Claim:
 
     Attributes:
         lease: ``None`` where nothing is claimed.
+        is_parents: Whether it is a part of what the process that started this one has claimed.
         contexts: The GPUs on which the process had contexts when that was last looked at, as CUDA counts them.
     """
 
@@ -46,6 +47,7 @@ class Claim:
             acquire: Decides and claims.
         """
         self.lease: Lease | None = None
+        self.is_parents = False
         self.contexts: tuple[int, ...] = ()
         self._environ = environ
         self._ask = ask
@@ -59,7 +61,7 @@ class Claim:
         self.release()
         self._has_estimate = demand_of(request).context_bytes > 0
         acquired = self._acquire(request, on_wait)
-        self.lease, self._reserved = acquired.lease, acquired.reserved
+        self.lease, self._reserved, self.is_parents = acquired.lease, acquired.reserved, acquired.is_parents
         return acquired
 
     def release(self) -> None:

@@ -135,8 +135,9 @@ class VisibleDevices:
 
     def _parents_order(self, inventory: Inventory) -> tuple[str, ...]:
         """Processes that count the pool's GPUs among themselves have one order, which is that of their parent."""
-        if self._initial.value is None or self._initial.value == self._initial.inherited:
+        if not self.has_parents_list:
             return ()
+        assert self._initial.value is not None
         return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
 
     def narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
@@ -145,10 +146,11 @@ class VisibleDevices:
         self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
         self.pool = tuple(device.uuid for device in devices)
 
-    def put_first(self, inventory: Inventory, uuids: Sequence[str]) -> None:
-        """List these GPUs of the pool before its others, which stay in their order."""
+    def put_first(self, inventory: Inventory, uuids: Sequence[str], at: int = 0) -> None:
+        """List these GPUs of the pool before its others, which stay in their order; or after ``at`` of these."""
         pool = self.pool
-        in_order = sorted(range(len(pool)), key=lambda i: uuids.index(pool[i]) if pool[i] in uuids else len(pool))
+        others = [i for i in range(len(pool)) if pool[i] not in uuids]
+        in_order = [*others[:at], *(pool.index(uuid) for uuid in dict.fromkeys(uuids) if uuid in pool), *others[at:]]
         if in_order == list(range(len(pool))):
             return
         if self.spec.source == "script":
@@ -174,8 +176,16 @@ class VisibleDevices:
     def follows_parent(self) -> bool:
         """Whether this process is one of several that its parent tells which GPU of their common order to use."""
         is_forked = self._pid != os.getpid()
-        is_kept = self._initial.value is not None and self._initial.value != self._initial.inherited
-        return (is_kept or is_forked) and self.spec.source != "script" and (self.is_lone_rank or self._is_worker())
+        return (
+            (self.has_parents_list or is_forked)
+            and self.spec.source != "script"
+            and (self.is_lone_rank or self._is_worker())
+        )
+
+    @property
+    def has_parents_list(self) -> bool:
+        """Whether an autogpu in a parent process wrote the list that this one was started with."""
+        return self._initial.value is not None and self._initial.value != self._initial.inherited
 
     @property
     def is_lone_rank(self) -> bool:

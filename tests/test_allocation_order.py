@@ -33,10 +33,10 @@ class FirstGpus(FakeFramework):
     TAKES_FIRST_GPUS = True
     WANTS_ORDER = True
 
-    def count(self):
-        """As a script that asks whether there is a GPU; how many it is told."""
+    def count(self, named=0):
+        """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
         with self._allocator.guard():
-            self._allocator.prepare(DeviceRequest(0))
+            self._allocator.prepare(DeviceRequest(0, ordinal=named))
             self._allocator.hide_where_none_is_taken()
             self._cuda.initialise()
             count = self._allocator.gpu_count
@@ -86,6 +86,26 @@ def test_what_is_claimed_is_counted_first(first, tmp_path):
         assert listed(process) == [1, 2, 0]
         assert [dict(holder.claims) for holder in process.holders if holder.is_mine] == [{gpu(1).uuid: 24 << 30}]
     assert process.lines[0].startswith("GPU 1 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): the idlest of 3")
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "order"),
+    [
+        (1, {}, [1, 2, 0]),
+        (2, {}, [1, 0, 2]),
+        # There is no such place: an error of the script's, as without autogpu.
+        (3, {}, [2, 1, 0]),
+        # Which of several is meant, nobody knows.
+        (1, {"AUTOGPU_COUNT": "2"}, [2, 1, 0]),
+    ],
+    ids=str,
+)
+def test_what_is_claimed_is_counted_where_the_script_names_it(named, options, order, first):
+    gpus = (BUSY, gpu(1), gpu(2))
+    process = first(*gpus, counted=[gpus[index] for index in order], **options)
+    process.framework.count(named)
+    assert listed(process) == order
+    assert (f", as the script's cuda:{named};" in process.lines[0]) == (order != [2, 1, 0])
 
 
 def test_a_claim_says_whether_it_is_used(first):

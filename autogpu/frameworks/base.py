@@ -26,6 +26,7 @@ class DeviceRequest:
         count: How many it asked for; 0 if it did not say.
         limits: Bytes that it lets the framework take, for each GPU for which it set that.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
+        ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first.
     """
 
     gpu_count: int
@@ -35,6 +36,7 @@ class DeviceRequest:
     count: int = 0
     limits: tuple[int, ...] = ()
     fraction: float = 0.0
+    ordinal: int = 0
 
 
 @frozen

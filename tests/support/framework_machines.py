@@ -173,12 +173,14 @@ class Machine:
         while any(map(_is_running, pids)) and time.monotonic() < deadline_s:
             time.sleep(0.02)
 
-    def start(self, script: str, *, python: Path | None = None, **environ: str) -> Running:
+    def start(
+        self, script: str, *, arguments: Sequence[str] = (), python: Path | None = None, **environ: str
+    ) -> Running:
         """Start a script, as another environment's if ``python`` is given; it is killed when the ``with`` ends."""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         everything = {**self._environ, **environ}
         self._started += 1
-        command = self._command(script, (), f"job{self._started}.py", python)
+        command = [*self._command(script, (), f"job{self._started}.py", python), *arguments]
         return Running(self, self.server.popen(command, environ=everything, cwd=str(self.project), **pipes))
 
     def claims(self) -> dict[int, list[int]]:

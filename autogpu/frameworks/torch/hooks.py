@@ -6,7 +6,8 @@ import functools
 import sys
 
 from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.torch.start import CudaStart, is_launcher, process_command
+from autogpu.frameworks.torch.program import is_launcher, process_command
+from autogpu.frameworks.torch.start import CudaStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         return hooks
     core: Any = sys.modules["torch"]._C
     if not getattr(getattr(core, _INIT), _INSTALLED, False):
-        start = CudaStart(allocator, core)
+        start = CudaStart(allocator, core, hooks.version)
         for name in hooks.found:
             wrap = _initialise if name == _INIT else _OTHERS[name][1]
             setattr(core, name, wrap(getattr(core, name), start))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import sys
 import threading
-from pathlib import Path
 
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
+from autogpu.frameworks.torch.program import script_text
 from autogpu.frameworks.words import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping, Sequence
+    from typing import Any, Callable, Iterable, Mapping
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
 
@@ -27,12 +28,8 @@ _LAST_PAUSE_S = 0.5
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-
-_LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
-_LAUNCHER_MODULES = (
-    *("torch/distributed/run.py", "torch/distributed/launch.py"),
-    *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
-)
+# Up to here a limit makes a context, and its GPU the thread's current device.
+_LIMIT_MAKES_CONTEXTS = (2, 8)
 
 
 class CudaStart:
@@ -42,15 +39,19 @@ class CudaStart:
         set_fraction: PyTorch's own function: a part of a GPU's memory, 0 to 1, and the GPU's ordinal.
     """
 
-    def __init__(self, allocator: GpuAllocator, core: Any) -> None:
+    def __init__(self, allocator: GpuAllocator, core: Any, version: str) -> None:
         """Nothing has been started.
 
         Args:
             core: ``torch._C``.
+            version: PyTorch's.
         """
+        number = re.match(r"(\d+)\.(\d+)", version)
+        self._limit_makes_contexts = number is not None and (int(number[1]), int(number[2])) <= _LIMIT_MAKES_CONTEXTS
         self.set_fraction: Callable[[float, int], None] | None = None
         self._allocator = allocator
         self._core = core
+        self._named: int | None = None
         self._limited: set[int] = set()
         self._followed_in: int | None = None
         self._stop = threading.Event()
@@ -71,7 +72,13 @@ class CudaStart:
     def before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         with self._lock, self._allocator.guard():
-            self._allocator.prepare(DeviceRequest(0, fraction=fraction_of_settings(os.environ)))
+            if self._named is None:
+                # Not at the top: many processes import PyTorch and never start CUDA.
+                from autogpu.frameworks.torch.names import named_ordinal
+
+                self._named = named_ordinal(getattr(sys, "argv", [])[1:], script_text())
+            fraction = fraction_of_settings(os.environ)
+            self._allocator.prepare(DeviceRequest(0, fraction=fraction, ordinal=self._named))
             self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:
@@ -106,9 +113,11 @@ class CudaStart:
             fraction = fraction_of_settings(os.environ)
             if assignment is None or (fraction and not assignment.ceilings) or not assignment.caps:
                 return
-            in_use = self._allocator.follow_contexts()
-            # Up to 2.8 this makes a context, and its GPU the thread's current device: so the first one comes last.
-            self._limit(sorted(assignment.ordinals or (), reverse=True))
+            in_use, ordinals = self._allocator.follow_contexts(), assignment.ordinals or ()
+            if self._limit_makes_contexts and 0 not in ordinals:
+                return  # that GPU would become the thread's current one: as soon as the script has a context there
+            # The first one comes last, and is the current one as before.
+            self._limit(sorted(ordinals, reverse=True))
             if self._allocator.follow_contexts() == in_use:
                 self._limit(assignment.caps)
 
@@ -154,29 +163,6 @@ class CudaStart:
             with self._allocator.guard():
                 self._limit(self._allocator.follow_contexts())
             pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
-
-
-def process_command() -> list[str]:
-    """The words with which this process was started, Python's own included; ``[]`` where the system does not tell."""
-    try:
-        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    return [os.fsdecode(word) for word in words[:-1]]
-
-
-def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
-    """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf.
-
-    Args:
-        argv: ``sys.argv``.
-        command: The whole command of the process. While ``-m`` imports a module's package only that names the module.
-    """
-    path = str(argv[0]) if argv else ""
-    if path == "-m" and path in command:
-        following = command[list(command).index(path) + 1 :]
-        path = following[0].replace(".", "/") + ".py" if following else ""
-    return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
 
 
 def _cap(assignment: Assignment, ordinal: int) -> int | None:

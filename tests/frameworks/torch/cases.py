@@ -10,7 +10,7 @@ from tests.support.patterns import BOTH_FAIL, NEITHER, Case, Difference
 
 SAYS_NOTHING = ("GPU 0 < 1 GiB", "GPU 3 < 1 GiB")
 ONLY_ONE = ("GPU 0 < 1 GiB", "GPU 0 < 1 GiB")
-SECOND = ("GPU 1 < 1 GiB", "GPU 2 < 1 GiB")
+SECOND = ("GPU 1 < 1 GiB", "GPU 3 < 1 GiB")
 FIRST_TWO = ("GPU 0 < 1 GiB, GPU 1 < 1 GiB", "GPU 2 < 1 GiB, GPU 3 < 1 GiB")
 ALL = ("GPU 0 < 1 GiB, GPU 1 < 1 GiB, GPU 2 < 1 GiB, GPU 3 < 1 GiB",) * 2
 THIRD_CARD = ("GPU 2 < 1 GiB",) * 2
@@ -42,9 +42,9 @@ CASES = (
     falls_back("accelerator"),
     falls_back("seeds"),
     falls_back("nvml_based_check", fresh=True),
-    # A number is a position in autogpu's order: 3, 2, 1, 0.
+    # A number is a position in autogpu's order, and the idlest GPU comes where the script's one number says.
     Case("to_cuda_1", SECOND, BOTH_FAIL, BOTH_FAIL),
-    Case("argument_gpu_2", ("GPU 2 < 1 GiB", "GPU 1 < 1 GiB"), BOTH_FAIL, BOTH_FAIL),
+    Case("argument_gpu_2", ("GPU 2 < 1 GiB", "GPU 3 < 1 GiB"), BOTH_FAIL, BOTH_FAIL),
     Case("set_device_1", SECOND, BOTH_FAIL, BOTH_FAIL),
     Case("device_context_1", SECOND, BOTH_FAIL, BOTH_FAIL),
     Case(

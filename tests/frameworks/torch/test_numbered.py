@@ -1,0 +1,114 @@
+"""PyTorch scripts that are told which GPU to use, by its number: that is a place, and the idlest GPU comes there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support import framework_environments
+from tests.support.framework_machines import BUSY
+
+IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+ONE_BUSY = (BUSY, Gpu(), Gpu(), Gpu())
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbered")]
+
+# With `import`s done, waits for a line of input, takes its GPU and keeps it for another line.
+TRAINING = """
+import sys
+import torch
+print("imported", flush=True)
+sys.stdin.readline()
+device = torch.device("cuda", int(sys.argv[2]))
+print("ready", torch.ones(3, device=device).device, torch.cuda.current_device(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def started(machine, number, script=TRAINING, **environ):
+    job = machine.start(script, arguments=("--gpu", str(number)), **environ)
+    assert job.line() == "imported"
+    return job
+
+
+def ready(job):
+    job.go_on()
+    return job.line()
+
+
+def test_a_loop_over_the_numbers_puts_no_two_on_one_gpu_in_the_same_instant(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    jobs = [started(machine, number) for number in range(4)]
+    for job in jobs:
+        job.go_on()
+    assert [job.line() for job in jobs] == [f"ready cuda:{number} 0" for number in range(4)]
+    assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
+    assert machine.claims() == {job.pid: job.contexts for job in jobs}
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (2, 1, 0), (3, 3, 3)], ids=str)
+def test_nor_does_one_that_comes_later(numbers, framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *ONE_BUSY)
+    jobs = []
+    for number in numbers:
+        jobs.append(started(machine, number))
+        assert ready(jobs[-1]) == f"ready cuda:{number} 0"
+    assert [job.contexts for job in jobs] == [[3], [2], [1]]
+    assert f"the idlest of 4{', as the script' if numbers[0] else ';'}" in jobs[0].heard("GPU 3")
+
+
+def test_people_whose_scripts_all_say_the_same_number_have_a_gpu_each(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    script = TRAINING.replace('torch.device("cuda", int(sys.argv[2]))', '"cuda:1"')
+    jobs = [machine.start(script) for _ in range(4)]
+    assert [job.line() for job in jobs] == ["imported"] * 4
+    assert [ready(job) for job in jobs] == ["ready cuda:1 0"] * 4
+    assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("version", framework_environments.TORCHES, ids=lambda version: version.version)
+def test_a_limit_holds_there_and_leaves_the_current_gpu_alone(version, machine_of):
+    script = """
+import sys, torch
+device = torch.device("cuda", int(sys.argv[2]))
+kept = torch.ones(3, device=device)
+print("ready", torch.cuda.current_device(), flush=True)
+try:
+    # Up to PyTorch 2.8 it comes with the first look at the contexts.
+    while torch.empty(3 << 30, dtype=torch.uint8, device=device).numel():
+        torch.cuda.empty_cache()
+except torch.cuda.OutOfMemoryError:
+    print("refused", flush=True)
+"""
+    python = framework_environments.with_autogpu(framework_environments.torch(version))
+    machine = machine_of(python, *ONE_BUSY)
+    job = machine.start(script, arguments=("--gpu", "2"), AUTOGPU_LIMIT="2GiB")
+    assert job.line() == "ready 0"
+    assert job.line() == "refused"
+    assert job.contexts == [3]
+
+
+def test_what_the_script_lists_is_counted_by_it(framework_pythons, machine_of):
+    # Without autogpu the second of its list is GPU 1 as well, and there is no third.
+    script = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n" + TRAINING
+    machine = machine_of(framework_pythons["torch"], *ONE_BUSY)
+    job = started(machine, 1, script)
+    assert ready(job) == "ready cuda:1 0"
+    assert job.contexts == [1]
+
+
+@pytest.mark.parametrize("begin", ["torch.cuda.device_count()", "torch.cuda.is_available()"])
+def test_children_of_one_process_have_a_gpu_each(begin, framework_pythons, machine_of):
+    # The first asks NVML, and the children are jobs of their own; the second claims, and they belong to it.
+    parent = f"""
+import subprocess, sys, torch
+{begin}
+child = "import sys, torch; torch.ones(3, device='cuda:' + sys.argv[2]); print(sys.argv[2], torch.cuda.device_count())"
+children = [
+    subprocess.Popen([sys.executable, "-c", child, "--gpu", str(number)], stdout=subprocess.PIPE) for number in range(4)
+]
+print([each.communicate()[0].decode().strip() for each in children])
+"""
+    ran = machine_of(framework_pythons["torch"], *IDLE).run(parent)
+    assert (ran.exit_status, ran.stdout) == (0, "['0 4', '1 4', '2 4', '3 4']\n"), ran.stderr
+    assert sorted(call.gpu for call in ran.calls if call.call == "context") == [0, 1, 2, 3]
