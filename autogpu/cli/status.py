@@ -15,7 +15,7 @@ from rich.text import Text
 from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded, show
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import GIB, counted, printable, size, span
+from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection import explain
 from autogpu.status.json import to_json
 from autogpu.status.snapshot import read_status
@@ -113,6 +113,7 @@ def _table_lines(gpus: Sequence[GpuStatus], width: int, has_blocks: bool, limits
         yield Text(heading)
     for gpu, model in zip(gpus, models):
         yield _gpu_line(gpu, f"{model:{longest}}", cells, has_blocks)
+        yield from _health_lines(gpu)
         yield from _job_lines(gpu, limits)
         yield from _process_lines(gpu, limits)
 
@@ -133,6 +134,11 @@ def _gpu_line(gpu: GpuStatus, name: str, cells: int, has_blocks: bool) -> Text:
     if gpu.mig_enabled:
         line.append("  MIG")
     return line
+
+
+def _health_lines(gpu: GpuStatus) -> Iterator[Text]:
+    if gpu.health_problems:
+        yield Text(f"        not healthy: {listed(gpu.health_problems)}", style=BAD)
 
 
 def _job_lines(gpu: GpuStatus, limits: Truncation) -> Iterator[Text]:

@@ -30,6 +30,9 @@ _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nv
 
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 
+# nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse.
+_HW_THERMAL_SLOWDOWN = 0x40
+
 # Newest first; each has its own structure, and pynvml has a function for each that it knows.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
 
@@ -227,6 +230,22 @@ def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
         "mig_enabled": bool(mig and mig[0]),
+        **_health(nvml, gpu),
+    }
+
+
+def _health(nvml: _Nvml, gpu: Any) -> dict[str, Any]:
+    # Rows from Ampere on, pages before: (corrected, uncorrected, pending, failed).
+    rows = nvml.reading("nvmlDeviceGetRemappedRows", gpu)
+    pages = nvml.reading("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
+    uncorrected, since_boot = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+    slowdown = nvml.reading("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+    return {
+        "remapping_failed": bool(rows and rows[3]),
+        "remapping_pending": bool(rows and rows[2]),
+        "retirement_pending": bool(pages),
+        "uncorrected_errors": nvml.reading("nvmlDeviceGetTotalEccErrors", gpu, uncorrected, since_boot) or 0,
+        "is_too_hot": bool((slowdown or 0) & _HW_THERMAL_SLOWDOWN),
     }
 
 

@@ -9,7 +9,8 @@ from autogpu.doctor.facts import Facts
 from autogpu.doctor.model import Finding, failed, not_applicable, passed
 from autogpu.frameworks import registry
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
-from autogpu.reporting.text import counted, printable
+from autogpu.reporting.text import counted, listed, printable
+from autogpu.selection.health import health_problems, memory_faults
 from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.model import VisibleSpec
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
@@ -107,6 +108,21 @@ def _check_driver(facts: Facts) -> Finding:
     return passed("driver", f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
+def _check_health(facts: Facts) -> Finding:
+    devices = facts.inventory.devices
+    if not devices:
+        return not_applicable("health", "no GPU to examine")
+    bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
+    if not bad:
+        return passed("health", "the driver tells of no fault of a GPU")
+    worn = any(device.remapping_failed or device.uncorrected_errors for device in devices)
+    reset = "have it reset (`nvidia-smi --gpu-reset`, with nothing on it) or the machine rebooted"
+    remedy = f"tell the administrator: {reset}" + ("; what comes back is a card to be replaced" if worn else "")
+    if not any(memory_faults(device) for device in devices):
+        remedy = "see to its cooling"
+    return failed("health", "; ".join(bad), remedy)
+
+
 def _check_cuda(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("cuda", "no NVIDIA driver")
@@ -185,6 +201,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     _check_policy,
     _check_pynvml,
     _check_driver,
+    _check_health,
     _check_lists,
     _check_cuda,
     _check_visible,

@@ -44,6 +44,7 @@ class Policy:
     need_bytes: int | None = None
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    faulty: Literal["last", "never"] = "last"
     busy: Literal["share", "share-own", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
@@ -266,6 +267,18 @@ KEYS = (
         "unless the system file locks it.",
         example='exclude = ["0"]   # the one with the display',
         attribute="exclude",
+    ),
+    Key(
+        section="select",
+        name="faulty",
+        kind=kinds.Choice("last", "never"),
+        about='a GPU whose memory has faults: "last", after the healthy ones, or "never"',
+        more="Faults are a row remapping that failed or waits for a reset of the GPU, and uncorrectable errors since "
+        "boot, as NVML tells them. A job there may crash. `last` takes such a GPU only where no healthy one is equally "
+        "free, and the line says what is wrong with it. A `CUDA_VISIBLE_DEVICES` that you set yourself overrides "
+        "`never`, unless the system file locks it.",
+        example='faulty = "never"',
+        attribute="faulty",
     ),
     Key(
         section="select",

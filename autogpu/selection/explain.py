@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autogpu.reporting.text import GIB, counted, listed, printable, size
+from autogpu.selection.health import health_problems
 from autogpu.selection.model import Cause, Tier
 
 TYPE_CHECKING = False
@@ -71,7 +72,7 @@ def occupancy(device: Device, others: Sequence[Process], claims: Sequence[Claim]
     busy = device.utilization_percent
     parts.append("utilization unknown" if busy is None else f"{busy} % busy")
     parts.append(free_memory(device))
-    return ", ".join(parts)
+    return ", ".join([*health_problems(device), *parts])
 
 
 def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
@@ -98,15 +99,19 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, has_
     else:
         best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
         why = f"the {best} of {total}{pool}" if count == 1 else f"the {count} {best} of {total}{pool}"
-    return why + _shared(chosen)
+    return why + _drawbacks(chosen)
 
 
-def _shared(taken: Sequence[Candidate]) -> str:
-    shared = [candidate for candidate in taken if candidate.tier is not Tier.FREE]
-    if not shared:
-        return ""
-    reasons = [c.why if len(taken) == 1 else f"GPU {c.device.index}: {c.why}" for c in shared]
-    return f" (shared: {_some(reasons)})"
+def _drawbacks(taken: Sequence[Candidate]) -> str:
+    """That others are on these GPUs, or that they are not well."""
+    words = []
+    shared = [(c.device, c.why) for c in taken if c.tier is not Tier.FREE]
+    free = [c.device for c in taken if c.tier is Tier.FREE]
+    unwell = [(device, listed(health_problems(device))) for device in free if health_problems(device)]
+    for title, found in (("shared", shared), ("not healthy", unwell)):
+        reasons = [why if len(taken) == 1 else f"GPU {device.index}: {why}" for device, why in found]
+        words += [f" ({title}: {_some(reasons)})"] if reasons else []
+    return "".join(words)
 
 
 def _some(reasons: list[str]) -> str:
@@ -128,7 +133,7 @@ def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Se
     if left:
         why += f"; {gpu_names(device.index for device in left)} at {'that' if len(chosen) == 1 else 'those'} "
         why += f"{word} {'is' if len(left) == 1 else 'are'} taken"
-    return why + _shared(taken)
+    return why + _drawbacks(taken)
 
 
 def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int) -> str:

@@ -110,12 +110,14 @@ class SelectionRules:
         exclude: Never these.
         demand: How much of each GPU the job claims.
         own_pid: This process; what it holds already does not make a GPU busy for it. ``None`` if it is unknown.
+        refuses_faulty: Never a GPU whose memory has faults, instead of last.
     """
 
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     demand: MemoryDemand = MemoryDemand()
     own_pid: int | None = None
+    refuses_faulty: bool = False
 
 
 @frozen

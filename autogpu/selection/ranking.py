@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-from autogpu.reporting.text import GIB
+from autogpu.reporting.text import GIB, listed
 from autogpu.selection import explain
+from autogpu.selection.health import memory_faults
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, SelectionRules, Tier
 from autogpu.selection.occupancy import other_processes, room_bytes, tier
@@ -33,6 +34,7 @@ def rules_for(
         exclude=policy.exclude if spec.admits("select.exclude", policy) else (),
         demand=demand or memory_demand(policy),
         own_pid=own_pid,
+        refuses_faulty=policy.faulty == "never" and spec.admits("select.faulty", policy),
     )
 
 
@@ -79,11 +81,13 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -
     )
 
 
-def _standing(candidate: Candidate) -> tuple[int, bool, int, int, int, int]:
+def _standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int, int]:
     device = candidate.device
     spare, utilization = candidate.room_bytes, device.utilization_percent
     return (
         candidate.tier,
+        # Heat passes, and a fault of the memory may end the job.
+        2 if memory_faults(device) else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         spare is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
@@ -102,6 +106,8 @@ def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ())
         return Rejection(device, "not among select.devices", Cause.EXCLUDED_BY_POLICY)
     if matches(device, rules.exclude):
         return Rejection(device, "excluded by select.exclude", Cause.EXCLUDED_BY_POLICY)
+    if rules.refuses_faulty and memory_faults(device):
+        return Rejection(device, f"refused by select.faulty: {listed(memory_faults(device))}", Cause.EXCLUDED_BY_POLICY)
     if device.mig_enabled:
         return Rejection(device, "split into MIG instances", Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":

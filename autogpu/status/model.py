@@ -56,6 +56,7 @@ class GpuStatus:
         state: ``"free"``, ``"idle_lease"`` or ``"busy"``.
         unlisted_bytes: Used by processes that the driver does not list, such as those of other containers; 0 where
             nothing can be said.
+        health_problems: What is wrong with the GPU itself, in words; empty for a healthy one.
     """
 
     uuid: str
@@ -72,6 +73,7 @@ class GpuStatus:
     jobs: tuple[JobStatus, ...]
     unmanaged_processes: tuple[UnmanagedProcess, ...]
     unlisted_bytes: int
+    health_problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

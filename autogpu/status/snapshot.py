@@ -12,6 +12,7 @@ from autogpu.reporting import messages
 from autogpu.reporting.text import GIB, printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.grants import NO_ENGINE
+from autogpu.selection.health import health_problems
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.occupancy import idle_after_s, tier
@@ -161,6 +162,7 @@ def _gpu(device: Device, jobs: Sequence[Job], claims: Sequence[Claim], names: Na
             *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
         ),
         unlisted_bytes=_unlisted_bytes(device),
+        health_problems=health_problems(device),
     )
 
 

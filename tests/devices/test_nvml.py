@@ -37,12 +37,15 @@ MODES = {
     theirs.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
 }
 theirs.nvmlInit()
-rows = []
+found = []
 for index in range(theirs.nvmlDeviceGetCount()):
     gpu = theirs.nvmlDeviceGetHandleByIndex(index)
     memory, pci = asked(theirs.nvmlDeviceGetMemoryInfo, gpu), asked(theirs.nvmlDeviceGetPciInfo, gpu)
     mig = asked(theirs.nvmlDeviceGetMigMode, gpu)
-    rows.append({
+    rows = asked(theirs.nvmlDeviceGetRemappedRows, gpu)
+    slowed = asked(theirs.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
+    kind, since_boot = theirs.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, theirs.NVML_VOLATILE_ECC
+    found.append({
         "uuid": theirs.nvmlDeviceGetUUID(gpu),
         "index": index,
         "name": theirs.nvmlDeviceGetName(gpu),
@@ -53,6 +56,11 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "graphics_processes": processes(asked(theirs.nvmlDeviceGetGraphicsRunningProcesses, gpu)),
         "compute_mode": MODES.get(asked(theirs.nvmlDeviceGetComputeMode, gpu)),
         "mig_enabled": bool(mig and mig[0]),
+        "remapping_failed": bool(rows and rows[3]),
+        "remapping_pending": bool(rows and rows[2]),
+        "retirement_pending": bool(asked(theirs.nvmlDeviceGetRetiredPagesPendingStatus, gpu)),
+        "uncorrected_errors": asked(theirs.nvmlDeviceGetTotalEccErrors, gpu, kind, since_boot) or 0,
+        "is_too_hot": bool(slowed & theirs.nvmlClocksThrottleReasonHwThermalSlowdown),
         "utilization_percent": asked(lambda: theirs.nvmlDeviceGetUtilizationRates(gpu).gpu),
     })
 version = theirs.nvmlSystemGetDriverVersion()
@@ -61,7 +69,7 @@ for row in reading["devices"]:
     del row["idle_s"]  # worked out from the samples
     for kind in ("compute_processes", "graphics_processes"):
         row[kind] = row[kind] and sorted(row[kind])
-print(json.dumps([reading, {"devices": rows, "driver_version": version}]))
+print(json.dumps([reading, {"devices": found, "driver_version": version}]))
 """
 
 FLEET = (
@@ -77,10 +85,14 @@ FLEET = (
     Gpu(name="NVIDIA TITAN RTX", processes=dict.fromkeys(range(5000000, 5000060), "64MiB"), utilization=7),
     Gpu(unsupported=["memory", "processes", "graphics_processes", "compute_mode", "pci", "utilization", "samples"]),
     Gpu(processes={5004244: "1GiB"}, unsupported=["process_memory"], compute_mode="prohibited"),
+    Gpu(compute_capability="8.0", ecc=True, health=["row_remapping_failed"], uncorrected_errors=3),
+    Gpu(compute_capability="9.0", ecc=True, health=["row_remapping_pending", "thermal_slowdown"]),
+    Gpu(compute_capability="7.0", ecc=True, health=["page_retirement_pending"]),
 )
+NAMES = ("busy", "more-processes-than-asked-for", "mute", "nameless", "failed-rows", "hot", "retired-pages")
 
 
-@pytest.mark.parametrize("index", range(len(FLEET)), ids=["busy", "more-processes-than-asked-for", "mute", "nameless"])
+@pytest.mark.parametrize("index", range(len(FLEET)), ids=NAMES)
 def test_each_reading_is_what_pynvml_returns(tmp_path, index):
     with Server(FLEET, folder=tmp_path) as server:
         done = server.run([sys.executable, "-c", BOTH])

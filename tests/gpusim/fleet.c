@@ -28,6 +28,29 @@ static const struct {
     {"power", READING_POWER},
 };
 
+static const struct {
+  const char *name;
+  Sickness sickness;
+} HEALTH[] = {
+    {"row_remapping_pending", ROW_REMAPPING_PENDING},
+    {"row_remapping_failed", ROW_REMAPPING_FAILED},
+    {"page_retirement_pending", PAGE_RETIREMENT_PENDING},
+    {"thermal_slowdown", THERMAL_SLOWDOWN},
+};
+
+static unsigned health_from(char *text) {
+  unsigned set = 0;
+  char *rest = text;
+  for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    for (size_t i = 0; i < sizeof HEALTH / sizeof *HEALTH; i++) {
+      if (strcmp(word, HEALTH[i].name) == 0) {
+        set |= HEALTH[i].sickness;
+      }
+    }
+  }
+  return set;
+}
+
 static unsigned readings_from(char *text) {
   unsigned set = 0;
   char *rest = text;
@@ -113,6 +136,12 @@ static void read_gpu_key(Gpu *gpu, const char *key, char *value) {
     gpu->hide_processes = atoi(value);
   } else if (strcmp(key, "unsupported") == 0) {
     gpu->unsupported = readings_from(value);
+  } else if (strcmp(key, "ecc") == 0) {
+    gpu->has_ecc = atoi(value);
+  } else if (strcmp(key, "uncorrected_errors") == 0) {
+    gpu->uncorrected_errors = strtoull(value, NULL, 10);
+  } else if (strcmp(key, "health") == 0) {
+    gpu->health = health_from(value);
   }
 }
 

@@ -61,6 +61,8 @@ READINGS = (
     "temperature",
     "power",
 )
+# What NVML says of a GPU that is not well.
+HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending", "thermal_slowdown")
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES = 64, 64, 64
 SAMPLES_OF_CONSTANT_LOAD = 10
@@ -92,6 +94,9 @@ class Gpu:
             ``"NO_PERMISSION"`` CUDA doesn't list the GPU at all.
         hide_processes: NVML's process lists are empty, as in containers and WSL2.
         unsupported: Readings that NVML answers with NOT_SUPPORTED, out of ``READINGS``.
+        ecc: Whether its memory has error correction; without, NVML has none of what follows but the slowdown.
+        uncorrected_errors: Since boot.
+        health: What else is wrong with it, out of ``HEALTH``.
     """
 
     name: str = "NVIDIA TITAN RTX"
@@ -110,6 +115,9 @@ class Gpu:
     nvml: str = ""
     hide_processes: bool = False
     unsupported: Sequence[str] = ()
+    ecc: bool = False
+    uncorrected_errors: int = 0
+    health: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -199,6 +207,9 @@ class Fleet:
                 f"nvml_fault = {_fault(gpu.nvml, NVML_ERRORS)}",
                 f"hide_processes = {int(gpu.hide_processes or self.hide_processes)}",
                 f"unsupported = {','.join(unsupported)}",
+                f"ecc = {int(gpu.ecc)}",
+                f"uncorrected_errors = {gpu.uncorrected_errors}",
+                f"health = {','.join(gpu.health)}",
             ]
         return "\n".join(lines) + "\n"
 
@@ -349,6 +360,7 @@ MISSING = (
     lambda value: _is_list_of(value, _is_one_of(*READINGS), len(READINGS)),
     f"a list out of {', '.join(READINGS)}",
 )
+SICKNESSES = (lambda value: _is_list_of(value, _is_one_of(*HEALTH), len(HEALTH)), f"a list out of {', '.join(HEALTH)}")
 RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "gpus": (lambda value: _is_list_of(value, lambda gpu: isinstance(gpu, Gpu), 2**31), "a list of Gpu"),
     "driver": (_is_text(r"[\w.]{1,31}"), 'a version such as "550.54.15"'),
@@ -362,6 +374,9 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "compute_mode": MODE,
     "hide_processes": FLAG,
     "unsupported": MISSING,
+    "ecc": FLAG,
+    "uncorrected_errors": (lambda value: _is_whole(value, 0, 2**31 - 1), "a whole number"),
+    "health": SICKNESSES,
     "device_files": (_is_text(r"(/[^\n]{1,1022})?"), 'a path from the root of up to 1023 characters, or ""'),
     "denied": (_is_one_of(*DENIED), f"one of {', '.join(DENIED)}"),
     "name": (_is_text(r"[^\n]{1,95}"), "text of up to 95 characters"),

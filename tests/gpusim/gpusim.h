@@ -95,6 +95,13 @@ typedef enum {
   READING_POWER = 1 << 11,
 } Reading;
 
+typedef enum {
+  ROW_REMAPPING_PENDING = 1,
+  ROW_REMAPPING_FAILED = 1 << 1,
+  PAGE_RETIREMENT_PENDING = 1 << 2,
+  THERMAL_SLOWDOWN = 1 << 3,
+} Sickness;
+
 /* A fault is 0 for none, the error code to answer, or one of these. */
 enum { FAULT_HANG = -1, FAULT_CRASH = -2 };
 
@@ -117,6 +124,9 @@ typedef struct {
   int nvml_fault;
   bool hide_processes;
   unsigned unsupported; /* set of Reading */
+  bool has_ecc;
+  uint64_t uncorrected_errors;
+  unsigned health; /* set of Sickness */
 } Gpu;
 
 typedef struct {

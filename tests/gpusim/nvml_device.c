@@ -168,6 +168,50 @@ API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice device, unsigned *is_mig) 
   return NVML_SUCCESS;
 }
 
+/* ---- health ---- */
+
+API nvmlReturn nvmlDeviceGetEccMode(nvmlDevice device, int *now, int *after_reboot) {
+  NEEDS_GPU(device, READING_ANY);
+  *now = *after_reboot = gpu->has_ecc;
+  return gpu->has_ecc ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn nvmlDeviceGetTotalEccErrors(nvmlDevice device, int kind, int counter, unsigned long long *count) {
+  enum { UNCORRECTED = 1 };
+  NEEDS_GPU(device, READING_ANY);
+  *count = kind == UNCORRECTED ? gpu->uncorrected_errors : 0;
+  return gpu->has_ecc ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+/* Rows from Ampere on, pages before. */
+static bool remaps_rows(const Gpu *gpu) {
+  return gpu->has_ecc && gpu->major >= 8;
+}
+
+API nvmlReturn nvmlDeviceGetRemappedRows(nvmlDevice device, unsigned *corrected, unsigned *uncorrected,
+                                         unsigned *is_pending, unsigned *has_failed) {
+  NEEDS_GPU(device, READING_ANY);
+  *corrected = 0;
+  *is_pending = (gpu->health & ROW_REMAPPING_PENDING) != 0;
+  *has_failed = (gpu->health & ROW_REMAPPING_FAILED) != 0;
+  *uncorrected = *is_pending + *has_failed;
+  return remaps_rows(gpu) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice device, int *is_pending) {
+  NEEDS_GPU(device, READING_ANY);
+  *is_pending = (gpu->health & PAGE_RETIREMENT_PENDING) != 0;
+  return gpu->has_ecc && !remaps_rows(gpu) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice device, unsigned long long *reasons) {
+  enum { IDLE = 0x1, HW_THERMAL_SLOWDOWN = 0x40 };
+  NEEDS_GPU(device, READING_ANY);
+  *reasons = (gpu_utilization(gpu) ? 0 : IDLE) | (gpu->health & THERMAL_SLOWDOWN ? HW_THERMAL_SLOWDOWN : 0);
+  return NVML_SUCCESS;
+}
+ALIAS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons);
+
 /* ---- constants ---- */
 
 #define CONSTANT(function, value)                                \
@@ -215,12 +259,10 @@ NOT_SUPPORTED(nvmlDeviceGetComputeInstanceId)
 NOT_SUPPORTED(nvmlDeviceGetConfComputeMemSizeInfo)
 NOT_SUPPORTED(nvmlDeviceGetConfComputeProtectedMemoryUsage)
 NOT_SUPPORTED(nvmlDeviceGetCpuAffinity)
-NOT_SUPPORTED(nvmlDeviceGetCurrentClocksThrottleReasons)
 NOT_SUPPORTED(nvmlDeviceGetDetailedEccErrors)
 NOT_SUPPORTED(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
 NOT_SUPPORTED(nvmlDeviceGetDriverModel)
 NOT_SUPPORTED(nvmlDeviceGetDriverModel_v2)
-NOT_SUPPORTED(nvmlDeviceGetEccMode)
 NOT_SUPPORTED(nvmlDeviceGetFanSpeed_v2)
 NOT_SUPPORTED(nvmlDeviceGetFieldValues)
 NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo)
@@ -239,13 +281,11 @@ NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
 NOT_SUPPORTED(nvmlDeviceGetP2PStatus)
 NOT_SUPPORTED(nvmlDeviceGetPowerState)
-NOT_SUPPORTED(nvmlDeviceGetRemappedRows)
 NOT_SUPPORTED(nvmlDeviceGetRetiredPages)
 NOT_SUPPORTED(nvmlDeviceGetSerial)
 NOT_SUPPORTED(nvmlDeviceGetSupportedEventTypes)
 NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)
 NOT_SUPPORTED(nvmlDeviceGetTopologyCommonAncestor)
-NOT_SUPPORTED(nvmlDeviceGetTotalEccErrors)
 NOT_SUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
 NOT_SUPPORTED(nvmlDeviceGetVbiosVersion)
 NOT_SUPPORTED(nvmlDeviceGetVirtualizationMode)

@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.policy import Policy
 
-KEYS_OF_SELECT = "count, need, devices, exclude, busy, wait, script, visible, identifier"
+KEYS_OF_SELECT = "count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
 
 
 def test_all_problems_come_at_once_and_the_rest_holds(workplace):
@@ -246,7 +246,7 @@ def test_bad_values_in_the_system_file_are_for_everyone(workplace):
             "AUTOGPU_QQQ",
             "AUTOGPU_QQQ is not a variable of autogpu, keys are AUTOGPU_BUSY, AUTOGPU_COUNT, "
             "AUTOGPU_DEVICES, "
-            "AUTOGPU_ENABLED, AUTOGPU_EXCLUDE, AUTOGPU_GROWTH, AUTOGPU_IDENTIFIER, AUTOGPU_LEVEL, "
+            "AUTOGPU_ENABLED, AUTOGPU_EXCLUDE, AUTOGPU_FAULTY, AUTOGPU_GROWTH, AUTOGPU_IDENTIFIER, AUTOGPU_LEVEL, "
             "AUTOGPU_LIMIT, "
             "AUTOGPU_LIMIT_INCLUDES, AUTOGPU_LOCKED, AUTOGPU_NEED, AUTOGPU_PER_USER, AUTOGPU_SCRIPT, "
             "AUTOGPU_VIRTUAL_GPUS, AUTOGPU_VISIBLE, AUTOGPU_WAIT; it is ignored",

@@ -1,0 +1,10 @@
+"""Simulated servers whose GPUs are not like others, and what runs there."""
+
+from __future__ import annotations
+
+from tests.failure_modes import conftest as failure_modes
+from tests.frameworks.tensorflow import conftest as jobs
+
+host, python = jobs.host, jobs.python
+hooked, machine, commands = failure_modes.hooked, failure_modes.machine, failure_modes.commands
+lab, train = failure_modes.lab, failure_modes.train

@@ -1,0 +1,90 @@
+"""GPUs that are not well: what a job gets on such a server, and what people are told."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.gpusim import Gpu
+
+pytestmark = pytest.mark.timeout(600)
+
+USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\nprint('done')\n"
+
+
+def a100(**fields):
+    return Gpu(name="NVIDIA A100-SXM4-40GB", memory="40GiB", compute_capability="8.0", ecc=True, **fields)
+
+
+FAILED = {"health": ["row_remapping_failed"]}
+WAITS = {"health": ["row_remapping_pending"]}
+ERRORS = {"uncorrected_errors": 2}
+HOT = {"health": ["thermal_slowdown"]}
+
+
+@pytest.mark.tensorflow
+def test_a_job_gets_the_healthy_gpu_and_the_next_one_is_told_what_is_wrong(train):
+    # The second would be the first of equals.
+    run = train(a100(), a100(**FAILED))
+    ran = run(USE)
+    assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
+    ran = run(USE, CUDA_VISIBLE_DEVICES="1")
+    assert ran.contexts == [1]
+    assert "(not healthy: row remapping failed)" in ran.said[0]
+
+
+@pytest.mark.tensorflow
+def test_a_job_that_refuses_them_goes_without(train):
+    run = train(a100(**FAILED), a100(**ERRORS))
+    ran = run(USE, AUTOGPU_FAULTY="never")
+    assert (ran.stdout, ran.contexts) == ("done\n", []), ran.stderr
+    assert "refused by select.faulty" in ran.said[0]
+
+
+def test_the_commands_say_what_is_wrong(lab):
+    autogpu = lab(a100(**HOT), a100(**WAITS), a100(**ERRORS), a100())
+    assert autogpu.pick("--count", "all") == [3, 0, 2, 1]
+    assert autogpu.pick("--count", "all", "--faulty", "never") == [3, 0]
+    told = autogpu("pick", "--faulty", "never", "--explain").stderr
+    assert "GPU 1: not eligible: refused by select.faulty: row remapping pending until a reset" in told
+    problems = [gpu["health_problems"] for gpu in autogpu.status()["gpus"]]
+    waiting, errors = "row remapping pending until a reset", "2 uncorrectable memory errors since boot"
+    assert problems == [["slowed down by heat"], [waiting], [errors], []]
+    page = autogpu("status").stdout
+    assert [page.count(words) for words in ("slowed down by heat", waiting, errors)] >= [1, 1, 1]
+    doctor = autogpu("doctor").stdout
+    assert f"GPU 0: slowed down by heat; GPU 1: {waiting}; GPU 2: {errors}" in " ".join(doctor.split())
+
+
+def test_gpus_without_error_correction_are_never_called_unwell(lab):
+    autogpu = lab(Gpu(uncorrected_errors=3, health=["row_remapping_failed", "page_retirement_pending"]))
+    assert autogpu.status()["gpus"][0]["health_problems"] == []
+
+
+def test_a_gpu_that_falls_off_the_bus_is_left_out_from_the_next_reading_on(lab):
+    autogpu = lab(a100(), a100())
+    assert autogpu.pick() == [1]
+    autogpu.server.change(1, nvml="GPU_IS_LOST")
+    assert autogpu.pick() == [0]
+    status = autogpu.status()
+    assert [gpu["index"] for gpu in status["gpus"]] == [0]
+    assert [gpu["index"] for gpu in status["unreadable"]] == [1]
+
+
+@pytest.mark.tensorflow
+def test_a_gpu_that_falls_off_the_bus_after_the_import_is_not_chosen(train):
+    # The list that was written at the import has it in front.
+    run = train(a100(), a100())
+    file = run.folder / "train.py"
+    file.write_text("import tensorflow\nprint('imported', flush=True)\ninput()\n" + USE)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    job = run.server.popen([str(run.python), str(file)], **pipes)
+    try:
+        assert job.stdout.readline() == "imported\n"
+        run.server.change(1, nvml="GPU_IS_LOST")
+        stdout, stderr = job.communicate("\n", timeout=300)
+    finally:
+        job.kill()
+        job.wait(60)
+    assert (job.returncode, stdout, run.server.contexts()) == (0, "done\n", {job.pid: [0]}), stderr
