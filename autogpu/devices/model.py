@@ -40,9 +40,11 @@ class Device:
         graphics_processes: A desktop's; likewise.
         compute_mode: ``"default"``, ``"exclusive_process"``, ``"exclusive_thread"``, ``"prohibited"`` or ``None``.
         mig_enabled: The GPU is split into MIG instances and can't be used as a whole.
+        has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
         remapping_failed: A row of its memory is broken and could not be replaced (``nvmlDeviceGetRemappedRows``).
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
-        retirement_pending: Before Ampere: a page of it will be retired then (``nvmlDeviceGetRetiredPagesPendingStatus``).
+        retirement_pending: Before Ampere, a page of it will be retired then
+            (``nvmlDeviceGetRetiredPagesPendingStatus``).
         uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
         is_too_hot: It slows itself down (``nvmlDeviceGetCurrentClocksThrottleReasons``).
     """
@@ -59,6 +61,7 @@ class Device:
     graphics_processes: tuple[Process, ...] | None = None
     compute_mode: str | None = None
     mig_enabled: bool = False
+    has_mps: bool = False
     remapping_failed: bool = False
     remapping_pending: bool = False
     retirement_pending: bool = False

@@ -6,13 +6,14 @@ process along and not a training job. The file therefore imports nothing of auto
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Collection, Sequence
+    from typing import Any, Callable, Collection, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -230,8 +231,15 @@ def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
         "mig_enabled": bool(mig and mig[0]),
+        "has_mps": _has_mps(os.environ),
         **_health(nvml, gpu),
     }
+
+
+def _has_mps(environ: Mapping[str, str]) -> bool:
+    """Whether CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY)."""
+    folder = environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    return os.access(f"{folder}/control", os.F_OK)
 
 
 def _health(nvml: _Nvml, gpu: Any) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ())
         return Rejection(device, "split into MIG instances", Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
-    is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread")
+    is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
     if is_exclusive and (claims or other_processes(device, rules.own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
     return None if rules.demand.is_whole or rules.demand.or_best_effort else _too_full(device, rules, claims)

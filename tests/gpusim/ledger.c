@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,12 +204,20 @@ Grant ledger_take(int index, uint64_t bytes) {
   return grant;
 }
 
+/* The server of MPS has the one context that an exclusive mode admits, and its clients share it. */
+static bool has_mps(void) {
+  const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+  char control[PATH_MAX];
+  snprintf(control, sizeof control, "%s/control", folder && *folder ? folder : "/tmp/nvidia-mps");
+  return access(control, F_OK) == 0;
+}
+
 Grant ledger_open_context(int index, uint64_t bytes) {
   open_ledger();
   const Gpu *gpu = &fleet_now()->gpu[index];
   Grant grant = NOT_FOR_YOU;
   bool is_forbidden = gpu->compute_mode == MODE_PROHIBITED ||
-                      (gpu->compute_mode == MODE_EXCLUSIVE_PROCESS && somebody_else_computes_on(gpu, index));
+                      (gpu->compute_mode == MODE_EXCLUSIVE_PROCESS && !has_mps() && somebody_else_computes_on(gpu, index));
   if (!is_forbidden) {
     grant = take_from_open_ledger(index, bytes, 1);
   }

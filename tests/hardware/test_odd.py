@@ -1,0 +1,91 @@
+"""Servers on which the driver tells less than elsewhere, or something else: what is chosen, claimed and said.
+
+GPUs without a reading of their memory, in exclusive mode, lost, denied or without a matching library are among the
+failure modes (``tests/failure_modes/test_hardware.py``).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support.live_jobs import leases
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.tensorflow]
+
+USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\nprint('done')\n"
+GIB = 1 << 30
+
+
+def wsl2(**fields):
+    """Windows draws its desktop on it; the driver lists no process there, and no load."""
+    fields = {"used": "0.8GiB", **fields}
+    silent = ["processes", "graphics_processes", "process_memory", "utilization", "samples"]
+    return Gpu(name="NVIDIA GeForce RTX 4090", memory="24GiB", unsupported=silent, **fields)
+
+
+def test_under_wsl2_memory_and_leases_decide(train, commands, lease_folder):
+    run = train(wsl2(), wsl2(used="9GiB"))
+    ran = run(USE)
+    assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
+    assert "the idlest of 2" in ran.said[0]
+    autogpu = commands(run.server)
+    holder = autogpu.hold("--limit", "4GiB")
+    assert holder.gpus() == [0]
+    # A second job of that size fits beside it by what is promised, and by what is free.
+    (lease,) = leases(lease_folder).values()
+    assert 4 * GIB <= sum(lease["gpus"].values()) < 5 * GIB
+    assert autogpu.pick("--need", "4GiB") == [0]
+    assert autogpu.pick("--need", "20GiB", "--busy", "error") == []
+    claimed, busy = autogpu.status()["gpus"]
+    assert (claimed["utilization_percent"], claimed["state"], busy["state"]) == (None, "busy", "busy")
+    assert holder.end()[0] == 0
+
+
+def test_a_virtual_gpu_is_a_gpu_with_less_memory(train):
+    vgpu = Gpu(name="GRID A100-10C", memory="10GiB", unsupported=["temperature", "power", "process_memory"])
+    ran = train(vgpu)(USE, AUTOGPU_LIMIT="50%")
+    assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
+    assert "memory limited to 5120 MiB" in ran.said[0]
+
+
+@pytest.fixture
+def mps(tmp_path, monkeypatch):
+    """The folder in which the control daemon of MPS listens."""
+    folder = tmp_path / "mps"
+    folder.mkdir()
+    (folder / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(folder))
+    return folder
+
+
+def test_below_mps_an_exclusive_gpu_is_shared(train, commands, mps):
+    # As NVIDIA recommends: the server of MPS is the one process that has a context of its own.
+    exclusive = Gpu(compute_mode="exclusive_process", processes={5004242: "0.2GiB"})
+    run = train(exclusive)
+    ran = run(USE, AUTOGPU_LIMIT="2GiB")
+    assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
+    assert commands(run.server).pick("--need", "2GiB") == [0]
+    (mps / "control").unlink()
+    assert run(USE, AUTOGPU_BUSY="cpu").contexts == []
+
+
+@pytest.mark.parametrize("denied", ["refuse", "omit"])
+def test_of_a_container_with_two_gpus_of_four_these_two_are_known(train, commands, tmp_path, denied):
+    (tmp_path / "dev").mkdir()
+    for number in (1, 3):
+        (tmp_path / "dev" / f"nvidia{number}").touch()
+    run = train(Gpu(), Gpu(), Gpu(), Gpu(), device_files=str(tmp_path / "dev"), denied=denied)
+    ran = run(USE)
+    assert (ran.stdout, ran.contexts) == ("done\n", [3]), ran.stderr
+    assert "the idlest of 2" in ran.said[0]
+    status = commands(run.server).status()
+    assert (len(status["gpus"]), status["unreadable"]) == (2, [])
+
+
+def test_gpus_keep_their_numbers_where_one_in_the_middle_is_lost(train, commands):
+    run = train(Gpu(), Gpu(nvml="GPU_IS_LOST"), Gpu(), Gpu())
+    ran = run(USE, AUTOGPU_EXCLUDE="3")
+    assert ran.contexts == [2]
+    assert "GPU 2 (" in ran.said[0]
+    assert run(USE, AUTOGPU_DEVICES="3").contexts == [3]
