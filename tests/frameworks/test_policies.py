@@ -266,6 +266,7 @@ def test_a_limit_holds_where_cuda_starts_without_a_word_to_python(framework_pyth
 
 
 def test_a_limit_holds_on_whichever_gpu_the_script_names(framework_pythons, machine_of):
-    fill = FILL["torch"].replace('device="cuda"', 'device="cuda:2"')
+    # A number that its text does not tell.
+    fill = FILL["torch"].replace('device="cuda"', 'device=f"cuda:{1 + 1}"')
     ran = machine_of(framework_pythons["torch"], *FOUR).run(fill, AUTOGPU_LIMIT="2GiB")
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "OutOfMemoryError 8\n", [1]), ran.stderr
