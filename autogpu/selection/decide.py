@@ -263,8 +263,7 @@ def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int])
     shares = {}
     for candidate in taken:
         if candidate.is_best_effort:
-            spare = room_bytes(candidate.device, pool.request.own_pid, candidate.claims)
-            shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, spare)
+            shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, candidate.spare_bytes)
     return {position: share for position, share in shares.items() if share is not None}
 
 
@@ -298,9 +297,7 @@ def _could_have(pool: _Pool) -> int:
 
 def _busy_if_awaited(candidate: Candidate, request: SelectionRequest, is_awaited: IsAwaited) -> Candidate:
     """A GPU that a waiter could have now is as good as taken."""
-    device = candidate.device
-    spare = room_bytes(device, request.own_pid, candidate.claims)
-    if not is_awaited(device.uuid, candidate.tier is Tier.FREE, spare):
+    if not is_awaited(candidate.device.uuid, candidate.tier is Tier.FREE, candidate.spare_bytes):
         return candidate
     return replace(candidate, tier=Tier.BUSY, is_best_effort=True, claim_bytes=0, why=explain.AWAITED)
 

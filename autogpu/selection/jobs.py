@@ -66,23 +66,35 @@ def jobs_of(
 def _job(
     members: Sequence[Holder], pids_here: Mapping[str, int | None], totals: Mapping[str, int], now_s: float
 ) -> Job:
-    first = min(members, key=lambda member: now_s if member.since_s is None else member.since_s)
+    first, newest_s, is_unused = members[0], now_s, True
     claims: dict[str, int] = {}
+    pids: list[int] = []
+    # One loop: a host may have a thousand jobs, and others wait for the mutex meanwhile.
     for member in members:
+        age_s = _age_s(member, now_s)
+        first = member if age_s > _age_s(first, now_s) else first
+        newest_s = min(newest_s, age_s)
+        is_unused = is_unused and member.is_unused
+        pid = pids_here[member.name]
+        if pid is not None:
+            pids.append(pid)
         for uuid, size in member.claims.items():
             claims[uuid] = max(min(size, totals.get(uuid, 0)), claims.get(uuid, 0))
-    pids = (pids_here[member.name] for member in members)
     return Job(
         uid=first.uid,
         pid=first.pid,
-        pids_here=tuple(pid for pid in pids if pid is not None),
+        pids_here=tuple(pids),
         script=first.script,
-        age_s=None if first.since_s is None else max(0.0, now_s - first.since_s),
-        newest_s=min(max(0.0, now_s - (now_s if m.since_s is None else m.since_s)) for m in members),
-        is_unused=all(member.is_unused for member in members),
+        age_s=None if first.since_s is None else _age_s(first, now_s),
+        newest_s=newest_s,
+        is_unused=is_unused,
         processes=len(members),
         claims=claims,
     )
+
+
+def _age_s(holder: Holder, now_s: float) -> float:
+    return 0.0 if holder.since_s is None else max(0.0, now_s - holder.since_s)
 
 
 def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
@@ -90,7 +102,14 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            claim = Claim(size, job.pids_here, job.uid, job.script, age_s=job.newest_s, is_unused=job.is_unused)
+            claim = Claim(
+                bytes=size,
+                pids=job.pids_here,
+                uid=job.uid,
+                script=job.script,
+                age_s=job.newest_s,
+                is_unused=job.is_unused,
+            )
             found.setdefault(uuid, []).append(claim)
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 

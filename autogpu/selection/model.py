@@ -193,6 +193,7 @@ class Candidate:
     Attributes:
         claims: The live leases on it.
         claim_bytes: What the job would be promised on it; 0 as a best-effort job.
+        spare_bytes: What is neither used nor promised now; ``None`` where the driver does not tell the memory.
         room_bytes: What would be left after the claim; for a job that claims all, what is free now; for one that is
             placed beside others and promised nothing, what is neither used nor promised.
         is_best_effort: The job would be placed beside others and is promised nothing.
@@ -203,6 +204,7 @@ class Candidate:
     why: str
     claims: tuple[Claim, ...] = ()
     claim_bytes: int = 0
+    spare_bytes: int | None = None
     room_bytes: int | None = None
     is_best_effort: bool = False
 

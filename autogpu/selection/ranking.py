@@ -52,18 +52,18 @@ def rank(
     rejected = []
     for device in devices:
         claims = tuple((claims_on or {}).get(device.uuid, ()))
-        rejection = why_not(device, rules, claims)
+        spare = room_bytes(device, rules.own_pid, claims)
+        rejection = _why_not(device, rules, claims, spare)
         if rejection:
             rejected.append(rejection)
         else:
-            candidates.append(_candidate(device, rules, claims))
+            candidates.append(_candidate(device, rules, claims, spare))
     candidates.sort(key=_standing)
     return Ranking(tuple(candidates), tuple(rejected))
 
 
-def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Candidate:
-    demand, device_tier = rules.demand, tier(device, rules.own_pid, claims)
-    wanted, spare = demand.on(device), room_bytes(device, rules.own_pid, claims)
+def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim], spare: int | None) -> Candidate:
+    demand, device_tier, wanted = rules.demand, tier(device, rules.own_pid, claims), rules.demand.on(device)
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     if is_best_effort and device_tier is Tier.BUSY:
@@ -71,11 +71,12 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -
     else:
         left = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
     return Candidate(
-        device,
-        device_tier,
-        explain.occupancy(device, other_processes(device, rules.own_pid), claims),
+        device=device,
+        tier=device_tier,
+        why=explain.occupancy(device, other_processes(device, rules.own_pid), claims),
         claims=tuple(claims),
         claim_bytes=0 if is_best_effort else wanted,
+        spare_bytes=spare,
         room_bytes=left,
         is_best_effort=is_best_effort,
     )
@@ -100,7 +101,7 @@ def _standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int, int]
     )
 
 
-def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ()) -> Rejection | None:
+def _why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim], spare: int | None) -> Rejection | None:
     """The first reason against ``device``, or ``None``."""
     if rules.devices and not matches(device, rules.devices):
         return Rejection(device, "not among select.devices", Cause.EXCLUDED_BY_POLICY)
@@ -115,12 +116,11 @@ def why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim] = ())
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
     if is_exclusive and (claims or other_processes(device, rules.own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
-    return None if rules.demand.is_whole or rules.demand.or_best_effort else _too_full(device, rules, claims)
+    return None if rules.demand.is_whole or rules.demand.or_best_effort else _too_full(device, rules, claims, spare)
 
 
-def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim]) -> Rejection | None:
+def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim], spare: int | None) -> Rejection | None:
     wanted, total = rules.demand.on(device), device.memory_total_bytes
-    spare = room_bytes(device, rules.own_pid, claims)
     if spare is None or total is None or wanted <= spare:
         return None
     if rules.demand.is_limit and tier(device, rules.own_pid, claims) is Tier.FREE:
