@@ -224,7 +224,7 @@ def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
         "name": _text(nvml.reading("nvmlDeviceGetName", gpu)) or "GPU",
         "pci_bus_id": _text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
-        "memory_used_bytes": memory.used if memory else None,
+        "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
         "utilization_percent": _utilization_percent(nvml, gpu, samples),
         "idle_s": _idle_s(samples),
         "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu),
@@ -234,6 +234,23 @@ def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
         "has_mps": _has_mps(os.environ),
         **_health(nvml, gpu),
     }
+
+
+def _file_cache_bytes(pci: Any) -> int:
+    """What files that were read take of a GPU whose memory is a NUMA node of the host, as a GH200's may be.
+
+    NVML counts it as used (``nvmlDeviceGetMemoryInfo_v2``), and the kernel gives it up to whoever allocates.
+    """
+    try:
+        # NVML writes the domain with eight digits, the driver's folder with four.
+        bus = _text(pci.busId).lower()[-len("0000:01:00.0") :]
+        with open(f"/proc/driver/nvidia/gpus/{bus}/numa_status") as status:  # noqa: PTH123  (a slow import)
+            node = int(status.readline().partition(":")[2])
+        with open(f"/sys/devices/system/node/node{node}/meminfo") as lines:  # noqa: PTH123
+            (cached,) = [line.split() for line in lines if " FilePages:" in line]
+        return int(cached[-2]) << 10
+    except (AttributeError, OSError, ValueError):  # no such GPU, and no such file
+        return 0
 
 
 def _has_mps(environ: Mapping[str, str]) -> bool:

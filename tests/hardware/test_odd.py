@@ -6,9 +6,12 @@ failure modes (``tests/failure_modes/test_hardware.py``).
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.gpusim import Gpu
+from tests.support.containers import NO_NAMESPACES
 from tests.support.live_jobs import leases
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.tensorflow]
@@ -40,6 +43,41 @@ def test_under_wsl2_memory_and_leases_decide(train, commands, lease_folder):
     claimed, busy = autogpu.status()["gpus"]
     assert (claimed["utilization_percent"], claimed["state"], busy["state"]) == (None, "busy", "busy")
     assert holder.end()[0] == 0
+
+
+# The memory of the GPU is node 1 of the host, by the files of the driver and the kernel.
+GH200 = """
+mount -t tmpfs none /proc/driver && mkdir -p /proc/driver/nvidia/gpus/{bus}
+printf 'Node: 1\nStatus: online\n' >/proc/driver/nvidia/gpus/{bus}/numa_status
+mount -t tmpfs none /sys/devices/system/node && mkdir /sys/devices/system/node/node1
+printf 'Node 1 MemTotal: 99614720 kB\nNode 1 FilePages: {kib} kB\n' >/sys/devices/system/node/node1/meminfo
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
+@pytest.mark.parametrize(("cached_gib", "state"), [(39.5, "free"), (10, "busy")])
+def test_what_the_page_cache_takes_of_a_gh200_is_not_in_use(lab, cached_gib, state):
+    autogpu = lab(Gpu(name="NVIDIA GH200 480GB", memory="95GiB", used="40GiB", pci="0009:01:00.0"))
+    mounts = GH200.format(bus="0009:01:00.0", kib=int(cached_gib * (1 << 20)))
+    command = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-euc",
+        mounts,
+        "sh",
+        str(autogpu.python),
+        "-m",
+        "autogpu",
+        "status",
+        "--json",
+    ]
+    done = autogpu.server.run(command)
+    (gpu,) = json.loads(done.stdout)["gpus"]
+    used_gib = gpu["memory_used_bytes"] / GIB
+    assert (gpu["state"], round(used_gib)) == (state, round(40 - cached_gib)), (used_gib, done.stderr)
+    assert autogpu.status()["gpus"][0]["state"] == "busy"
 
 
 def test_a_virtual_gpu_is_a_gpu_with_less_memory(train):
