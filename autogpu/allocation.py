@@ -352,7 +352,11 @@ class Allocation:
 
     def _take(self, request: SelectionRequest) -> Decision:
         waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
-        taken = self._claim.take(request, waiting)
+        try:
+            taken = self._claim.take(request, waiting)
+        except KeyboardInterrupt as error:
+            waiting.interrupted(error)
+            raise
         self.decision = taken.decision
         self._tell_children()
         if taken.problem:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn, Sequence
 
 import click
@@ -89,11 +92,18 @@ def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's o
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status; a verb may return one of its own."""
-    sys.exit(run(arguments))
+    status = run(arguments)
+    if status < 0:
+        _end_by(-status)
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the one place where errors become messages and exit statuses."""
+    """Run the command line; the one place where errors become messages and exit statuses.
+
+    Returns:
+        The exit status, or the negative number of the signal to end by, as :mod:`subprocess` has it.
+    """
     try:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="autogpu", standalone_mode=False
@@ -113,8 +123,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except (click.Abort, KeyboardInterrupt):
         _echo("interrupted")
-        return EXIT_INTERRUPTED
+        return -signal.SIGINT
     return status if isinstance(status, int) else 0
+
+
+def _end_by(number: int) -> None:
+    # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
+    with suppress(OSError):  # nobody reads any more
+        sys.stdout.flush()
+    with suppress(OSError):  # SIGKILL has no handler
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _echo(*texts: str) -> None:

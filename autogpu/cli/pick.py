@@ -8,6 +8,7 @@ import time
 import click
 
 from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.main import EXIT_INTERRUPTED
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import EXIT_TRY_AGAIN
 from autogpu.reporting.stderr import say
@@ -53,6 +54,9 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     status = 1
     try:
         status = _pick(flags, form, is_explained)
+    except KeyboardInterrupt:
+        status = EXIT_INTERRUPTED
+        raise
     finally:
         if status and form == "export":
             click.echo(f"(exit {status})")  # which `eval` takes for its own; of an empty text it is 0

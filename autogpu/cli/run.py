@@ -158,10 +158,4 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: process.send_signal(number))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    status = process.wait()
-    if status < 0:
-        # The caller must see the same end as without autogpu.
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
+    return process.wait()

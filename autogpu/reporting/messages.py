@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # In one line with their names; `autogpu status` shows each.
 _MOST_GPUS = 4
 
+STOPPED_WAITING = "stopped waiting for a GPU; nothing is claimed"
+
 # What can't be in force where a framework lacks its essential hook: one that is set must be named.
 _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
 

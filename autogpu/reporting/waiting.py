@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autogpu.clock import monotonic_s
 from autogpu.reporting import messages
+from autogpu.reporting.interrupt import end_in_one_line
 from autogpu.reporting.stderr import is_terminal
 
 TYPE_CHECKING = False
@@ -30,3 +31,8 @@ class WaitingReport:
         if self._printed_s is None or monotonic_s() - self._printed_s >= every_s:
             self._printed_s = monotonic_s()
             self._say(messages.waiting(state, decision))
+
+    def interrupted(self, error: KeyboardInterrupt) -> None:
+        """Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's."""
+        if self._printed_s is not None:
+            end_in_one_line(error, messages.STOPPED_WAITING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -86,7 +87,7 @@ def test_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture) -> None:
     ("error", "status", "said"),
     [
         (InstallError("x is full", remedy="empty x"), 1, "autogpu: x is full\nautogpu: empty x\n"),
-        (KeyboardInterrupt(), 130, "autogpu: interrupted\n"),
+        (KeyboardInterrupt(), -signal.SIGINT, "autogpu: interrupted\n"),
         (click.ClickException("no such file"), 1, "autogpu: no such file\n"),
         (OSError(28, "No space left on device"), 1, "autogpu: can't write: No space left on device\n"),
         (PermissionError(13, "Permission denied", "/x"), 1, "autogpu: /x: Permission denied\n"),

@@ -160,6 +160,16 @@ def test_ctrl_c_comes_once(server, options):
     assert os.WIFEXITED(status)
 
 
+def test_ctrl_c_in_a_wait_is_a_line_and_the_end_by_that_signal(server):
+    command = [sys.executable, "-m", "autogpu", "run", "--hold", "--busy", "wait", "--devices", "0", "--", "true"]
+    waiting = server.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert "waiting for a GPU" in waiting.stderr.readline()
+    waiting.send_signal(signal.SIGINT)
+    out, errors = waiting.communicate(timeout=60)
+    assert (waiting.returncode, out) == (-signal.SIGINT, "")
+    assert errors.split("\n") == ["", "autogpu: interrupted", ""]
+
+
 def test_held_gpus_are_the_only_ones_that_the_command_sees_idlest_first(server):
     done = autogpu(server, "run", "--hold", "--count", "2", "--", sys.executable, "-c", SHOW)
     assert done.stdout == f"{server.gpus[2].uuid},{server.gpus[1].uuid} v1\n"
