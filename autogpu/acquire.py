@@ -10,11 +10,11 @@ from autogpu import lease
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import frozen, replace
-from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import wanted_count, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.memory import best_effort_share, demand_of
+from autogpu.selection.members import decide_as_member
+from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
 from autogpu.selection.together import job_of_ranks, promised_to, request_of_all
@@ -79,15 +79,13 @@ def acquire(
     try:
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)
-        # Ranks have their own GPUs, also where a process that has one started their launcher.
-        if parent is not None and request.grant.rank is None and _is_parents(request, parent):
-            shared = _decide_as_member(request, parent)
-            if shared is not None:
-                problems: list[LeaseUnavailable] = []
-                held = lease.acquire_lease(
-                    folder, lambda *_: shared.claims, script=script, group=parent.group, on_problem=problems.append
-                )
-                return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
+        shared = decide_as_member(request, parent) if parent is not None else None
+        if parent is not None and shared is not None:
+            problems: list[LeaseUnavailable] = []
+            held = lease.acquire_lease(
+                folder, lambda *_: shared.claims, script=script, group=parent.group, on_problem=problems.append
+            )
+            return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
         job = job_of_ranks(request)
         # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
         is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)
@@ -276,41 +274,6 @@ def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
         uuids=tuple(device.uuid for device in usable),
     )
-
-
-def _is_parents(request: SelectionRequest, parent: Holder) -> bool:
-    """Whether what the script has chosen, if anything, is its parent's: ``gpus[0]`` in a worker of the same script."""
-    if not request.positions:
-        return request.chosen is None
-    uuids = request.uuids or ()
-    return all(position < len(uuids) and uuids[position] in parent.claims for position in request.positions)
-
-
-def _decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | None:
-    """The GPUs of the process that started this one, if it can see them: a job's children belong to the job."""
-    alone = decide(request)
-    parents = tuple(position for position, uuid in enumerate(request.uuids or ()) if uuid in parent.claims)
-    ordinals = request.positions or parents
-    if not alone.is_ours or not ordinals:
-        return None
-    return replace(
-        alone,
-        verdict=Verdict.TAKE,
-        why=explain.inherited(parent.script, parent.pid),
-        ordinals=ordinals,
-        moved={},
-        claims=dict(parent.claims),
-        shares=_shares_as_member(alone, ordinals, parent),
-        granted={o: parent.caps[d.uuid] for o, d in enumerate(alone.visible) if d and d.uuid in parent.caps},
-        attainable=0,
-    )
-
-
-def _shares_as_member(decision: Decision, ordinals: Sequence[int], parent: Holder) -> Mapping[int, int]:
-    """A job to which nothing is promised on a GPU is capped there in each of its processes."""
-    devices = ((o, decision.visible[o]) for o in ordinals)
-    shares = {o: best_effort_share(d, None) for o, d in devices if d is not None and not parent.claims.get(d.uuid)}
-    return {ordinal: share for ordinal, share in shares.items() if share is not None}
 
 
 def raise_if_refused(decision: Decision) -> None:

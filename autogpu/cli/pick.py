@@ -67,14 +67,15 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     resolved = resolve_or_complain(os.environ, flags)
     inventory = read_gpus()
     request = request_gpus(resolved, inventory, os.environ)
-    _, leases, problem = read_leases(os.environ)
-    if problem:
-        say(f"picking without regard to the claims of other jobs: {problem}")
-    decision = preview(request, leases, leases.pids_here, time.time())
+    read = read_leases(os.environ)
+    if read.problem:
+        say(f"picking without regard to the claims of other jobs: {read.problem}")
+    decision = preview(request, read.leases, read.leases.pids_here, time.time(), read.parent)
     if decision.verdict is Verdict.TAKE:
         names = explain.gpu_names(device.index for device in decision.devices)
         click.echo(_formatted(decision.devices, form))
-        say(f"{names} picked, not held: {printable(decision.why, 2000)}")
+        is_held = read.parent is not None and all(read.parent.claims.get(device.uuid) for device in decision.devices)
+        say(f"{names} picked, {'held already' if is_held else 'not held'}: {printable(decision.why, 2000)}")
     else:
         say(printable(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}", 2000))
     if is_explained:

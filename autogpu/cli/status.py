@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 _STYLES = {"free": GOOD, "idle_lease": STANDS_OUT, "busy": BAD}
 _STATES = {"free": "free", "idle_lease": "idle lease", "busy": "busy"}
+
+NO_HOOK = (
+    "A script started here takes its GPUs as without autogpu, whose start-up hook this Python does not load: "
+    f"{shlex.quote(sys.executable)} -m autogpu install"
+)
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
 _PIPE_WIDTH = 120
@@ -201,7 +207,11 @@ def _queue_lines(host: HostStatus) -> Iterator[Text]:
 
 def _preview_lines(host: HostStatus, limits: Truncation) -> Iterator[Text]:
     preview = host.preview
-    line = Text("A script started here would get ")
+    start = "A script started here would get "
+    if not host.has_hook and preview.why != explain.SWITCHED_OFF:
+        yield Text(NO_HOOK, style=BAD)
+        start = "Under `autogpu run` it would get "
+    line = Text(start)
     line.append(_preview_words(preview, host.gpus), style="bold")
     line.append(f": {printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
     yield line

@@ -7,6 +7,7 @@ from autogpu.selection.decide import decide
 from autogpu.selection.eligible import why_none
 from autogpu.selection.grants import settled
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.members import decide_as_member
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.visible_devices import device_order, initial_visibility, named_uuids, visible_spec
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Mapping
 
     from autogpu.devices.model import Inventory
-    from autogpu.lease import LeaseSnapshot
+    from autogpu.lease import Holder, LeaseSnapshot
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
 
@@ -54,13 +55,18 @@ def request_for_new_process(
 
 
 def preview(
-    request: SelectionRequest, leases: LeaseSnapshot, pids_here: Mapping[str, int | None], now_s: float
+    request: SelectionRequest,
+    leases: LeaseSnapshot,
+    pids_here: Mapping[str, int | None],
+    now_s: float,
+    parent: Holder | None = None,
 ) -> Decision:
     """The decision on ``request`` beside the jobs and the queue of this moment.
 
     Args:
         pids_here: By the name of a holder's lease, its pid in this pid namespace.
         now_s: In Unix time.
+        parent: The lease of the process that would start it, if it has one.
     """
     none = why_none(request)
     if none:
@@ -70,5 +76,8 @@ def preview(
         return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")
     if request.uuids is None and request.inventory is not None and not request.inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
+    shared = decide_as_member(request, parent) if parent is not None else None
+    if shared is not None:
+        return shared
     claims_on = claims_by_gpu(jobs_of(leases.holders, pids_here, request.inventory, now_s))
     return decide(request, claims_on, is_awaited_by(leases.queue, claims_on, request.policy.per_user))

@@ -172,6 +172,7 @@ class HostStatus:
         queue: In the order in which they are served.
         policy_problems: What could not be followed in the policy that holds here.
         lease_folder: ``None`` if there is none yet, or this user's jobs can't coordinate, for ``lease_folder_problem``.
+        has_hook: Whether a Python that is started like this one loads autogpu at its start.
     """
 
     driver_version: str | None
@@ -184,3 +185,4 @@ class HostStatus:
     policy_problems: tuple[str, ...]
     lease_folder: LeaseFolder | None
     lease_folder_problem: str | None
+    has_hook: bool = True

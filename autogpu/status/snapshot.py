@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
 from autogpu import engines, lease
 from autogpu.devices import probe
+from autogpu.frozen import frozen
 from autogpu.reporting import messages
 from autogpu.reporting.text import GIB, printable, user_name
 from autogpu.selection import explain
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory, Process
-    from autogpu.lease import Folder, LeaseSnapshot, Waiter
+    from autogpu.lease import Folder, Holder, LeaseSnapshot, Waiter
     from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.jobs import Job
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 # The driver keeps some for itself, a few hundred MiB on large GPUs.
 _DRIVERS_OWN_BYTES = GIB
+
+# The module of the start-up hook.
+HOOK = "_autogpu_hook"
 
 
 class Names:
@@ -64,31 +69,54 @@ class Names:
 def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
     reading = probe.start(environ)
-    folder, leases, problem = read_leases(environ)
+    read = read_leases(environ)
     inventory = probe.finish(reading)
     return host_status(
         inventory,
-        leases,
-        leases.pids_here,
+        read.leases,
+        read.leases.pids_here,
         resolved,
         environ,
         own_uid=os.getuid(),
         now_s=time.time(),
         grant=engines.granted_here(environ),
-        folder=folder,
-        folder_problem=problem,
+        folder=read.folder,
+        folder_problem=read.problem,
+        parent=read.parent,
+        has_hook=has_hook(sys.meta_path),
     )
 
 
-def read_leases(environ: Mapping[str, str]) -> tuple[Folder | None, LeaseSnapshot, str | None]:
-    """Where this user's jobs coordinate, with its leases and its queue; or why they can't, and the remedy."""
+@frozen
+class LeasesHere:
+    """The leases that count for this user's jobs.
+
+    Attributes:
+        folder: ``None`` if there is none yet, or for ``problem``.
+        parent: The lease of which a process started here is a member, if it is of one.
+        problem: Why this user's jobs can't coordinate, and the remedy.
+    """
+
+    folder: Folder | None = None
+    leases: LeaseSnapshot = lease.LeaseSnapshot()
+    parent: Holder | None = None
+    problem: str | None = None
+
+
+def read_leases(environ: Mapping[str, str]) -> LeasesHere:
+    """Read the folder once."""
     try:
         folder = lease.find_folder(environ, make=False)
-        return folder, lease.snapshot(folder), None
+        return LeasesHere(folder, lease.snapshot(folder), lease.parent_lease(environ, folder))
     except lease.NoFolderYet:
-        return None, lease.LeaseSnapshot(), None
+        return LeasesHere()
     except lease.LeaseUnavailable as error:
-        return None, lease.LeaseSnapshot(), f"{printable(error.what)}; {printable(error.remedy)}"
+        return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
+
+
+def has_hook(finders: Sequence[object]) -> bool:
+    """Whether one of ``sys.meta_path`` is the start-up hook: it stands where this interpreter has loaded it."""
+    return any(getattr(finder, "__name__", "") == HOOK for finder in finders)
 
 
 def host_status(
@@ -103,6 +131,8 @@ def host_status(
     grant: Grant = NO_ENGINE,
     folder: Folder | None = None,
     folder_problem: str | None = None,
+    parent: Holder | None = None,
+    has_hook: bool = True,
     names: Names | None = None,
 ) -> HostStatus:
     """Put together what was read.
@@ -114,6 +144,8 @@ def host_status(
         own_uid: Whose script that would be.
         now_s: In Unix time.
         grant: What an engine granted to it.
+        parent: The lease of the process that would start it, if it has one.
+        has_hook: Whether autogpu would be loaded in it.
     """
     names = names or Names()
     jobs = jobs_of(leases.holders, pids_here, inventory, now_s)
@@ -128,7 +160,7 @@ def host_status(
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(
-            preview(request, leases, pids_here, now_s)
+            preview(request, leases, pids_here, now_s, parent)
             if resolved.policy.enabled
             else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
             inventory,
@@ -137,6 +169,7 @@ def host_status(
         policy_problems=tuple(map(str, resolved.problems)),
         lease_folder=_lease_folder(folder, names) if folder else None,
         lease_folder_problem=folder_problem,
+        has_hook=has_hook,
     )
 
 

@@ -175,6 +175,15 @@ def test_held_gpus_are_the_only_ones_that_the_command_sees_idlest_first(server):
     assert done.stdout == f"{server.gpus[2].uuid},{server.gpus[1].uuid} v1\n"
 
 
+def test_inside_of_what_is_held_status_and_pick_name_it(server):
+    ask = f"{sys.executable} -m autogpu"
+    done = autogpu(server, "run", "--hold", "--", "sh", "-c", f"{ask} pick --format index; {ask} status")
+    picked, *shown = done.stdout.splitlines()
+    assert picked == "2"
+    assert any(line.startswith("A script started here would get GPU 2: shared with its parent") for line in shown)
+    assert "GPU 2 picked, held already: " in done.stderr
+
+
 def test_held_gpus_are_free_again_when_the_command_ends(server):
     for _ in range(2):
         done = autogpu(server, "run", "--hold", "--", "true")

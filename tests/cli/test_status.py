@@ -85,7 +85,7 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle( \d+ s or more)?$"
     assert re.search(who, lines[1])
     assert re.search(rf"unknown +pid {UNKNOWN_PID}, uses 2\.0 GiB, no claim$", lines[3])
-    assert "A script started here would get GPU" in done.stdout
+    assert "Under `autogpu run` it would get GPU" in done.stdout
 
 
 def test_json_is_as_documented(lab):
@@ -131,6 +131,21 @@ def test_the_queue_and_the_preview_are_told():
     assert lines[at + 1] == "  1. bob a.py (pid 88): 1 whole GPU, for 90 s"
     assert lines[at + 2].endswith("b.py (pid 88): 1 GPU with 6.0 GiB, for 90 s, unresponsive: passed over")
     assert any(line.startswith("A script started here would get ") for line in lines)
+
+
+def test_a_python_without_the_hook_is_promised_nothing():
+    lines = screen(host(inventory(gpu(0)), has_hook=False))
+    at = lines.index(status.NO_HOOK)
+    assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
+    assert not any(line.startswith("A script started here would get") for line in lines)
+    assert status.NO_HOOK not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), "it is off anyway"
+
+
+def test_a_python_that_loads_the_hook_is_told_apart(lab):
+    server, environ, _ = lab
+    commands = (["status"], ["run", "--", sys.executable, "-m", "autogpu", "status"])
+    shown = [server.run([sys.executable, "-m", "autogpu", *command], environ=environ).stdout for command in commands]
+    assert ["A script started here would get GPU" in text for text in shown] == [False, True]
 
 
 def test_sixteen_gpus_with_two_hundred_processes_stay_readable():

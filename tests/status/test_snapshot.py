@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from autogpu.devices.model import Inventory, Process
 from autogpu.reporting.text import GIB
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
@@ -68,6 +70,21 @@ def test_what_a_job_would_get_now_regards_claims_and_the_queue():
     assert awaited.why.endswith("because select.need does not say what the job needs")
     passed_over = host(machine, [holder("a", (1, 24))], [waiter(1, "w.py", silent_s=60)]).preview
     assert passed_over.why == "the idlest of 2"
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({}, "shared with its parent process, bash (pid 7)"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}, None),
+    ],
+    ids=["member", "rank"],
+)
+def test_what_a_job_would_get_inside_a_job_is_what_that_holds(environ, why):
+    machine, bash = inventory(gpu(0), gpu(1)), holder("a", (0, 24), script="bash")
+    preview = host(machine, [bash], parent=bash, CUDA_VISIBLE_DEVICES="0", **environ).preview
+    assert preview.uuids == (gpu(0).uuid,)
+    assert (preview.why == why) is (why is not None)
 
 
 def test_what_a_job_would_get_stays_inside_the_inherited_list():

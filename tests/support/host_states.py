@@ -35,10 +35,11 @@ def waiter(place, script, *, gib=None, silent_s=0.0):
     return Waiter(f"wait.{place}", place, 1001, False, True, silent_s, 88, None, 1, NOW_S - 90, script, demand)
 
 
-def host(machine, holders=(), waiters=(), pids=None, names=None, **environ):
+def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, has_hook=True, **environ):
     """What ``autogpu status`` shows of ``machine``.
 
     Args:
+        parent: The holder that started the shell in which it is asked.
         pids: By the name of a holder, its pid here; by default the one that it says.
     """
     pids = pids if pids is not None else {each.name: each.pid for each in holders}
@@ -47,5 +48,15 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, **environ):
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
     names = names or Names()
     return host_status(
-        machine, leases, pids, resolved, environ, own_uid=1000, now_s=NOW_S, grant=granted(environ), names=names
+        machine,
+        leases,
+        pids,
+        resolved,
+        environ,
+        own_uid=1000,
+        now_s=NOW_S,
+        grant=granted(environ),
+        parent=parent,
+        has_hook=has_hook,
+        names=names,
     )
