@@ -62,7 +62,8 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     """Run COMMAND with autogpu in every Python that it starts; flags override every file and variable.
 
     With --hold any program can be run: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
-    the command ends.
+    the command ends. Where no GPU is free, select.busy decides as for a script: by default the command shares one,
+    of which nothing is held; with --busy wait it waits.
     """
     if not command[0]:
         raise _NotFound("COMMAND is empty, so nothing can be started")
@@ -113,7 +114,9 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     decision, why = acquired.decision, printable(acquired.decision.why, 2000)
     if decision.verdict is Verdict.TAKE:
         environ[CUDA_VISIBLE_DEVICES] = ",".join(device.uuid for device in decision.devices)
-        tell(f"{explain.gpu_names(device.index for device in decision.devices)} for {printable(script)}: {why}")
+        names = explain.gpu_names(device.index for device in decision.devices)
+        shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
+        tell(f"{names} for {printable(script)}: {why}" + (messages.not_held(shared) if shared else ""))
     elif decision.verdict is Verdict.CPU:
         environ[CUDA_VISIBLE_DEVICES] = "-1"
         tell(f"no GPU for {printable(script)}: {why}")

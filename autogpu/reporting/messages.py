@@ -66,6 +66,15 @@ def _taken(decision: Decision, usage: Usage, devices: list[Device], resolved: Re
     return line
 
 
+def not_held(shared: Sequence[Device]) -> str:
+    """That a program which asked for GPUs to hold shares some, after the reason for those that it has."""
+    names = explain.gpu_names(device.index for device in shared)
+    return (
+        f"; {names} {'is' if len(shared) == 1 else 'are'} shared, not held: other jobs may come to it, and only "
+        "TensorFlow, PyTorch and JAX are capped there; to wait for a free one: --busy wait"
+    )
+
+
 def _gpus(devices: list[Device]) -> str:
     if len(devices) <= _MOST_GPUS:
         return listed([f"GPU {d.index} ({printable(d.name, 64)}, {explain.free_memory(d)})" for d in devices])

@@ -37,6 +37,7 @@ def decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | No
     ordinals = request.positions or parents
     if not alone.is_ours or not ordinals:
         return None
+    shares = _shares_as_member(alone, ordinals, parent)
     return replace(
         alone,
         verdict=Verdict.TAKE,
@@ -44,7 +45,8 @@ def decide_as_member(request: SelectionRequest, parent: Holder) -> Decision | No
         ordinals=ordinals,
         moved={},
         claims=dict(parent.claims),
-        shares=_shares_as_member(alone, ordinals, parent),
+        shares=shares,
+        cap=explain.BEST_EFFORT if shares else "",
         granted={o: parent.caps[d.uuid] for o, d in enumerate(alone.visible) if d and d.uuid in parent.caps},
         attainable=0,
     )

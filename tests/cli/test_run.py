@@ -175,6 +175,19 @@ def test_held_gpus_are_the_only_ones_that_the_command_sees_idlest_first(server):
     assert done.stdout == f"{server.gpus[2].uuid},{server.gpus[1].uuid} v1\n"
 
 
+def test_what_is_shared_is_not_called_held(server, lease_folder):
+    ask = f"{sys.executable} -m autogpu"
+    done = autogpu(server, "run", "--hold", "--devices", "0", "--", "sh", "-c", f"{ask} pick; {ask} status --json")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("autogpu: GPU 0 for sh: ")
+    assert first.endswith(
+        "; GPU 0 is shared, not held: other jobs may come to it, and only TensorFlow, "
+        "PyTorch and JAX are capped there; to wait for a free one: --busy wait"
+    )
+    assert second.startswith("autogpu: GPU 0 picked, not held: shared with its parent process, sh (pid ")
+    assert "capped at half" in done.stdout
+
+
 def test_inside_of_what_is_held_status_and_pick_name_it(server):
     ask = f"{sys.executable} -m autogpu"
     done = autogpu(server, "run", "--hold", "--", "sh", "-c", f"{ask} pick --format index; {ask} status")

@@ -87,6 +87,14 @@ def test_what_a_job_would_get_inside_a_job_is_what_that_holds(environ, why):
     assert (preview.why == why) is (why is not None)
 
 
+@pytest.mark.parametrize(("gib", "is_capped"), [(24, False), (0, True)], ids=["held", "shared"])
+def test_inside_a_job_a_script_is_capped_only_where_that_holds_nothing(gib, is_capped):
+    machine, bash = inventory(gpu(0, used_gib=1, pids=[8])), holder("a", (0, gib), script="bash")
+    why = host(machine, [bash], parent=bash, CUDA_VISIBLE_DEVICES="0").preview.why
+    assert why.startswith("shared with its parent process, bash (pid 7)")
+    assert ("capped" in why) is is_capped
+
+
 def test_what_a_job_would_get_stays_inside_the_inherited_list():
     assert host(inventory(gpu(0), gpu(1)), CUDA_VISIBLE_DEVICES="0").preview.uuids == (gpu(0).uuid,)
     hidden = host(inventory(gpu(0), gpu(1)), CUDA_VISIBLE_DEVICES="-1").preview
