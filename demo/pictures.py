@@ -1,7 +1,7 @@
 """``make pictures``: the pictures of the README and the documents, drawn from what the commands really print.
 
 The jobs are processes on a simulated server, which claim and take memory as any job does. Made up are the people, the
-pids, which would be those of this machine, and the hours that claims are old.
+pids, the host and the hour, which would be those of this machine, and the hours that claims are old.
 
 ``python -m demo.pictures status explain`` draws those two alone, for which no TensorFlow is needed.
 """
@@ -95,12 +95,15 @@ else:
 # or where a line is folded would depend on those of this machine.
 STATUS = """
 import os, sys
+from dataclasses import replace
 from rich.console import Console
-from autogpu.cli import status
+from autogpu.cli.status_screen import lines
+from autogpu.cli.status_table import Frame
 from autogpu.cli.policy_options import resolve_here
 from autogpu.status.snapshot import read_status
 console = Console(force_terminal=True, color_system="standard", highlight=False)
-for line in status.lines(read_status(os.environ, resolve_here(os.environ)), int(sys.argv[1]), has_blocks=True):
+found = replace(read_status(os.environ, resolve_here(os.environ)), host="lab", time_s=1_790_000_000.0, has_hook=True)
+for line in lines(found, Frame(int(sys.argv[1]), True)):
     console.print(line, soft_wrap=True)
 """
 
@@ -139,7 +142,7 @@ def draw_status(folder: Path, path: Path) -> None:
                 raise SystemExit(f"the picture's process {job.script or 'of ' + job.who} did not start")
             pids[process.pid] = job
             started.append(process)
-        done = server.run([sys.executable, "-c", STATUS, str(COLUMNS)], environ=environ, cwd=folder)
+        done = server.run([sys.executable, "-c", STATUS, str(COLUMNS)], environ={**environ, "TZ": "UTC"}, cwd=folder)
         for process in started:
             process.kill()
     if done.returncode or done.stderr:

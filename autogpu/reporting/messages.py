@@ -71,7 +71,7 @@ def not_held(shared: Sequence[Device]) -> str:
     names = explain.gpu_names(device.index for device in shared)
     return (
         f"; {names} {'is' if len(shared) == 1 else 'are'} shared, not held: other jobs may come to it, and only "
-        "TensorFlow, PyTorch and JAX are capped there; to wait for a free one: --busy wait"
+        "what a framework allocates is capped there; to wait for a free one: --busy wait"
     )
 
 

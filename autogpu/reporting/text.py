@@ -46,9 +46,9 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 GPU``, ``2 GPUs``; ``plural`` is that of a noun which takes another ending."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def listed(names: Sequence[str]) -> str:

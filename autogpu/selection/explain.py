@@ -37,7 +37,7 @@ BEST_EFFORT_BY_SCRIPT = (
 BEST_EFFORT_OF_PART = "capped at half of what is free and not claimed, because the granted part of it is not free"
 
 # In one line of a message; ``autogpu status`` shows each.
-_MOST_REASONS = 5
+_MOST_REASONS = 3
 _MOST_NAMES = 3
 
 _POOLS = {"unset": "", "inherited": " in CUDA_VISIBLE_DEVICES", "script": " in the script's CUDA_VISIBLE_DEVICES"}

@@ -172,6 +172,8 @@ class HostStatus:
         queue: In the order in which they are served.
         policy_problems: What could not be followed in the policy that holds here.
         lease_folder: ``None`` if there is none yet, or this user's jobs can't coordinate, for ``lease_folder_problem``.
+        host: Its name.
+        time_s: When it was read, in Unix time.
         has_hook: Whether a Python that is started like this one loads autogpu at its start.
     """
 
@@ -186,3 +188,5 @@ class HostStatus:
     lease_folder: LeaseFolder | None
     lease_folder_problem: str | None
     has_hook: bool = True
+    host: str = ""
+    time_s: float | None = None

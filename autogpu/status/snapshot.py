@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -51,7 +52,11 @@ HOOK = "_autogpu_hook"
 
 
 class Names:
-    """Looks up what users and programs are called on this host."""
+    """Looks up what users and programs are called on this host, and the host itself."""
+
+    def host(self) -> str:
+        """Its name, without the domain."""
+        return platform.node().partition(".")[0]
 
     def user(self, uid: int) -> str:
         """The name, or the number of one that is not known here."""
@@ -170,6 +175,8 @@ def host_status(
         lease_folder=_lease_folder(folder, names) if folder else None,
         lease_folder_problem=folder_problem,
         has_hook=has_hook,
+        host=printable(names.host(), 64),
+        time_s=now_s,
     )
 
 

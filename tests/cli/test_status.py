@@ -10,17 +10,24 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from autogpu.cli import status
+from autogpu import frozen
+from autogpu.cli import status_screen as screens
+from autogpu.cli.status_screen import Wanted
+from autogpu.cli.status_table import Frame
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.reporting.text import GIB
 from autogpu.status.json import from_json
+from autogpu.status.model import LeaseFolder
 from tests.gpusim import Gpu, Server
-from tests.support.host_states import HOUR_S, holder, host, waiter
+from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
 from tests.support.values import gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
@@ -45,15 +52,16 @@ sys.stdin.read()
 
 
 def coloured(view):
-    return list(status.lines(view, 100, True))
+    return list(screens.lines(view, Frame(100, True)))
 
 
-def screen(view, width=100):
-    return [line.plain for line in status.lines(view, width, True)]
+def screen(view, width=100, **wanted):
+    """Without the line about the host, which has tests of its own."""
+    return [line.plain for line in screens.lines(view, Frame(width, True), Wanted(**wanted))][1:]
 
 
-def fitted(view, height):
-    return [line.plain for line in status.fitted(view, 80, height, True)]
+def fitted(view, height, width=80):
+    return [line.plain for line in screens.fitted(view, Frame(width, True), height)]
 
 
 @pytest.fixture
@@ -79,10 +87,11 @@ def ask(lab, *options):
 def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     done = ask(lab)
     assert (done.returncode, done.stderr) == (0, "")
-    heading, *lines = done.stdout.splitlines()
-    assert heading.split() == ["name", "memory", "utilization", "state"]
-    assert re.search(r"GPU 0 .* 0\.\d of  24\.0 GiB .* 0 %  busy$", lines[0])
-    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle( \d+ s or more)?$"
+    head, heading, *lines = done.stdout.splitlines()
+    assert re.fullmatch(r".+, \w+ \d\d \w+ \d\d:\d\d, driver 550\.54\.15, 0 of 2 GPUs free", head)
+    assert heading.split() == ["name", "memory", "claimed", "utilization", "state"]
+    assert re.search(r"GPU 0 .* [#█][=▒]+[.░]+ +0\.\d of  24\.0 GiB +6\.0 .* 0 %  busy$", lines[0])
+    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle$"
     assert re.search(who, lines[1])
     assert re.search(rf"unknown +pid {UNKNOWN_PID}, uses 2\.0 GiB, no claim$", lines[3])
     assert "Under `autogpu run` it would get GPU" in done.stdout
@@ -95,9 +104,9 @@ def test_json_is_as_documented(lab):
     assert [gpu["state"] for gpu in told["gpus"]] == ["busy", "busy"]
     assert [job["pid"] for job in told["gpus"][0]["jobs"]] == [lab[2].pid]
     assert told["gpus"][0]["jobs"][0]["claim_bytes"] == 6 << 30
-    age = r"for \d+ s, idle( \d+ s or more)?"
+    age = r"for \d+ s"
     shown = [re.sub(age, "for 1 s", line) for line in screen(from_json(told), 120)]
-    assert shown == [re.sub(age, "for 1 s", line) for line in ask(lab).stdout.splitlines()]
+    assert shown == [re.sub(age, "for 1 s", line) for line in ask(lab).stdout.splitlines()[1:]]
 
 
 def test_every_field_of_the_json_is_in_the_schema(lab):
@@ -135,10 +144,10 @@ def test_the_queue_and_the_preview_are_told():
 
 def test_a_python_without_the_hook_is_promised_nothing():
     lines = screen(host(inventory(gpu(0)), has_hook=False))
-    at = lines.index(status.NO_HOOK)
+    at = lines.index(screens.NO_HOOK)
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
-    assert status.NO_HOOK not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), "it is off anyway"
+    assert screens.NO_HOOK not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), "it is off anyway"
 
 
 def test_a_python_that_loads_the_hook_is_told_apart(lab):
@@ -189,11 +198,115 @@ def test_a_watched_screen_says_less_before_it_is_cut():
 
 
 def test_a_watched_line_is_folded_and_not_cut():
-    view = host(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), script="long" * 9, age_s=26 * HOUR_S)])
-    lines = fitted(view, 24)
+    jobs = [holder(name, (0, 8), script="long" * 9, age_s=26 * HOUR_S) for name in "ab"]
+    lines = fitted(host(inventory(gpu(0, used_gib=1, pids=[7])), jobs), 24)
     assert max(map(len, lines)) <= 80
-    assert lines[3].startswith(" " * 10)
-    assert lines[3].endswith(", idle")
+    assert lines[4].startswith(" " * 10)
+    assert lines[4].endswith(", idle")
+
+
+def crowded(gpus, jobs, processes):
+    """Each GPU with so many jobs, and processes without a claim."""
+    others = tuple(Process(5000 + number, GIB) for number in range(processes))
+    machine = inventory(*[gpu(index, used_gib=2, compute_processes=others) for index in range(gpus)])
+    holders = [holder(f"{index}-{job}", (index, 2), uid=1000 + job) for index in range(gpus) for job in range(jobs)]
+    return host(machine, holders, pids=dict.fromkeys((each.name for each in holders), None))
+
+
+@pytest.mark.parametrize("height", range(8, 60, 3))
+@pytest.mark.parametrize(
+    "view",
+    [crowded(4, 1, 0), crowded(8, 1, 1), crowded(8, 3, 0), crowded(8, 0, 2), crowded(3, 12, 9)],
+    ids=["a-job-each", "both", "three-jobs", "processes", "many"],
+)
+def test_no_row_of_a_watched_screen_is_free_while_something_is_hidden(view, height):
+    lines, whole = fitted(view, height), fitted(view, 500)
+    assert len(lines) < height
+    if lines[-1].endswith("more lines: autogpu status"):
+        assert len(lines) == height - 1
+    elif [line for line in lines if "more" in line] != [line for line in whole if "more" in line]:
+        # What is hidden comes in steps: a job's line, folded, and the number of those that are left.
+        assert len(lines) >= height - 5, "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("view", "owners"),
+    [(crowded(16, 1, 0), "busy ann"), (crowded(16, 4, 0), "busy ann +3"), (crowded(16, 0, 2), "busy bob")],
+    ids=["job", "four-jobs", "process"],
+)
+def test_a_gpu_without_room_for_lines_names_its_owners(view, owners):
+    rows = [line for line in fitted(view, 20) if line.startswith("GPU ")]
+    assert len(rows) == 16
+    assert all(row.endswith(owners) for row in rows)
+    assert max(map(len, rows)) <= 80
+
+
+def test_what_a_script_would_get_is_told_in_short_before_owners_are_hidden():
+    lines = fitted(crowded(8, 1, 0), 21)
+    assert sum("ann        train.py" in line for line in lines) == 8
+    assert lines[-1].startswith("A script started here would get GPU ")
+
+
+def test_what_is_claimed_is_in_the_bar_and_beside_it():
+    machine = inventory(gpu(0, used_gib=6, pids=[7]), gpu(1, used_gib=2, compute_processes=(Process(9, 2 * GIB),)))
+    lines = screen(host(machine, [holder("a", (0, 12)), holder("b", (0, 6), pid=8)]))
+    assert "████▒▒▒▒▒▒▒▒░░░░   6.0 of  24.0 GiB    18.0 " in lines[1]
+    assert "█░░░░░░░░░░░░░░░   2.0 of  24.0 GiB       - " in lines[4]
+
+
+def test_gpus_that_are_free_and_alike_are_one_row():
+    machine = inventory(gpu(0), gpu(1, used_gib=9, pids=[7]), *(gpu(index) for index in range(2, 16)))
+    rows = [line for line in screen(host(machine, [holder("a", (1, 24))])) if line.startswith("GPU ")]
+    assert [re.sub(" +", " ", row).split(" ")[1] for row in rows] == ["0", "1", "2-15"]
+    assert rows[2].endswith("14 free")
+    two = [line for line in screen(host(inventory(gpu(0), gpu(1)))) if line.startswith("GPU ")]
+    assert len(two) == 2
+
+
+def test_the_ranking_is_told_to_those_who_ask():
+    view = host(inventory(gpu(0), gpu(1)))
+    assert not any("first choice" in line or "place 2" in line for line in screen(view))
+    assert sum("first choice" in line or "place 2" in line for line in screen(view, is_explained=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("owner_uid", "holder_uid", "is_explained", "is_told"),
+    [(1000, None, False, False), (1000, 1000, False, False), (1000, 1001, False, True), (1000, None, True, True)],
+    ids=["alone", "own-job", "colleague", "asked"],
+)
+def test_where_claims_are_matters_to_those_who_share_the_host(owner_uid, holder_uid, is_explained, is_told):
+    jobs = [] if holder_uid is None else [holder("a", (0, 24), uid=holder_uid)]
+    folder = LeaseFolder("/var/tmp/autogpu.v1", "fallback", "ann", owner_uid)
+    view = replace(host(inventory(gpu(0)), jobs), lease_folder=folder)
+    told = [line for line in screen(view, is_explained=is_explained) if line.startswith("Claims are in ")]
+    assert len(told) == is_told
+
+
+def test_one_user_alone_is_shown_beside_the_claims_of_all():
+    machine = inventory(gpu(0), gpu(1), gpu(2))
+    jobs = [holder("a", (0, 6)), holder("b", (0, 6), uid=1001, pid=8), holder("c", (1, 24))]
+    queue = [frozen.replace(waiter(1, "first.py"), uid=1000), waiter(2, "second.py")]
+    lines = screen(host(machine, jobs, queue), user="bob")
+    assert [line[:6] for line in lines if line.startswith("GPU")] == ["GPU 0 "]
+    assert " 12.0 " in lines[1]
+    assert [line.split()[0] for line in lines if "train.py" in line] == ["bob"]
+    assert [line for line in lines if ".py (pid 88)" in line] == ["  2. bob second.py (pid 88): 1 whole GPU, for 90 s"]
+    assert not any("script started here" in line for line in lines)
+    assert screen(host(machine, jobs, queue), user="eve") == ["eve is on no GPU and waits for none."]
+
+
+def test_the_json_of_one_user_has_those_gpus(lab):
+    told = json.loads(ask(lab, "--mine", "--json").stdout)
+    jsonschema.validate(told, SCHEMA)
+    assert [gpu["index"] for gpu in told["gpus"]] == [0]
+    assert ask(lab, "--mine", "--user", "eve").returncode == 2
+
+
+def test_the_first_line_says_which_host_it_was_and_when():
+    view = host(inventory(gpu(0), gpu(1, used_gib=9, pids=[7])), [holder("a", (1, 24))], [waiter(1, "w.py")])
+    head = next(screens.lines(view, Frame(100, True))).plain
+    when = time.strftime("%a %d %b %H:%M", time.localtime(NOW_S))
+    assert head == f"lab, {when}, 1 of 2 GPUs free, 1 job waiting"
 
 
 def test_hostile_names_do_nothing_to_a_terminal():
@@ -226,18 +339,24 @@ def test_a_reading_that_is_missing_is_a_question_mark():
     assert "  ? %" in lines[1]
 
 
-def test_watching_redraws_and_ends_by_ctrl_c(lab):
+@pytest.mark.parametrize("end", ["ctrl-c", "q"])
+def test_watching_redraws_and_ends(lab, end):
     server, environ, _ = lab
     controller, terminal = pty.openpty()
     environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    command = [sys.executable, "-m", "autogpu", "status", "--watch", "--interval", "0.5"]
+    command = [sys.executable, "-m", "autogpu", "status", "-w", "--interval", "0.5"]
+    before = termios.tcgetattr(controller)
     watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
-    os.close(terminal)
     try:
         shown = until_shown(controller, b"", 2)
-        watching.send_signal(signal.SIGINT)
-        shown = until_closed(controller, shown)
+        if end == "q":
+            os.write(controller, b"q")
+        else:
+            watching.send_signal(signal.SIGINT)
         assert watching.wait(timeout=60) == 0
+        assert termios.tcgetattr(terminal) == before, "what is typed shows again"
+        os.close(terminal)
+        shown = until_closed(controller, shown)
     finally:
         watching.kill()
         watching.wait(timeout=60)

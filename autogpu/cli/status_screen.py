@@ -1,0 +1,192 @@
+"""The screen of ``autogpu status``: a host at one moment as lines of text. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from autogpu.cli.screen import BAD, folded
+from autogpu.cli.status_table import Frame, Truncation, table
+from autogpu.lease.folder import HOST_FOLDER
+from autogpu.reporting.text import counted, printable, size, span
+from autogpu.selection import explain
+from autogpu.status.of_user import of_user
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Iterator, Sequence
+
+    from autogpu.status.model import GpuStatus, HostStatus, Preview
+
+NO_HOOK = (
+    "A script started here takes its GPUs as without autogpu, whose start-up hook this Python does not load: "
+    f"{shlex.quote(sys.executable)} -m autogpu install"
+)
+
+FULL = Truncation(jobs=8, processes=4)
+# Two hundred processes on sixteen GPUs stay a screen or two.
+CROWDED = Truncation(jobs=8, processes=1)
+MANY_GPUS = 9
+# What a GPU may have of a screen that does not scroll, as long as there are rows left.
+WATCHED = (
+    Truncation(jobs=1, processes=0),
+    *(Truncation(jobs, processes=1) for jobs in range(1, FULL.jobs)),
+    *(Truncation(FULL.jobs, processes) for processes in range(1, FULL.processes + 1)),
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a host is shown.
+
+    Attributes:
+        user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
+            told, for it depends on the others.
+        is_explained: With the ranking of all GPUs, and where the claims are.
+    """
+
+    user: str | None = None
+    is_explained: bool = False
+
+
+EVERYTHING = Wanted()
+
+
+def lines(host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING) -> Iterator[Text]:
+    """The whole screen; every name in it is safe for a terminal."""
+    heading, rows = table(host.gpus, frame, wanted.user)
+    yield from _head_lines(host)
+    if heading is not None:
+        yield heading
+    for row in rows:
+        yield row.line()
+        yield from row.details(CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
+    yield from _tail_lines(host, wanted)
+
+
+def fitted(host: HostStatus, frame: Frame, height: int, wanted: Wanted = EVERYTHING) -> list[Text]:
+    """The screen for a terminal that does not scroll: what is on the GPUs is shown as far as there are rows for it.
+
+    A GPU of which nothing is shown names its users in its own row. The screen is cut only where even that is too much.
+    """
+
+    def fold(some: Iterable[Text]) -> list[Text]:
+        return [piece for line in some for piece in folded(line, frame.width)]
+
+    heading, rows = table(host.gpus, frame, wanted.user)
+    head = [*fold(_head_lines(host)), *([] if heading is None else [heading])]
+    names = sum(len(fold([row.line(names_owners=True)])) for row in rows)
+    least = sum(len(fold(row.details(WATCHED[0]))) for row in rows)
+    tail = fold(_tail_lines(host, wanted))
+    if len(head) + names + least + len(tail) >= height:
+        tail = fold(_tail_lines(host, wanted, is_brief=True))
+    details: list[list[Text]] = [[] for _ in rows]
+    left = height - 1 - len(head) - len(tail) - names
+    for limits in WATCHED:
+        for place, row in enumerate(rows):
+            more = fold(row.details(limits))
+            if len(more) - len(details[place]) <= left:
+                left -= len(more) - len(details[place])
+                details[place] = more
+    screen = list(head)
+    for row, own in zip(rows, details):
+        screen += [*fold([row.line(names_owners=not own)]), *own]
+    screen += tail
+    if len(screen) < height:
+        return screen
+    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
+
+
+def _head_lines(host: HostStatus) -> Iterator[Text]:
+    about = [printable(host.host, 64)] if host.host else []
+    about += [time.strftime("%a %d %b %H:%M", time.localtime(host.time_s))] if host.time_s is not None else []
+    about += [f"driver {printable(host.driver_version, 32)}"] if host.driver_version else []
+    if host.gpus:
+        free = sum(gpu.state == "free" for gpu in host.gpus)
+        about += [f"{free} of {counted(len(host.gpus), 'GPU')} free"]
+    about += [f"{counted(len(host.queue), 'job')} waiting"] if host.queue else []
+    if about:
+        yield Text(", ".join(about), style="bold")
+    if host.failure:
+        yield Text(printable(host.failure) if host.has_driver else "No NVIDIA driver on this machine.")
+
+
+def _tail_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool = False) -> Iterator[Text]:
+    for lost in host.unreadable:
+        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
+    yield from _queue_lines(host, wanted.user)
+    if wanted.user is not None:
+        theirs = of_user(host, wanted.user)
+        if not theirs.gpus and not theirs.queue:
+            yield Text(f"{printable(wanted.user, 32)} is on no GPU and waits for none.")
+        return
+    if host.gpus or not host.failure:
+        yield Text()
+        yield from _preview_lines(host, wanted, is_brief=is_brief)
+    if not is_brief:
+        yield from _folder_lines(host, is_explained=wanted.is_explained)
+
+
+def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
+    queue = [(place, waiter) for place, waiter in enumerate(host.queue, start=1) if user in (None, waiter.user)]
+    if queue:
+        yield Text()
+        yield Text("Waiting for a GPU, in this order:", style="bold")
+    for place, waiter in queue:
+        wanted = counted(waiter.count, "whole GPU")
+        if waiter.bytes_per_gpu is not None:
+            wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
+        since = "" if waiter.waited_s is None else f", for {span(waiter.waited_s)}"
+        stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
+        who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"
+        yield Text(f"  {place}. {who}: {wanted}{since}{stopped}")
+
+
+def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Iterator[Text]:
+    preview = host.preview
+    start = "A script started here would get "
+    if not host.has_hook and preview.why != explain.SWITCHED_OFF:
+        if not is_brief:
+            yield Text(NO_HOOK, style=BAD)
+        start = f"Under `autogpu run` {'a script' if is_brief else 'it'} would get "
+    line = Text(start)
+    line.append(_preview_words(preview, host.gpus), style="bold")
+    if is_brief:
+        # The first clause, of which no screen has too little.
+        yield line.append(f": {printable(re.split('[;(]', preview.why)[0].strip())}")
+        return
+    line.append(f": {printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
+    yield line
+    for reason in preview.reasons if wanted.is_explained else ():
+        yield Text(printable(reason, 2000))
+    for problem in host.policy_problems:
+        yield Text(printable(problem, 2000), style=BAD)
+
+
+def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
+    index = {gpu.uuid: gpu.index for gpu in gpus}
+    return {
+        "take": explain.gpu_names([index[uuid] for uuid in preview.uuids]),
+        "cpu": "the CPU",
+        "wait": "a place in the queue",
+        "refuse": "an error",
+    }.get(preview.verdict, "what the framework chooses")
+
+
+def _folder_lines(host: HostStatus, *, is_explained: bool) -> Iterator[Text]:
+    folder = host.lease_folder
+    if host.lease_folder_problem:
+        yield Text(f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}", style=BAD)
+    elif folder and folder.origin == "fallback" and host.gpus:
+        # One person alone has nobody to trust, and on a desktop no container.
+        users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
+        if is_explained or len(users) > 1:
+            yield Text(
+                f"Claims are in {printable(folder.path)}, which belongs to {printable(folder.owner)} and does not "
+                f"reach into containers; `sudo $(command -v autogpu) host-setup` makes {HOST_FOLDER} for all users."
+            )
