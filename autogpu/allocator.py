@@ -172,9 +172,9 @@ class Allocator:
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Report how to get more replicas, where the policy is why there are so few."""
-        decision = self._allocation.decision
-        if decision and decision.verdict is Verdict.TAKE and self._allocation.policy.level != "quiet":
-            self._allocation.say(messages.few_replicas(strategy, replicas, decision))
+        allocation, decision = self._allocation, self._allocation.decision
+        if decision and decision.verdict is Verdict.TAKE and allocation.policy.level != "quiet":
+            allocation.say(messages.few_replicas(strategy, replicas, decision, allocation.policy.per_user))
 
     def on_unsupported(self, why: str) -> None:
         """Report that the policy is not applied, and why; the framework continues with its defaults."""

@@ -11,13 +11,17 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command(
     epilog="""\b
 Examples:
-  eval "$(autogpu completion bash)"    in ~/.bashrc, or zsh in ~/.zshrc
-  autogpu completion fish              into ~/.config/fish/completions/autogpu.fish"""
+  autogpu completion bash   into ~/.local/share/bash-completion/completions/autogpu
+  autogpu completion zsh    into a file that ~/.zshrc reads with `source`
+  autogpu completion fish   into ~/.config/fish/completions/autogpu.fish"""
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes verbs and flags in SHELL: bash, zsh or fish."""
+    """Print a script that completes verbs and flags in SHELL: bash, zsh or fish.
+
+    Write it to a file: a line in ~/.bashrc that runs autogpu fails in every shell outside of its environment.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "autogpu", "_AUTOGPU_COMPLETE").source())

@@ -83,7 +83,8 @@ def _show_state(root: Path, as_json: bool) -> int:
         click.echo(f"To set it up: {host.command()}")
     else:
         _echo_stranded(host)
-        click.echo("All is in place.")
+        has_problem = any(part.problem for part in hosts.parts(host))
+        click.echo("All that is required is in place." if has_problem else "All is in place.")
     return status
 
 

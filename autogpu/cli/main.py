@@ -31,6 +31,9 @@ VERBS = {
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
+# What people call a policy's key who know it from another tool.
+_MEANT = {"gpus": "count", "gpu": "devices", "device": "devices"}
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -112,8 +115,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _echo(str(error), error.remedy)
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "autogpu"
-        _echo(error.format_message(), f"see `{command} --help`")
+        path, command = _command_of(sys.argv[1:] if arguments is None else arguments)
+        what = error.format_message()
+        if isinstance(error, click.NoSuchOption):
+            near = _nearest_option(error.option_name, command)
+            what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
+        _echo(what, f"see `{path} --help`")
         return EXIT_USAGE
     except click.ClickException as error:
         _echo(error.format_message())
@@ -125,6 +132,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _echo("interrupted")
         return -signal.SIGINT
     return status if isinstance(status, int) else 0
+
+
+def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:
+    """The verb that a command line begins with, as it is typed; click does not tell that of every error."""
+    path = "autogpu"
+    command: click.Command = cli
+    for argument in arguments:
+        found = command.get_command(click.Context(command), argument) if isinstance(command, click.Group) else None
+        if found is None:
+            break
+        path, command = f"{path} {argument}", found
+    return path, command
+
+
+def _nearest_option(name: str, command: click.Command) -> str | None:
+    """The option that was meant, if one resembles the name; its dashes don't count, which all have."""
+    options = [option.lstrip("-") for param in command.params for option in param.opts if option.startswith("--")]
+    plain = name.lstrip("-").partition("=")[0]
+    meant = _MEANT.get(plain)
+    near = [meant] if meant in options else difflib.get_close_matches(plain, options, n=1, cutoff=0.7)
+    return f"--{near[0]}" if near else None
 
 
 def _end_by(number: int) -> None:

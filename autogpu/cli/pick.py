@@ -8,7 +8,7 @@ import time
 import click
 
 from autogpu.cli.gpu_request import read_gpus, request_gpus
-from autogpu.cli.main import EXIT_INTERRUPTED
+from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import EXIT_TRY_AGAIN
 from autogpu.reporting.stderr import say
@@ -35,7 +35,7 @@ Examples:
   eval "$(autogpu pick --count 2)"
   docker run --gpus "$(autogpu pick --format docker)" nvidia/cuda nvidia-smi"""
 )
-@policy_options("select")
+@policy_options("select", "memory")
 @click.option(
     "--format",
     "form",
@@ -56,6 +56,9 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         status = _pick(flags, form, is_explained)
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
+        raise
+    except click.UsageError:
+        status = EXIT_USAGE
         raise
     finally:
         if status and form == "export":

@@ -18,6 +18,8 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 # sudo has a PATH of its own, in which an environment's autogpu is not.
 _HOST_SETUP = "sudo $(command -v autogpu) host-setup"
 
+_OF_THE_SYSTEM = (Path("/usr/bin"), Path("/bin"))
+
 # CUresult of the CUDA driver API.
 _CUDA_ERRORS = {
     3: "the driver is not initialised",
@@ -64,10 +66,10 @@ def _check_environment(facts: Facts) -> Finding:
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
     path = next(iter(facts.pythons.values()))
-    remedy = (
-        f'to use autogpu\'s: export PATH="{Path(facts.executable).parent}:$PATH"; '
-        f"to have it in the other: {path} -m pip install {facts.source} && {path} -m autogpu install"
-    )
+    remedy = f'to use autogpu\'s: export PATH="{Path(facts.executable).parent}:$PATH"'
+    # pip refuses to write into the system's own Python: https://peps.python.org/pep-0668/
+    if Path(path).parent not in _OF_THE_SYSTEM:
+        remedy += f"; to have it in the other: {path} -m pip install {facts.source} && {path} -m autogpu install"
     return failed("environment", what, remedy)
 
 

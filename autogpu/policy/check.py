@@ -66,7 +66,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
             _take_text(layer, by_variable[name], environ[name], origin)
         else:
             near = ends.get(_nearest_name(name[len(variables.PREFIX) :], ends) or "")
-            hint = f", nearest is {near}" if near else ", keys are " + ", ".join(sorted(by_variable))
+            hint = f", nearest is {near}" if near else "; `autogpu config` lists the keys"
             allowed = f" ({by_variable[near].kind.allowed})" if near in by_variable else ""
             what = f"{origin} is not a variable of autogpu{hint}{allowed}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))

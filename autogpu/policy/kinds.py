@@ -23,7 +23,11 @@ _DECIMAL = {"K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _SIZE = r"[0-9]{1,16}(?:\.[0-9]{1,6})? ?(?:[KkMmGgTt][Ii]?[Bb]?|[Bb])"
 _PERCENT = r"[0-9]{1,3}(?:\.[0-9]{1,3})? ?%"
 _NUMBER = r"[0-9]{1,7}(?:\.[0-9]{1,3})?"
-_DURATION = rf"(?=[0-9])(?:({_NUMBER})d)? ?(?:({_NUMBER})h)? ?(?:({_NUMBER})m(?:in)?)? ?(?:({_NUMBER})s)?"
+# As people write times, and as autogpu itself does: 30m, 30 min, 2 hours, 1h 30m.
+_DURATION = (
+    rf"(?=[0-9])(?:({_NUMBER}) ?d(?:ays?)?)? ?(?:({_NUMBER}) ?h(?:ours?|rs?)?)? ?"
+    rf"(?:({_NUMBER}) ?m(?:in(?:ute)?s?)?)? ?(?:({_NUMBER}) ?s(?:ec(?:ond)?s?)?)?"
+)
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
 _ON = ("1", "true", "yes", "on")
@@ -174,8 +178,8 @@ class Number(Kind):
         self.words = words
 
     def from_toml(self, value: object) -> object:
-        if isinstance(value, str) and value in self.words:
-            return value
+        if isinstance(value, str) and value.lower() in self.words:
+            return value.lower()
         if isinstance(value, str) and re.fullmatch(_INTEGER, value):
             raise Refused("numbers stand without quotes")
         if isinstance(value, bool) or not isinstance(value, int):
@@ -185,11 +189,7 @@ class Number(Kind):
         return value
 
     def from_text(self, text: str) -> object:
-        if text.lower() in self.words:
-            return text.lower()
-        if not re.fullmatch(_INTEGER, text):
-            raise Refused
-        return self.from_toml(int(text))
+        return self.from_toml(int(text) if re.fullmatch(_INTEGER, text) else text)
 
     def schema(self) -> dict[str, object]:
         number = {"type": "integer", "minimum": self._smallest, "maximum": self._largest}
@@ -204,12 +204,12 @@ class Choice(Kind):
         self.allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
 
     def from_toml(self, value: object) -> object:
-        if value not in self.words:
+        if not isinstance(value, str) or value.lower() not in self.words:
             raise Refused
-        return value
+        return value.lower()
 
     def from_text(self, text: str) -> object:
-        return self.from_toml(text.lower())
+        return self.from_toml(text)
 
     def schema(self) -> dict[str, object]:
         return {"enum": list(self.words)}

@@ -170,7 +170,7 @@ def _default(setting: Setting) -> Setting:
     return setting
 
 
-def few_replicas(strategy: str, replicas: int, decision: Decision) -> list[str]:
+def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int = 0) -> list[str]:
     """That a strategy which wants all GPUs has a part of the pool, and how to get more; else nothing."""
     taken, pool = len(decision.ordinals), explain.visible_share(decision.ranking)
     if not taken or taken >= pool:
@@ -178,7 +178,11 @@ def few_replicas(strategy: str, replicas: int, decision: Decision) -> list[str]:
     free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)
     more = f"for more: AUTOGPU_COUNT={max(min(free, decision.attainable), taken + 1)}"
     line = f"{strategy} has {counted(replicas, 'replica')}, on {taken} of {counted(pool, 'GPU')}; "
-    return [line + (more if decision.attainable > taken else "no more can be had now")]
+    if decision.attainable > taken:
+        return [line + more]
+    # The cap counts all jobs of the user, and only beside a free GPU is it what stands in the way.
+    why = f": limits.per_user allows {per_user}, all your jobs together" if per_user and free > taken else ""
+    return [f"{line}no more can be had now{why}"]
 
 
 def context_memory(

@@ -68,6 +68,7 @@ def test_check_does_not_miss_a_policy(run, image: Path) -> None:
     run()
     (image / "etc/autogpu/autogpu.toml").unlink()
     status, said = run("--check")
+    assert said.splitlines()[-1] == "All that is required is in place."
     assert (status, f"{image}/etc/autogpu/autogpu.toml does not exist." in said) == (0, True)
 
 

@@ -70,6 +70,28 @@ def test_unknown_verb_of_a_verb_names_the_nearest(capsys: pytest.CaptureFixture)
     assert said == "autogpu: no verb 'chek'; did you mean check?\nautogpu: see `autogpu config --help`\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run --cuont 2 -- x", "no option --cuont; did you mean --count?\nautogpu: see `autogpu run --help`"),
+        ("pick --gpus 2", "no option --gpus; did you mean --count?\nautogpu: see `autogpu pick --help`"),
+        ("status --gpus", "no option --gpus\nautogpu: see `autogpu status --help`"),
+        ("run --buzz -- x", "no option --buzz\nautogpu: see `autogpu run --help`"),
+        (
+            "config check --sytem x",
+            "no option --sytem; did you mean --system?\nautogpu: see `autogpu config check --help`",
+        ),
+        ("run --count", "Option '--count' requires an argument.\nautogpu: see `autogpu run --help`"),
+        ("--frob", "no option --frob\nautogpu: see `autogpu --help`"),
+    ],
+)
+def test_a_wrong_option_names_one_that_was_meant_and_the_help_of_its_verb(
+    capsys: pytest.CaptureFixture, arguments: str, said: str
+) -> None:
+    assert frame.run(arguments.split()) == 2
+    assert capsys.readouterr().err == f"autogpu: {said}\n"
+
+
 @pytest.mark.parametrize("verb", ["pick", "doctor"])
 def test_exit_statuses_are_a_paragraph_of_the_help(capsys: pytest.CaptureFixture, verb: str) -> None:
     assert frame.run([verb, "--help"]) == 0

@@ -74,6 +74,17 @@ def test_a_shell_that_evaluates_a_pick_of_nothing_has_its_status(server):
     assert done.stdout == "75\n"
 
 
+def test_a_pick_asks_for_what_a_limit_leaves(server):
+    server.change(1, processes={5004243: "8GiB"})
+    assert autogpu(server, "pick", "--devices", "0,1", "--limit", "8GiB", "--format", "index").stdout == "1\n"
+    assert autogpu(server, "pick", "--devices", "0", "--limit", "8GiB").returncode == 1
+
+
+def test_a_pick_that_is_asked_wrongly_tells_eval_so(server):
+    done = autogpu(server, "pick", "--count", "two")
+    assert (done.returncode, done.stdout) == (2, "(exit 2)\n")
+
+
 def test_a_pick_stays_inside_the_inherited_list(server):
     inherited = {"CUDA_VISIBLE_DEVICES": server.gpus[1].uuid}
     assert autogpu(server, "pick", "--format", "index", **inherited).stdout == "1\n"
@@ -290,7 +301,10 @@ def test_a_flag_is_the_policy_of_the_command(server):
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(("--count", "two"), "--count: select.count can't be"), (("--cuont", "2"), "Did you mean '--count'?")],
+    [
+        (("--count", "two"), "--count: select.count can't be"),
+        (("--cuont", "2"), "no option --cuont; did you mean --count?"),
+    ],
     ids=["value", "name"],
 )
 def test_a_wrong_flag_starts_nothing(server, flags, said):

@@ -50,17 +50,17 @@ def test_a_healthy_machine_passes_everything(healthy):
         ),
         pytest.param(
             "environment",
-            {"pythons": {"python": "/usr/bin/python"}},
-            "`python` is /usr/bin/python: another environment than autogpu's, /env/bin/python",
+            {"pythons": {"python": "/conda/bin/python"}},
+            "`python` is /conda/bin/python: another environment than autogpu's, /env/bin/python",
             'export PATH="/env/bin:$PATH"; to have it in the other: '
-            "/usr/bin/python -m pip install autogpu && /usr/bin/python -m autogpu install",
+            "/conda/bin/python -m pip install autogpu && /conda/bin/python -m autogpu install",
             id="another-environment",
         ),
         pytest.param(
             "environment",
-            {"pythons": {"python": "/usr/bin/python"}, "source": "/home/me/clone"},
+            {"pythons": {"python": "/conda/bin/python"}, "source": "/home/me/clone"},
             "another environment",
-            "/usr/bin/python -m pip install /home/me/clone && ",
+            "/conda/bin/python -m pip install /home/me/clone && ",
             id="from-a-clone",
         ),
         pytest.param(
@@ -153,6 +153,13 @@ def test_a_healthy_machine_passes_everything(healthy):
             "built without CUDA",
             "pip install 'tensorflow[and-cuda]'",
             id="cpu-wheel",
+        ),
+        pytest.param(
+            "tensorflow",
+            tensorflow(has_cuda=False, is_cpu_package=True),
+            "built without CUDA",
+            "pip uninstall -y tensorflow-cpu && /env/bin/python -m pip install 'tensorflow[and-cuda]'",
+            id="cpu-package",
         ),
         pytest.param(
             "tensorflow",
@@ -256,3 +263,9 @@ def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     facts = replace(healthy, inventory=NO_DRIVER, cuda=Cuda(), environ={"CUDA_VISIBLE_DEVICES": "0"})
     (finding,) = [each for each in examine(facts) if each.name == "visible"]
     assert (finding.state, finding.what) == (FindingState.NOT_APPLICABLE, "no GPU to hide")
+
+
+def test_nobody_is_told_to_install_into_the_systems_python(healthy):
+    facts = replace(healthy, pythons={"python3": "/usr/bin/python3"})
+    (finding,) = [each for each in examine(facts) if each.name == "environment"]
+    assert finding.remedy == 'to use autogpu\'s: export PATH="/env/bin:$PATH"'

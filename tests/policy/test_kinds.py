@@ -107,6 +107,9 @@ def test_limit_of_a_gpu_is_never_more_than_the_gpu():
         pytest.param("1d", 86400.0, id="day"),
         pytest.param("0.5h", 1800.0, id="fraction"),
         pytest.param("10min", 600.0, id="min"),
+        pytest.param("30 min", 1800.0, id="as-autogpu-writes-it"),
+        pytest.param("2 hours", 7200.0, id="words"),
+        pytest.param("1 day 12 hours", 129600.0, id="two-words"),
         pytest.param("0", 0.0, id="zero-text"),
         pytest.param(0, 0.0, id="zero"),
     ],
@@ -124,6 +127,7 @@ def test_durations_become_seconds(value, duration_s):
         pytest.param("-1m", "", id="negative"),
         pytest.param("", "", id="empty"),
         pytest.param("30m1h", "", id="wrong-order"),
+        pytest.param("1 month", "", id="no-such-unit"),
         pytest.param(False, "", id="bool"),
     ],
 )
@@ -228,3 +232,12 @@ def test_words_for_no(text):
 def test_no_key_takes_a_table(key):
     with pytest.raises(Refused):
         key.kind.from_toml({"run": "code"})
+
+
+@pytest.mark.parametrize(
+    ("dotted", "written", "value"),
+    [("select.busy", "Wait", "wait"), ("select.count", "ALL", "all"), ("report.level", "Quiet", "quiet")],
+)
+def test_words_are_read_alike_in_files_and_variables_whatever_their_case(dotted, written, value):
+    kind = BY_DOTTED[dotted].kind
+    assert kind.from_toml(written) == kind.from_text(written) == value

@@ -29,6 +29,12 @@ if importlib.util.find_spec("tensorflow"):
         hooks = find_hooks()
         found["missing"] = dict(hooks.missing)
         found["gpus"] = len(tf.config.experimental.list_physical_devices("GPU"))
+        try:
+            from importlib import metadata  # not in Python 3.7
+            metadata.version("tensorflow-cpu")
+            found["is_cpu_package"] = True
+        except ImportError:  # PackageNotFoundError is one
+            pass
     except Exception as error:
         found["error"] = "%s: %s" % (type(error).__name__, error)
 print()
@@ -47,6 +53,7 @@ class TensorFlow:
 
     Attributes:
         error: Why it can't be imported or asked; empty if it can.
+        is_cpu_package: It was installed as ``tensorflow-cpu``.
         gpus: How many it lists; ``None`` where it could not be asked.
         missing: What autogpu hooks into and this version lacks, with what is not in force.
     """
@@ -55,6 +62,7 @@ class TensorFlow:
     error: str = ""
     has_cuda: bool = False
     has_rocm: bool = False
+    is_cpu_package: bool = False
     gpus: int | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,7 +109,9 @@ def _check_build(found: TensorFlow | None, facts: Surroundings) -> Finding:
         return passed("tensorflow", f"TensorFlow {found.version}, built without CUDA, as there is no GPU")
     if not found.has_cuda:
         what = f"TensorFlow {found.version} is built without CUDA and uses no GPU"
-        return failed("tensorflow", what, install)
+        # Both packages write into one folder: the second over the first, and the first's removal takes that away.
+        remove = f"{facts.executable} -m pip uninstall -y tensorflow-cpu && " if found.is_cpu_package else ""
+        return failed("tensorflow", what, remove + install)
     return passed("tensorflow", f"TensorFlow {found.version}, built with CUDA")
 
 

@@ -8,6 +8,7 @@ import re
 from autogpu.frameworks.base import Usage
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 from autogpu.frameworks.words import limits_in_words
+from autogpu.reporting.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     by_script = " by the script" if placement.by_script else ""
     as_needed = ", allocated as needed" if grows else ""
     if placement.is_split_only:
-        memory = f"allocated as needed, as {len(placement.logical)} logical GPUs"
+        memory = f"allocated as needed, as {counted(len(placement.logical), 'logical GPU')}"
     elif any(limits_mb):
         memory = f"limited{by_script}" + limits_in_words(limits_mb) + as_needed
     elif placement.fraction:

@@ -1,0 +1,28 @@
+"""Sentences that a script prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.frozen import replace
+from autogpu.policy import Policy
+from autogpu.reporting.messages import few_replicas
+from tests.support.selections import claim, claimed, decided
+from tests.support.values import gpu
+
+
+@pytest.mark.parametrize(
+    ("per_user", "others", "end"),
+    [
+        (0, {}, "for more: AUTOGPU_COUNT=3"),
+        (1, {}, "no more can be had now: limits.per_user allows 1, all your jobs together"),
+        (1, claimed((1, claim(24)), (2, claim(24))), "no more can be had now"),
+        (2, {}, "for more: AUTOGPU_COUNT=2"),
+    ],
+    ids=["free-ones", "cap", "all-taken", "below-the-cap"],
+)
+def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, others, end):
+    policy = replace(Policy(), per_user=per_user)
+    decision = decided(gpu(0), gpu(1), gpu(2), policy=policy, claims_on=others)
+    (line,) = few_replicas("MirroredStrategy", 1, decision, per_user)
+    assert line == f"MirroredStrategy has 1 replica, on 1 of 3 GPUs; {end}"
