@@ -28,6 +28,7 @@ VERBS = {
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Remove the start-up files again."),
     "completion": ("autogpu.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
+    "help": ("autogpu.cli.help:help_", "Show the help of a verb."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
@@ -86,7 +87,7 @@ Examples:
   autogpu install             once per environment; scripts stay as they are
   AUTOGPU=0 python train.py   one run without autogpu""",
 )
-@click.version_option(__version__, prog_name="autogpu", message="%(prog)s %(version)s")
+@click.version_option(__version__, "-V", "--version", prog_name="autogpu", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's own first line)
     if ctx.invoked_subcommand is None:

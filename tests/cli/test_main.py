@@ -36,8 +36,9 @@ def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().out.startswith("Usage: autogpu ")
 
 
-def test_version(capsys: pytest.CaptureFixture) -> None:
-    assert frame.run(["--version"]) == 0
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version(capsys: pytest.CaptureFixture, option: str) -> None:
+    assert frame.run([option]) == 0
     assert capsys.readouterr().out == f"autogpu {__version__}\n"
 
 
@@ -47,6 +48,27 @@ def test_help_teaches_with_two_examples(capsys: pytest.CaptureFixture, verb: str
     examples = capsys.readouterr().out.partition("Examples:")[2].strip().splitlines()
     assert len(examples) >= 2
     assert all("autogpu" in line or "AUTOGPU" in line for line in examples)
+
+
+@pytest.mark.parametrize("verb", ["", "run", "config check", "host-setup"])
+def test_help_of_a_verb_is_its_help(capsys: pytest.CaptureFixture, verb: str) -> None:
+    assert frame.run([*verb.split(), "--help"]) == 0
+    option = capsys.readouterr().out
+    assert frame.run(["help", *verb.split()]) == 0
+    assert capsys.readouterr().out == option
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("help stats", "no verb 'stats'; did you mean status?"),
+        ("help config chek", "no verb 'chek'; did you mean check?"),
+        ("help status all", "autogpu status has no verb 'all'"),
+    ],
+)
+def test_help_of_no_verb_names_the_nearest(capsys: pytest.CaptureFixture, arguments: str, said: str) -> None:
+    assert frame.run(arguments.split()) == 2
+    assert capsys.readouterr().err.startswith(f"autogpu: {said}\n")
 
 
 @pytest.mark.parametrize("verb", frame.VERBS)
