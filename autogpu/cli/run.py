@@ -116,7 +116,8 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         environ[CUDA_VISIBLE_DEVICES] = ",".join(device.uuid for device in decision.devices)
         names = explain.gpu_names(device.index for device in decision.devices)
         shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-        tell(f"{names} for {printable(script)}: {why}" + (messages.not_held(shared) if shared else ""))
+        not_held = messages.not_held(shared, decision.devices) if shared else ""
+        tell(f"{names} for {printable(script)}: {why}{not_held}")
     elif decision.verdict is Verdict.CPU:
         environ[CUDA_VISIBLE_DEVICES] = "-1"
         tell(f"no GPU for {printable(script)}: {why}")

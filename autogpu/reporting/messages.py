@@ -66,12 +66,12 @@ def _taken(decision: Decision, usage: Usage, devices: list[Device], resolved: Re
     return line
 
 
-def not_held(shared: Sequence[Device]) -> str:
-    """That a program which asked for GPUs to hold shares some, after the reason for those that it has."""
-    names = explain.gpu_names(device.index for device in shared)
+def not_held(shared: Sequence[Device], taken: Sequence[Device]) -> str:
+    """That a program which asked for GPUs to hold shares some of them, after the reason for those that it has."""
+    names = "" if len(shared) == len(taken) else explain.gpu_names(device.index for device in shared) + " "
     return (
-        f"; {names} {'is' if len(shared) == 1 else 'are'} shared, not held: other jobs may come to it, and only "
-        "what a framework allocates is capped there; to wait for a free one: --busy wait"
+        f"; {names}shared, not held: other jobs may come there, and only what a framework allocates is capped; "
+        "to wait for a free one: --busy wait"
     )
 
 

@@ -192,8 +192,8 @@ def test_what_is_shared_is_not_called_held(server, lease_folder):
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
     assert first.endswith(
-        "; GPU 0 is shared, not held: other jobs may come to it, and only what a "
-        "framework allocates is capped there; to wait for a free one: --busy wait"
+        "; shared, not held: other jobs may come there, and only what a framework allocates is capped; "
+        "to wait for a free one: --busy wait"
     )
     assert second.startswith("autogpu: GPU 0 picked, not held: shared with its parent process, sh (pid ")
     assert "capped at half" in done.stdout

@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.policy import Policy
-from autogpu.reporting.messages import few_replicas
+from autogpu.reporting.messages import few_replicas, not_held
 from tests.support.selections import claim, claimed, decided
 from tests.support.values import gpu
 
@@ -26,3 +26,8 @@ def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, o
     decision = decided(gpu(0), gpu(1), gpu(2), policy=policy, claims_on=others)
     (line,) = few_replicas("MirroredStrategy", 1, decision, per_user)
     assert line == f"MirroredStrategy has 1 replica, on 1 of 3 GPUs; {end}"
+
+
+def test_of_gpus_to_hold_those_that_are_shared_are_named():
+    assert not_held([gpu(0)], [gpu(0)]).startswith("; shared, not held: ")
+    assert not_held([gpu(0), gpu(2)], [gpu(0), gpu(1), gpu(2)]).startswith("; GPU 0 and GPU 2 shared, not held: ")
