@@ -102,7 +102,7 @@ API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) 
 API CUresult cuDeviceGetPCIBusId(char *text, int size, CUdevice device) {
   NEEDS_DEVICE(device);
   const Gpu *gpu = gpu_of(device);
-  snprintf(text, (size_t)size, "%04X:%02X:%02X.0", gpu->pci_domain, gpu->pci_bus, gpu->pci_device);
+  snprintf(text, (size_t)size, "%04X:%02X:%02X.0", gpu->pci.domain, gpu->pci.bus, gpu->pci.device);
   return CUDA_SUCCESS;
 }
 
@@ -115,7 +115,7 @@ API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text) {
   }
   for (int i = 0; i < visible_count; i++) {
     const Gpu *gpu = gpu_of(i);
-    if (gpu->pci_domain == domain && gpu->pci_bus == bus && gpu->pci_device == slot) {
+    if (gpu->pci.domain == domain && gpu->pci.bus == bus && gpu->pci.device == slot) {
       *device = i;
       return CUDA_SUCCESS;
     }
@@ -180,9 +180,9 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   switch (attribute) {
     case 16: *value = gpu->multiprocessors; break;
     case 20: *value = gpu->compute_mode; break;
-    case 33: *value = (int)gpu->pci_bus; break;
-    case 34: *value = (int)gpu->pci_device; break;
-    case 50: *value = (int)gpu->pci_domain; break;
+    case 33: *value = (int)gpu->pci.bus; break;
+    case 34: *value = (int)gpu->pci.device; break;
+    case 50: *value = (int)gpu->pci.domain; break;
     case 75: *value = gpu->major; break;
     case 76: *value = gpu->minor; break;
     default: *value = common_attribute(attribute);

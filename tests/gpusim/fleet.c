@@ -26,6 +26,9 @@ static const struct {
     {"compute_mode", READING_COMPUTE_MODE},
     {"temperature", READING_TEMPERATURE},
     {"power", READING_POWER},
+    {"nvlinks", READING_NVLINKS},
+    {"p2p", READING_P2P},
+    {"topology", READING_TOPOLOGY},
 };
 
 static const struct {
@@ -85,6 +88,32 @@ static void read_samples(Gpu *gpu, char *text) {
   }
 }
 
+static PciAddress address_from(const char *text) {
+  PciAddress address = {0};
+  sscanf(text, "%x:%x:%x", &address.domain, &address.bus, &address.device);
+  return address;
+}
+
+/* "0000:0a:00.0,-,0000:0b:00.0" */
+static void read_links(Gpu *gpu, char *text) {
+  char *rest = text;
+  for (char *word = strtok_r(rest, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    if (gpu->link_count < MAX_LINKS) {
+      gpu->links[gpu->link_count++] = address_from(word);
+    }
+  }
+}
+
+/* "0/1/4" */
+static void read_path(Gpu *gpu, char *text) {
+  char *rest = text;
+  for (char *word = strtok_r(rest, "/", &rest); word; word = strtok_r(NULL, "/", &rest)) {
+    if (gpu->path_length < MAX_STEPS) {
+      gpu->path[gpu->path_length++] = (unsigned)atoi(word);
+    }
+  }
+}
+
 static void read_uuid(Gpu *gpu, const char *text) {
   snprintf(gpu->uuid, sizeof gpu->uuid, "%s", text);
   int digits = 0;
@@ -111,7 +140,11 @@ static void read_gpu_key(Gpu *gpu, const char *key, char *value) {
   } else if (strcmp(key, "uuid") == 0) {
     read_uuid(gpu, value);
   } else if (strcmp(key, "pci") == 0) {
-    sscanf(value, "%x:%x:%x", &gpu->pci_domain, &gpu->pci_bus, &gpu->pci_device);
+    gpu->pci = address_from(value);
+  } else if (strcmp(key, "nvlinks") == 0) {
+    read_links(gpu, value);
+  } else if (strcmp(key, "path") == 0) {
+    read_path(gpu, value);
   } else if (strcmp(key, "memory_bytes") == 0) {
     gpu->memory_bytes = strtoull(value, NULL, 10);
   } else if (strcmp(key, "used_bytes") == 0) {

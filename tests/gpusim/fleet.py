@@ -60,11 +60,14 @@ READINGS = (
     "compute_mode",
     "temperature",
     "power",
+    "nvlinks",
+    "p2p",
+    "topology",
 )
 # What NVML says of a GPU that is not well.
 HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending", "thermal_slowdown")
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES = 64, 64, 64
+MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES, MOST_LINKS = 64, 64, 64, 18
 SAMPLES_OF_CONSTANT_LOAD = 10
 # Linux's PID_MAX_LIMIT. A pid that a process of this machine can get would one day be that of a job on the server.
 MOST_PROCESS_ID = 4 * 1024 * 1024
@@ -88,6 +91,12 @@ class Gpu:
         speed: Rank for ``FASTEST_FIRST``, higher is faster; 0 derives it from the two fields above it.
         uuid: ``""`` derives one from the position, the same in each run.
         pci: ``""`` is the bus after the GPU before.
+        nvlinks: For each NVLink of the GPU, by its number, the PCI address at the other end: another GPU's, or that of
+            an NVSwitch, which is any other; ``""`` for a link that leads nowhere. ``()`` is a GPU without NVLink.
+        path: Where the GPU is on PCI Express, from the machine down to it, as numbers: NUMA node, host bridge, first and
+            last switch, board; such as ``"0/1/4"``. What two GPUs have in common of it is what NVML calls their common
+            ancestor: nothing is SYSTEM, one number NODE, then HOSTBRIDGE, MULTIPLE, SINGLE and, for all five, INTERNAL.
+            ``""`` is not told.
         compute_mode: ``"default"``, ``"exclusive_process"`` or ``"prohibited"``.
         nvml: What every NVML call on this GPU does: ``""`` answers, ``"hang"``, ``"crash"``, or fails with an
             error such as ``"GPU_IS_LOST"``. A context on it then fails (or hangs, crashes) as well, and with
@@ -111,6 +120,8 @@ class Gpu:
     speed: int = 0
     uuid: str = ""
     pci: str = ""
+    nvlinks: Sequence[str] = ()
+    path: str = ""
     compute_mode: str = "default"
     nvml: str = ""
     hide_processes: bool = False
@@ -195,6 +206,8 @@ class Fleet:
                 f"name = {gpu.name}",
                 f"uuid = {gpu.uuid}",
                 f"pci = {gpu.pci}",
+                f"nvlinks = {','.join(end or '-' for end in gpu.nvlinks)}",
+                f"path = {gpu.path}",
                 f"memory_bytes = {gpu.memory_bytes}",
                 f"used_bytes = {gpu.used_bytes}",
                 f"processes = {_holdings(gpu.processes)}",
@@ -345,6 +358,8 @@ def _is_one_of(*words: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in words
 
 
+_is_address = _is_text(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0)?")
+
 SIZE = (_is_size, 'a size such as "24GiB", "512MiB" or a number of bytes')
 NVML = (
     _is_one_of("", "hang", "crash", *NVML_ERRORS),
@@ -396,8 +411,13 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _is_text(r"(GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?"),
         'a UUID such as "GPU-5d0f8a3c-1111-2222-3333-444444444444", or "" to derive it',
     ),
+    "nvlinks": (
+        lambda value: _is_list_of(value, _is_address, MOST_LINKS),
+        f'a list of up to {MOST_LINKS} addresses such as "0000:05:00.0", "" for a link that leads nowhere',
+    ),
+    "path": (_is_text(r"(\d{1,6}(/\d{1,6}){0,4})?"), 'up to five numbers such as "0/1/4", or "" for none'),
     "pci": (
-        _is_text(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0)?"),
+        _is_address,
         'an address such as "0000:05:00.0", or "" to derive it',
     ),
 }

@@ -13,14 +13,16 @@
      job with a device cgroup, is denied to it.
    - Compute modes, and faults on request: NVML that fails, hangs or crashes, a GPU that is lost, forbidden
      or hanging, readings that a GPU doesn't have, process lists that are empty.
+   - What connects the GPUs: NVLinks, NVSwitch, PCI Express.
    - A log of what the driver was asked.
 
    What is not simulated
    - Arithmetic. Kernels are accepted and never run; only copies and fills really happen. Every number a
      program computes is garbage: never assert on a loss.
    - Time. All work is complete the moment it is asked for.
-   - MIG, NVLink and topology, MPS, ECC, virtual GPUs, pids of another namespace. Asked for them, NVML says
-     NOT_SUPPORTED, as it does for a GPU without them.
+   - MIG, MPS, ECC, virtual GPUs, pids of another namespace. Asked for them, NVML says NOT_SUPPORTED, as it
+     does for a GPU without them.
+   - What goes over NVLink or PCI Express: which GPUs are connected, and how, is only told.
 
    What it can't tell
    The real driver parses CUDA_VISIBLE_DEVICES; here our reading of its documentation does. So tests on this
@@ -42,6 +44,7 @@
      runtime_memory.c  memory, streams, events             cudnn_layers.c    cuDNN's layers
      runtime_graph.c   capture and graphs                  cudnn_recurrent.c cuDNN's LSTM and GRU
      device_files.c    GPUs denied to a process            missing.c         functions that nobody wrote
+     nvml_topology.c   NVML: what connects two GPUs
      release/          libraries that tell their version   preload/          files in /dev
 
    Prototypes are written by hand from NVIDIA's public API references. */
@@ -65,6 +68,8 @@
 #define MAX_GPUS 64
 #define MAX_OTHERS 64 /* other people's processes on one GPU */
 #define MAX_SAMPLES 64
+#define MAX_LINKS 18
+#define MAX_STEPS 5 /* on the way from a machine to a GPU */
 #define MAX_PATH 1024
 
 /* A process and the memory it has on one GPU. */
@@ -93,6 +98,9 @@ typedef enum {
   READING_COMPUTE_MODE = 1 << 9,
   READING_TEMPERATURE = 1 << 10,
   READING_POWER = 1 << 11,
+  READING_NVLINKS = 1 << 12,
+  READING_P2P = 1 << 13,
+  READING_TOPOLOGY = 1 << 14,
 } Reading;
 
 typedef enum {
@@ -109,10 +117,18 @@ enum { FAULT_HANG = -1, FAULT_CRASH = -2 };
 enum { MODE_DEFAULT = 0, MODE_PROHIBITED = 2, MODE_EXCLUSIVE_PROCESS = 3 };
 
 typedef struct {
+  unsigned domain, bus, device;
+} PciAddress;
+
+typedef struct {
   char name[96];
   char uuid[64];
   uint8_t uuid_bytes[16];
-  unsigned pci_domain, pci_bus, pci_device;
+  PciAddress pci;
+  int link_count;
+  PciAddress links[MAX_LINKS]; /* the other end: a GPU, a switch where no GPU has that address, 0 for none */
+  int path_length;
+  unsigned path[MAX_STEPS]; /* NUMA node, host bridge, first switch, last switch, board */
   uint64_t memory_bytes;
   uint64_t used_bytes; /* held by no process that anybody can see */
   Holdings compute, graphics;
@@ -342,6 +358,13 @@ enum {
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
 };
 
+typedef struct {
+  char legacy_id[16];
+  unsigned domain, bus, device, vendor_and_device, subsystem;
+  char id[32];
+} PciInfo;
+
+void nvml_describe_pci(PciAddress address, PciInfo *info);
 bool nvml_is_ready(void);
 /* A GPU of the fleet by the number that NVML gives it. */
 unsigned nvml_index(const Fleet *fleet, int gpu);

@@ -191,7 +191,7 @@ API nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice *de
   const Fleet *fleet = fleet_now();
   for (int i = 0; i < fleet->gpu_count; i++) {
     const Gpu *gpu = &fleet->gpu[i];
-    bool is_there = gpu->pci_domain == domain && gpu->pci_bus == bus && gpu->pci_device == slot;
+    bool is_there = gpu->pci.domain == domain && gpu->pci.bus == bus && gpu->pci.device == slot;
     if (is_there && is_listed(fleet, i)) {
       return hand_over(i, device);
     }

@@ -29,23 +29,21 @@ API nvmlReturn nvmlDeviceGetMinorNumber(nvmlDevice device, unsigned *number) {
   return NVML_SUCCESS;
 }
 
-typedef struct {
-  char legacy_id[16];
-  unsigned domain, bus, device, vendor_and_device, subsystem;
-  char id[32];
-} PciInfo;
+void nvml_describe_pci(PciAddress at, PciInfo *info) {
+  enum { SOME_NVIDIA_CARD = 0x1b0610de };
+  memset(info, 0, sizeof *info);
+  info->domain = at.domain;
+  info->bus = at.bus;
+  info->device = at.device;
+  info->vendor_and_device = SOME_NVIDIA_CARD;
+  snprintf(info->legacy_id, sizeof info->legacy_id, "%04X:%02X:%02X.0", at.domain & 0xffff, at.bus & 0xff,
+           at.device & 0xff);
+  snprintf(info->id, sizeof info->id, "%08X:%02X:%02X.0", at.domain, at.bus, at.device);
+}
 
 API nvmlReturn nvmlDeviceGetPciInfo_v3(nvmlDevice device, PciInfo *info) {
-  enum { SOME_NVIDIA_CARD = 0x1b0610de };
   NEEDS_GPU(device, READING_PCI);
-  memset(info, 0, sizeof *info);
-  info->domain = gpu->pci_domain;
-  info->bus = gpu->pci_bus;
-  info->device = gpu->pci_device;
-  info->vendor_and_device = SOME_NVIDIA_CARD;
-  snprintf(info->legacy_id, sizeof info->legacy_id, "%04X:%02X:%02X.0", gpu->pci_domain & 0xffff,
-           gpu->pci_bus & 0xff, gpu->pci_device & 0xff);
-  snprintf(info->id, sizeof info->id, "%08X:%02X:%02X.0", gpu->pci_domain, gpu->pci_bus, gpu->pci_device);
+  nvml_describe_pci(gpu->pci, info);
   return NVML_SUCCESS;
 }
 ALIAS(nvmlDeviceGetPciInfo_v2, nvmlDeviceGetPciInfo_v3);
@@ -275,17 +273,12 @@ NOT_SUPPORTED(nvmlDeviceGetMigMode)
 NOT_SUPPORTED(nvmlDeviceGetMultiGpuBoard)
 NOT_SUPPORTED(nvmlDeviceGetNumFans)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
-NOT_SUPPORTED(nvmlDeviceGetP2PStatus)
 NOT_SUPPORTED(nvmlDeviceGetPowerState)
 NOT_SUPPORTED(nvmlDeviceGetRetiredPages)
 NOT_SUPPORTED(nvmlDeviceGetSerial)
 NOT_SUPPORTED(nvmlDeviceGetSupportedEventTypes)
 NOT_SUPPORTED(nvmlDeviceGetTemperatureThreshold)
-NOT_SUPPORTED(nvmlDeviceGetTopologyCommonAncestor)
 NOT_SUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
 NOT_SUPPORTED(nvmlDeviceGetVbiosVersion)
 NOT_SUPPORTED(nvmlDeviceGetVirtualizationMode)

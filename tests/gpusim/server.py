@@ -26,8 +26,8 @@ class Call:
 
     Attributes:
         call: ``cuInit``, ``context``, ``context_end``, ``allocate``, ``free``, ``refused`` (a context or an
-            allocation that was not granted), ``nvmlInit``, or ``missing`` and the name of a function that the
-            simulation doesn't have.
+            allocation that was not granted), ``nvmlInit``, ``nvlink``, ``p2p`` and ``ancestor`` (NVML was asked what
+            connects a GPU), or ``missing`` and the name of a function that the simulation doesn't have.
         gpu: In PCI order; ``None`` where the call concerns none.
         bytes: What was taken or given back; ``None`` where the call concerns no GPU.
         time_s: Comparable with ``time.monotonic()``.

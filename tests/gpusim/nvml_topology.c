@@ -1,0 +1,115 @@
+/* NVML: what connects two GPUs: NVLinks, NVSwitch, and the nearest common ancestor on PCI Express.
+
+   Source of what each call answers: NVML API Reference, "NvLink Methods" and "Device Queries". A GPU without
+   NVLink doesn't support the calls about links; one with a link that leads nowhere says so. */
+#include "gpusim.h"
+
+#include <string.h>
+
+static int gpu_at(const Fleet *fleet, PciAddress address) {
+  for (int i = 0; i < fleet->gpu_count; i++) {
+    if (memcmp(&fleet->gpu[i].pci, &address, sizeof address) == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static bool is_used(PciAddress link) {
+  return link.domain || link.bus || link.device;
+}
+
+/* The link, where the GPU has it. */
+static nvmlReturn find_link(const Gpu *gpu, unsigned link, PciAddress *remote) {
+  if (!gpu->link_count) {
+    return NVML_ERROR_NOT_SUPPORTED;
+  }
+  if (link >= (unsigned)gpu->link_count) {
+    return NVML_ERROR_INVALID_ARGUMENT;
+  }
+  *remote = gpu->links[link];
+  return NVML_SUCCESS;
+}
+
+#define NEEDS_LINK(device, link)                         \
+  NEEDS_GPU(device, READING_NVLINKS);                    \
+  PciAddress remote;                                     \
+  do {                                                   \
+    nvmlReturn no_link_ = find_link(gpu, link, &remote); \
+    if (no_link_)                                        \
+      return no_link_;                                   \
+  } while (0)
+
+API nvmlReturn nvmlDeviceGetNvLinkState(nvmlDevice device, unsigned link, unsigned *is_active) {
+  NEEDS_LINK(device, link);
+  log_call("nvlink", (int)device - 1, 0);
+  *is_active = is_used(remote);
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice device, unsigned link, PciInfo *info) {
+  NEEDS_LINK(device, link);
+  if (!is_used(remote)) {
+    return NVML_ERROR_NOT_SUPPORTED;
+  }
+  nvml_describe_pci(remote, info);
+  return NVML_SUCCESS;
+}
+
+API nvmlReturn nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice device, unsigned link, int *type) {
+  enum { GPU = 0, SWITCH = 2, UNKNOWN = 255 };
+  NEEDS_LINK(device, link);
+  bool is_gpu = gpu_at(fleet_now(), remote) >= 0;
+  *type = !is_used(remote) ? UNKNOWN : is_gpu ? GPU : SWITCH;
+  return NVML_SUCCESS;
+}
+
+/* One link from the one to the other, or one from each to the same switch. */
+static bool are_linked(const Fleet *fleet, const Gpu *one, const Gpu *other) {
+  for (int i = 0; i < one->link_count; i++) {
+    PciAddress end = one->links[i];
+    if (is_used(end) && memcmp(&end, &other->pci, sizeof end) == 0) {
+      return true;
+    }
+    for (int j = 0; is_used(end) && gpu_at(fleet, end) < 0 && j < other->link_count; j++) {
+      if (memcmp(&end, &other->links[j], sizeof end) == 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+API nvmlReturn nvmlDeviceGetP2PStatus(nvmlDevice device, nvmlDevice peer, int capability, int *status) {
+  enum { CAPABILITY_NVLINK = 2, STATUS_OK = 0, STATUS_NOT_SUPPORTED = 5 };
+  NEEDS_GPU(device, READING_P2P);
+  const Gpu *one = gpu;
+  {
+    NEEDS_GPU(peer, READING_P2P);
+    log_call("p2p", (int)device - 1, 0);
+    bool is_linked = capability == CAPABILITY_NVLINK && are_linked(fleet_now(), one, gpu);
+    *status = is_linked ? STATUS_OK : STATUS_NOT_SUPPORTED;
+  }
+  return NVML_SUCCESS;
+}
+
+/* Two GPUs have as much of their paths in common as of the machine: nothing but the machine is SYSTEM, then come
+   NODE, HOSTBRIDGE, MULTIPLE (switches), SINGLE (one switch) and INTERNAL (one board). */
+API nvmlReturn nvmlDeviceGetTopologyCommonAncestor(nvmlDevice device, nvmlDevice peer, int *level) {
+  enum { SYSTEM = 50, STEP = 10 };
+  NEEDS_GPU(device, READING_TOPOLOGY);
+  const Gpu *one = gpu;
+  {
+    NEEDS_GPU(peer, READING_TOPOLOGY);
+    if (!one->path_length || !gpu->path_length) {
+      return NVML_ERROR_NOT_SUPPORTED;
+    }
+    log_call("ancestor", (int)device - 1, 0);
+    int common = 0;
+    while (common < one->path_length && common < gpu->path_length && one->path[common] == gpu->path[common]) {
+      common++;
+    }
+    *level = SYSTEM - STEP * common;
+  }
+  return NVML_SUCCESS;
+}
