@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from autogpu.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Literal, Mapping, Protocol, Sequence
+    from typing import Any, Callable, ContextManager, Literal, Mapping, Protocol, Sequence
+
+    # What has to be known of the connections between the GPUs, to choose among them; ``None`` for nothing.
+    AsksTopology = Callable[["Inventory"], "TopologyQuestion | None"]
 
 
 @frozen
@@ -91,6 +96,58 @@ class CudaAttributes:
 
 
 @frozen
+class TopologyQuestion:
+    """What is to be found out of the connections between GPUs: each answer is a call of NVML.
+
+    Attributes:
+        uuids: The GPUs whose NVLinks matter.
+        with_paths: Whether it matters as well how near they are to one another where no NVLink connects them.
+    """
+
+    uuids: frozenset[str] = frozenset()
+    with_paths: bool = False
+
+    def together_with(self, other: TopologyQuestion) -> TopologyQuestion:
+        """Both questions in one."""
+        return TopologyQuestion(self.uuids | other.uuids, self.with_paths or other.with_paths)
+
+
+@frozen
+class Topology:
+    """What connects the GPUs of the machine, as far as it was asked for. By the UUIDs of two GPUs, in either order.
+
+    Attributes:
+        nvlinks: How many NVLinks lead from the one to the other. Source: ``nvmlDeviceGetNvLinkRemotePciInfo``.
+        switched: Those that reach each other over NVSwitch. Source: ``nvmlDeviceGetP2PStatus``.
+        ancestors: The nearest thing on PCI Express that both hang on: ``"internal"`` (one board), ``"single"`` (a
+            switch), ``"multiple"`` (switches), ``"hostbridge"``, ``"node"`` or ``"system"``. Source:
+            ``nvmlDeviceGetTopologyCommonAncestor``.
+        asked: The question that it answers; what is missing of the answer the driver does not tell.
+    """
+
+    nvlinks: Mapping[frozenset[str], int] = MappingProxyType({})
+    switched: frozenset[frozenset[str]] = frozenset()
+    ancestors: Mapping[frozenset[str], str] = MappingProxyType({})
+    asked: TopologyQuestion = TopologyQuestion()
+
+    @classmethod
+    def from_reading(cls, reading: Mapping[str, Any], question: TopologyQuestion) -> Topology:
+        """A topology from what :func:`autogpu.devices.topology.read_topology` returned."""
+        return cls(
+            nvlinks={frozenset(pair): count for pair, count in reading["nvlinks"]},
+            switched=frozenset(map(frozenset, reading["switched"])),
+            ancestors={frozenset(pair): ancestor for pair, ancestor in reading["ancestors"]},
+            asked=question,
+        )
+
+    def answers(self, question: TopologyQuestion) -> bool:
+        """Whether nothing more is to be asked."""
+        if len(question.uuids) < 2:
+            return True
+        return question.uuids <= self.asked.uuids and self.asked.with_paths >= question.with_paths
+
+
+@frozen
 class UnreadableDevice:
     """A GPU that the driver counts but can't describe, such as one that is lost."""
 
@@ -107,6 +164,7 @@ class Inventory:
         failure_cause: ``"no-driver"`` is the ordinary state of a machine without an NVIDIA GPU, with nothing to
             report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.
         denied: How many GPUs of the machine are not this process's to use; CUDA does not list them either.
+        topology: What connects them; empty until a decision depends on it.
         pynvml_lacks: Functions that the installed ``pynvml`` is too old to have; their readings are missing.
     """
 
@@ -117,6 +175,7 @@ class Inventory:
     failure_cause: Literal["no-driver", "driver", "pynvml"] | None = None
     pynvml_lacks: tuple[str, ...] = ()
     denied: int = 0
+    topology: Topology = Topology()
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
@@ -173,11 +232,14 @@ if TYPE_CHECKING:
         def start(self, environ: Mapping[str, str]) -> Reading:
             """Begin a reading that no state of the driver can turn against this process."""
 
-        def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading:
+        def start_in_process(
+            self, environ: Mapping[str, str], last: Inventory | None, asks: AsksTopology = lambda inventory: None
+        ) -> Reading:
             """Begin a reading at the moment at which the framework itself calls the driver.
 
             Args:
                 last: The newest reading so far; ``None`` if none came.
+                asks: Tells of the readings what has to be known of the connections between the GPUs.
             """
 
         def prepare(self, last: Inventory) -> None:

@@ -42,7 +42,7 @@ class UnusableBinding(Exception):
     """``pynvml`` is missing, or another project's module of that name."""
 
 
-class _Nvml:
+class Nvml:
     """NVML, as far as this pynvml and this driver offer it.
 
     Attributes:
@@ -76,6 +76,13 @@ class _Nvml:
         except self.error as error:
             if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
                 raise
+            return None
+
+    def answer(self, name: str, *arguments: Any) -> Any:
+        """What a function returns; ``None`` for every failure, of a call that no decision has to have."""
+        try:
+            return self.call(name, *arguments)
+        except (self.error, AttributeError):
             return None
 
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
@@ -123,7 +130,9 @@ def load_pynvml() -> ModuleType:
 
 
 def read_inventory(
-    silent: Collection[int] | None = None, on_asking: Callable[[int], None] = lambda index: None
+    silent: Collection[int] | None = None,
+    on_asking: Callable[[int], None] = lambda index: None,
+    on_read: Callable[[Nvml, dict[str, Any]], None] = lambda nvml, reading: None,
 ) -> dict[str, Any]:
     """Everything :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
 
@@ -132,6 +141,7 @@ def read_inventory(
             others have answered and are asked one after the other, which is five times faster: handing the
             interpreter from thread to thread takes longer than the calls. ``None``: one that hangs blocks no other.
         on_asking: Is told of each before it is asked, where they are asked one after the other.
+        on_read: Is given the reading, and may ask more before NVML is shut down: to start it again takes longer.
     """
     reading: dict[str, Any] = {
         "devices": [],
@@ -143,13 +153,13 @@ def read_inventory(
         "denied": 0,
     }
     try:
-        nvml = _Nvml(load_pynvml())
+        nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
         reading.update(failure=str(error), failure_cause="pynvml")
         return reading
     try:
         nvml.call("nvmlInit")
-        reading["driver_version"] = _text(nvml.reading("nvmlSystemGetDriverVersion"))
+        reading["driver_version"] = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
         reading.update(_failure(nvml, error))
@@ -161,8 +171,6 @@ def read_inventory(
         for index in range(count):
             on_asking(index)
             answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
-    if len(answers) == count:  # else a thread is still inside the library
-        nvml.reading("nvmlShutdown")
     for index in range(count):
         answer = answers.get(index, NO_ANSWER)
         if answer is None:
@@ -172,10 +180,13 @@ def read_inventory(
         else:
             reading["devices"].append(answer)
     reading["pynvml_lacks"] = sorted(nvml.lacks)
+    on_read(nvml, reading)
+    if len(answers) == count:  # else a thread is still inside the library
+        nvml.reading("nvmlShutdown")
     return reading
 
 
-def _failure(nvml: _Nvml, error: Exception) -> dict[str, str]:
+def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
     # pynvml calls every library that can't be loaded a missing one; the loader's own words are in the context.
     loader = error.__context__
     if isinstance(loader, OSError) and "No such file" not in str(loader):
@@ -186,7 +197,7 @@ def _failure(nvml: _Nvml, error: Exception) -> dict[str, str]:
     return {"failure": f"NVML reports: {reason}", "failure_cause": "no-driver" if is_absent else "driver"}
 
 
-def _ask_all_at_once(nvml: _Nvml, indices: Sequence[int]) -> dict[int, Any]:
+def _ask_all_at_once(nvml: Nvml, indices: Sequence[int]) -> dict[int, Any]:
     """By index, what each says; a GPU that does not answer is missing."""
     answers: dict[int, Any] = {}
 
@@ -202,7 +213,7 @@ def _ask_all_at_once(nvml: _Nvml, indices: Sequence[int]) -> dict[int, Any]:
     return dict(answers)
 
 
-def _answer(nvml: _Nvml, index: int) -> dict[str, Any] | str | None:
+def _answer(nvml: Nvml, index: int) -> dict[str, Any] | str | None:
     """A GPU's readings, or the reason why there are none; ``None`` for one that is not this process's to use."""
     try:
         return _read_device(nvml, index)
@@ -211,7 +222,7 @@ def _answer(nvml: _Nvml, index: int) -> dict[str, Any] | str | None:
         return None if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION") else str(error)
 
 
-def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
+def _read_device(nvml: Nvml, index: int) -> dict[str, Any]:
     gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", gpu)
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
@@ -219,10 +230,10 @@ def _read_device(nvml: _Nvml, index: int) -> dict[str, Any]:
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
     samples = _samples(nvml, gpu)
     return {
-        "uuid": _text(nvml.call("nvmlDeviceGetUUID", gpu)),
+        "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
-        "name": _text(nvml.reading("nvmlDeviceGetName", gpu)) or "GPU",
-        "pci_bus_id": _text(pci.busId) if pci else None,
+        "name": text(nvml.reading("nvmlDeviceGetName", gpu)) or "GPU",
+        "pci_bus_id": text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
         "utilization_percent": _utilization_percent(nvml, gpu, samples),
@@ -243,7 +254,7 @@ def _file_cache_bytes(pci: Any) -> int:
     """
     try:
         # NVML writes the domain with eight digits, the driver's folder with four.
-        bus = _text(pci.busId).lower()[-len("0000:01:00.0") :]
+        bus = text(pci.busId).lower()[-len("0000:01:00.0") :]
         with open(f"/proc/driver/nvidia/gpus/{bus}/numa_status") as status:  # noqa: PTH123  (a slow import)
             node = int(status.readline().partition(":")[2])
         with open(f"/sys/devices/system/node/node{node}/meminfo") as lines:  # noqa: PTH123
@@ -259,7 +270,7 @@ def _has_mps(environ: Mapping[str, str]) -> bool:
     return os.access(f"{folder}/control", os.F_OK)
 
 
-def _health(nvml: _Nvml, gpu: Any) -> dict[str, Any]:
+def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     # Rows from Ampere on, pages before: (corrected, uncorrected, pending, failed).
     rows = nvml.reading("nvmlDeviceGetRemappedRows", gpu)
     pages = nvml.reading("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
@@ -274,14 +285,14 @@ def _health(nvml: _Nvml, gpu: Any) -> dict[str, Any]:
     }
 
 
-def _samples(nvml: _Nvml, gpu: Any) -> list[tuple[int, int]]:
+def _samples(nvml: Nvml, gpu: Any) -> list[tuple[int, int]]:
     """When, in the driver's microseconds, and how busy in percent."""
     gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
     found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
     return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
 
 
-def _utilization_percent(nvml: _Nvml, gpu: Any, samples: Sequence[tuple[int, int]]) -> int | None:
+def _utilization_percent(nvml: Nvml, gpu: Any, samples: Sequence[tuple[int, int]]) -> int | None:
     if samples:
         newest_us = max(time_us for time_us, _ in samples)
         recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
@@ -299,7 +310,7 @@ def _idle_s(samples: Sequence[tuple[int, int]]) -> float | None:
     return (max(times_us) - since_us) / 1e6
 
 
-def _text(value: Any) -> Any:
+def text(value: Any) -> Any:
     """A text as ``str``; older versions of pynvml return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 

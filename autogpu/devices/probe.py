@@ -16,15 +16,19 @@ from autogpu.clock import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Mapping, Sequence
+    from typing import Any, Literal, Mapping, Sequence
 
-    from autogpu.devices.model import Inventory, Reading
+    from autogpu.devices.model import AsksTopology, Inventory, Reading
+    from autogpu.devices.nvml import Nvml
 
 # Without persistence mode NVML's start takes seconds.
 _PATIENCE_S = 15.0
 
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
+
+# What connects the GPUs is told in ms, and decides only among equals.
+_TOPOLOGY_DEADLINE_S = 1.0
 
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 
@@ -45,12 +49,15 @@ def start(environ: Mapping[str, str]) -> Reading:
         return _KnownReading(_failed(f"neither a process nor a thread can be started to read NVML: {error}", "driver"))
 
 
-def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
+def start_in_process(
+    environ: Mapping[str, str], last: Inventory | None, asks: AsksTopology = lambda inventory: None
+) -> Reading:
     """Begin a reading in this process, at the moment at which the framework itself calls the driver.
 
     It takes a tenth of the time of :func:`start`. A driver that has begun to crash since the ``last`` reading takes the
     job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
-    failed this one is taken outside, and where this process has no pynvml to use the last one stands.
+    failed this one is taken outside, and where this process has no pynvml to use the last one stands; neither tells
+    what connects the GPUs.
     """
     if last is None or last.failure:
         return start(environ)
@@ -59,7 +66,7 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     if _pynvml_problem():
         return _KnownReading(last)
     try:
-        return ThreadReading(last)
+        return ThreadReading(last, asks)
     except RuntimeError:  # no more threads
         return _KnownReading(last)
 
@@ -81,6 +88,17 @@ def finish(reading: Reading) -> Inventory:
         reading.close()
         inventory = Inventory(failure=f"NVML timed out after {_PATIENCE_S:.0f} s", failure_cause="driver")
     return inventory
+
+
+def with_topology(inventory: Inventory, environ: Mapping[str, str], asks: AsksTopology) -> Inventory:
+    """The same readings and, where ``asks`` wants to know of them, what connects the GPUs."""
+    from autogpu.frozen import replace
+
+    question = asks(inventory)
+    if question is None or inventory.topology.answers(question):
+        return inventory
+    later = start_in_process(environ, inventory, asks).result(_PATIENCE_S)
+    return inventory if later is None else replace(inventory, topology=later.topology)
 
 
 def package_folders(path: Sequence[str]) -> list[str]:
@@ -153,14 +171,18 @@ class ThreadReading:
 
     Args:
         last: The newest reading so far, of whose GPUs those that did not answer are not asked again; ``None`` asks all.
+            What it tells of the connections between them is not read again.
+        asks: Tells of the readings what else has to be known of these.
     """
 
-    def __init__(self, last: Inventory | None = None) -> None:
+    def __init__(self, last: Inventory | None = None, asks: AsksTopology = lambda inventory: None) -> None:
         import threading
 
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
+        self._has_devices = threading.Event()
         self._last = last
+        self._asks = asks
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         self._thread.start()
@@ -172,11 +194,35 @@ class ThreadReading:
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         lost = self._last.unreadable if self._last else ()
         silent = [each.index for each in lost if each.reason == nvml.NO_ANSWER] if self._last else None
-        self._inventory = Inventory.from_reading(nvml.read_inventory(silent, self._asked.append))
+        try:
+            reading = nvml.read_inventory(silent, self._asked.append, self._read_topology)
+            if self._inventory is None:
+                self._inventory = Inventory.from_reading(reading)
+        finally:
+            self._has_devices.set()
+
+    def _read_topology(self, nvml: Nvml, reading: dict[str, Any]) -> None:
+        from autogpu.devices.model import Inventory, Topology
+        from autogpu.devices.topology import read_topology
+        from autogpu.frozen import replace
+
+        inventory = Inventory.from_reading(reading)
+        question, known = self._asks(inventory), self._last.topology if self._last else Topology()
+        if question is None or known.answers(question):
+            self._inventory = replace(inventory, topology=known)
+            return
+        question = question.together_with(known.asked)
+        # What has been asked once is not asked again, also where it is never answered.
+        self._inventory = replace(inventory, topology=Topology(asked=question))
+        self._has_devices.set()
+        found = read_topology(nvml, reading["devices"], question.uuids, with_paths=question.with_paths)
+        self._inventory = replace(inventory, topology=Topology.from_reading(found, question))
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""
-        self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
+        self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
+        if self._has_devices.is_set():
+            self._thread.join(_TOPOLOGY_DEADLINE_S)
         if self._inventory is None and self._last is not None and self._asked:
             from autogpu.devices.nvml import NO_ANSWER
 

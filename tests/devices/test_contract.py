@@ -6,11 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
 
 import pytest
 
 from autogpu.devices import probe
-from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
+from autogpu.devices.model import (  # noqa: F401  (for eval)
+    Device,
+    Inventory,
+    Process,
+    Topology,
+    TopologyQuestion,
+    UnreadableDevice,
+)
 from tests.gpusim import Gpu, Server
 from tests.support.fakes import FakeDriver
 from tests.support.values import gpu

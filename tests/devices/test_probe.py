@@ -24,7 +24,16 @@ print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
 
 
 def read(server, deadline_s=30.0, program=READ):
-    from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
+    from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
+
+    from autogpu.devices.model import (  # noqa: F401  (for eval)
+        Device,
+        Inventory,
+        Process,
+        Topology,
+        TopologyQuestion,
+        UnreadableDevice,
+    )
 
     done = server.run([sys.executable, "-c", program, str(deadline_s)])
     assert done.returncode == 0, done.stderr
@@ -216,7 +225,16 @@ print(repr((second.result(float(sys.argv[1])), time.monotonic() - begun_s, type(
 
 
 def read_twice(server, change=lambda: None, deadline_s=30.0):
-    from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
+    from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
+
+    from autogpu.devices.model import (  # noqa: F401  (for eval)
+        Device,
+        Inventory,
+        Process,
+        Topology,
+        TopologyQuestion,
+        UnreadableDevice,
+    )
 
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     asking = server.popen([sys.executable, "-c", AGAIN, str(deadline_s)], **pipes)

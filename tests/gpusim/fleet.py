@@ -93,10 +93,10 @@ class Gpu:
         pci: ``""`` is the bus after the GPU before.
         nvlinks: For each NVLink of the GPU, by its number, the PCI address at the other end: another GPU's, or that of
             an NVSwitch, which is any other; ``""`` for a link that leads nowhere. ``()`` is a GPU without NVLink.
-        path: Where the GPU is on PCI Express, from the machine down to it, as numbers: NUMA node, host bridge, first and
-            last switch, board; such as ``"0/1/4"``. What two GPUs have in common of it is what NVML calls their common
-            ancestor: nothing is SYSTEM, one number NODE, then HOSTBRIDGE, MULTIPLE, SINGLE and, for all five, INTERNAL.
-            ``""`` is not told.
+        path: Where the GPU is on PCI Express, from the machine down to it, as numbers: NUMA node, host bridge, first
+            and last switch, board; such as ``"0/1/4"``. What two GPUs have in common of it is NVML's common ancestor:
+            nothing is SYSTEM, one number NODE, then HOSTBRIDGE, MULTIPLE, SINGLE, and all five INTERNAL. ``""`` is not
+            told.
         compute_mode: ``"default"``, ``"exclusive_process"`` or ``"prohibited"``.
         nvml: What every NVML call on this GPU does: ``""`` answers, ``"hang"``, ``"crash"``, or fails with an
             error such as ``"GPU_IS_LOST"``. A context on it then fails (or hangs, crashes) as well, and with

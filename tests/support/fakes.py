@@ -52,7 +52,7 @@ class FakeDriver:
         self.taken += 1
         return FakeReading(self.now)
 
-    def start_in_process(self, environ, last):
+    def start_in_process(self, environ, last, asks=lambda inventory: None):
         return self.start(environ)
 
     def prepare(self, last):
