@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Callable, Collection, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.acquire import Acquisition, OnWait
-    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
+    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading, TopologyQuestion
     from autogpu.frameworks.base import Framework, Hooks
     from autogpu.lease import Lease
     from autogpu.policy import Policy, Resolved
@@ -96,7 +96,7 @@ class Allocation:
         self._environ = environ
         self._cuda = cuda
         self._print = say
-        self._readings = Readings(reader, environ, first_reading)
+        self._readings = Readings(reader, environ, first_reading, self._asks_topology)
         self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant, is_worker=is_worker)
         self._cluster = environ.get(TF_CONFIG)
         # Without the hooks for a choice at the context, the environment has to make it.
@@ -153,6 +153,12 @@ class Allocation:
         if hooks.missing and has_gpus and self._visible.may_have_gpus:
             self.say([messages.hooks_missing(hooks, self.resolved, framework.NAME)])
 
+    def _asks_topology(self, inventory: Inventory) -> TopologyQuestion | None:
+        from autogpu.selection.connected import topology_question
+
+        visible = self._visible
+        return topology_question(inventory, self.policy, visible.spec, self.grant, visible.pool or None, os.getpid())
+
     def _list_pool(self) -> None:
         """Order the visible GPUs, idlest first."""
         inventory = self._readings.wait(IMPORT_DEADLINE_S)
@@ -192,8 +198,8 @@ class Allocation:
             self._is_ordered = False
             self._hide_all_but_claimed(inventory)
             is_listed_anew = not self._is_ordered
-        if self._visible.may_have_gpus and not is_fresh:
-            self._readings.begin()
+        if self._visible.may_have_gpus:
+            self._readings.complete() if is_fresh else self._readings.begin()
         if self._needs_order and (is_listed_anew or self.decision is None):
             self._put_claimed_first(inventory, said or DeviceRequest(0))
 
@@ -203,12 +209,10 @@ class Allocation:
         Where no GPU is taken the decision is left to the context.
         """
         is_wanted = self.policy.visible == "chosen" and self._visible_at_first == "pool"
-        if (
-            inventory is not None
-            and is_wanted
-            and self.grant.rank is None
-            and self._claim_before_cuda(DeviceRequest(0))
-        ):
+        if inventory is None or not is_wanted or self.grant.rank is not None:
+            return
+        self._readings.complete()
+        if self._claim_before_cuda(DeviceRequest(0)):
             assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
             self._tell_children()

@@ -7,7 +7,9 @@ import os
 from autogpu import engines
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.frozen import replace
 from autogpu.reporting.text import printable
+from autogpu.selection.connected import topology_question_of
 from autogpu.selection.preview import request_for_new_process
 
 TYPE_CHECKING = False
@@ -34,9 +36,17 @@ def read_gpus() -> Inventory:
 
 
 def request_gpus(
-    resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
+    resolved: Resolved,
+    inventory: Inventory,
+    environ: Mapping[str, str],
+    own_pid: int | None = None,
+    *,
+    is_explained: bool = False,
 ) -> SelectionRequest:
     """What a process would ask that could see all GPUs of the pool, in the pool's order.
+
+    Args:
+        is_explained: Whether what connects the GPUs is shown, also where nothing depends on it.
 
     Raises:
         AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
@@ -58,4 +68,5 @@ def request_gpus(
         raise AutoGpuError(what, remedy="name them by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
-    return request
+    asks = topology_question_of(request, is_explained=is_explained)
+    return replace(request, inventory=probe.with_topology(inventory, environ, asks))

@@ -69,7 +69,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
 def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     resolved = resolve_or_complain(os.environ, flags)
     inventory = read_gpus()
-    request = request_gpus(resolved, inventory, os.environ)
+    request = request_gpus(resolved, inventory, os.environ, is_explained=is_explained)
     read = read_leases(os.environ)
     if read.problem:
         say(f"picking without regard to the claims of other jobs: {read.problem}")
@@ -82,7 +82,7 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     else:
         say(printable(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}", 2000))
     if is_explained:
-        for line in explain.each_gpu(decision.ranking, decision.devices, inventory.unreadable, "picked"):
+        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
             say(line)
     return {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
 

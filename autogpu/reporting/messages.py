@@ -46,7 +46,7 @@ def outcome(
     level = resolved.policy.level
     lines = [] if level == "quiet" else [_taken(decision, usage, devices, resolved, framework)]
     if level == "explain":
-        lines += explain.each_gpu(decision.ranking, devices, inventory.unreadable if inventory else ())
+        lines += explain.each_gpu(decision.ranking, devices, inventory)
     return lines
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
+from autogpu.selection.connected import best_connected_first, with_first
 from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, why_none, within_quota
 from autogpu.selection.memory import (
     best_effort_share,
@@ -209,13 +210,17 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     found = [_busy_if_awaited(candidate, request, is_awaited) for candidate in pool.ranking.candidates]
     candidates = in_order(found, request)
     quota = user_quota(request, pool.claims_on)
-    usable = within_quota([c for c in candidates if may_take(c, request)], request, pool.claims_on)
+    allowed = [c for c in candidates if may_take(c, request)]
+    connected = best_connected_first(allowed, min(wanted_count(request), quota), request, pool.is_free)
+    usable = within_quota(connected, request, pool.claims_on)
     taken = best_of(usable, request)
     if not taken and request.positions and request.policy.busy == "share" and quota > 0:
         return _respect_choice(pool, request.positions)
     if not taken or (request.policy.busy == "wait" and len(taken) < _could_have(pool)):
         return _take_none(pool, candidates, len(taken), is_at_limit=quota <= 0)
     shortfall = explain.shortfall(request, len(taken), wanted_count(request), quota)
+    if connected != allowed:
+        pool = replace(pool, ranking=with_first(pool.ranking, taken))
     decision = _take(pool, taken)
     return replace(decision, why=decision.why + shortfall, attainable=0 if request.positions else len(usable))
 

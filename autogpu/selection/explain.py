@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from autogpu.reporting.text import GIB, counted, listed, printable, size
 from autogpu.selection.health import health_problems
-from autogpu.selection.model import Cause, Tier
+from autogpu.selection.model import Cause, Tier, connection_score
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Sequence
 
-    from autogpu.devices.model import Device, Process, UnreadableDevice
+    from autogpu.devices.model import Device, Inventory, Process, Topology, UnreadableDevice
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Candidate, Claim, Ranking, SelectionRequest, VisibleSpec
@@ -35,6 +35,16 @@ BEST_EFFORT_BY_SCRIPT = (
     "capped at half of what is free and not claimed, because what the script itself allows does not fit there"
 )
 BEST_EFFORT_OF_PART = "capped at half of what is free and not claimed, because the granted part of it is not free"
+
+# What is between two GPUs that no NVLink connects.
+_ANCESTORS = {
+    "internal": "the board",
+    "single": "one PCIe switch",
+    "multiple": "several PCIe switches",
+    "hostbridge": "one PCIe host bridge",
+    "node": "two PCIe host bridges of one socket",
+    "system": "the link of two sockets",
+}
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST_REASONS = 3
@@ -218,11 +228,12 @@ def inherited(script: str, pid: int | None) -> str:
 
 
 def each_gpu(
-    ranking: Ranking, chosen: Sequence[Device], unreadable: Sequence[UnreadableDevice], first: str = "taken"
+    ranking: Ranking, chosen: Sequence[Device], inventory: Inventory | None, first: str = "taken"
 ) -> list[str]:
-    """Every GPU of the pool with the reason why it was taken or not, one line each, best first.
+    """Every GPU of the pool with the reason why it was taken or not, one line each, best first; what connects those.
 
     Args:
+        inventory: The readings behind it.
         first: What is said of those in ``chosen``.
     """
     uuids = {device.uuid for device in chosen}
@@ -233,8 +244,51 @@ def each_gpu(
     for rejection in ranking.rejected:
         verdict = first if rejection.device.uuid in uuids else "not eligible"
         lines.append(f"  GPU {rejection.device.index}: {verdict}: {rejection.why}")
-    lines += [f"  GPU {lost.index}: not readable: {lost.reason}" for lost in unreadable]
+    if inventory is not None:
+        lines += [f"  GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
+        lines += [f"  {line}" for line in connections(ranking, chosen, inventory)]
     return [printable(line) for line in lines]
+
+
+def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory) -> list[str]:
+    """What connects the GPUs chosen, one line for each kind, best first; or why a single one breaks no pair."""
+    topology = inventory.topology
+    if len(chosen) == 1:
+        return _spared_pairs(ranking, chosen[0], inventory)
+    pairs: dict[tuple[int, str], list[str]] = {}
+    in_order = sorted(chosen, key=lambda device: device.index)
+    for place, one in enumerate(in_order):
+        for other in in_order[place + 1 :]:
+            pair = frozenset((one.uuid, other.uuid))
+            kind = (connection_score(topology, pair), _connection(topology, pair))
+            pairs.setdefault(kind, []).append(gpu_names((one.index, other.index)))
+    lines = []
+    kinds = sorted(pairs, key=lambda kind: -kind[0])
+    for kind in kinds:
+        between = _and_more([f"between {names}" for names in pairs[kind]])
+        if len(chosen) > 2 and kind == kinds[-1]:
+            between = f"between all {len(chosen)} GPUs" if len(kinds) == 1 else "between the others"
+        lines.append(f"{kind[1]} {between}")
+    return [line for kind, line in zip(kinds, lines) if kind[1]]
+
+
+def _connection(topology: Topology, pair: frozenset[str]) -> str:
+    """What connects two GPUs; ``""`` where that is not known."""
+    if pair in topology.nvlinks:
+        return counted(topology.nvlinks[pair], "NVLink")
+    if pair in topology.switched:
+        return "NVSwitch"
+    return _ANCESTORS.get(topology.ancestors.get(pair, ""), "")
+
+
+def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> list[str]:
+    free = {candidate.device.uuid for candidate in ranking.candidates if candidate.tier is Tier.FREE}
+    uuids = [uuid for pair in inventory.topology.nvlinks if device.uuid in pair for uuid in pair - {device.uuid}]
+    partners = sorted(other.index for other in inventory.devices if other.uuid in uuids)
+    if not partners or device.uuid not in free or free.intersection(uuids):
+        return []
+    are_taken = "which is taken" if len(partners) == 1 else "which are taken"
+    return [f"its NVLinks lead to {gpu_names(partners)}, {are_taken}: no free pair is parted"]
 
 
 def state(tier: Tier) -> str:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Literal, Mapping, Sequence
 
-    from autogpu.devices.model import Device, Inventory
+    from autogpu.devices.model import Device, Inventory, Topology
     from autogpu.policy import Policy
 
     # Whether a waiter is ahead of this process for a GPU and could use it now, given the GPU's UUID, whether it is
@@ -207,6 +207,23 @@ class Candidate:
     spare_bytes: int | None = None
     room_bytes: int | None = None
     is_best_effort: bool = False
+
+
+# Between two GPUs without NVLink, by NVML's common ancestor; one NVLink is better than any of them.
+_ANCESTOR_SCORES = {"internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
+_NVLINK_SCORE = 100
+
+
+def connection_score(topology: Topology, pair: frozenset[str]) -> int:
+    """How well two GPUs are connected, by their UUIDs; 0 where that is not known.
+
+    Two that reach each other over NVSwitch count as one NVLink would, whatever their number: all of them do.
+    """
+    if pair in topology.nvlinks:
+        return _NVLINK_SCORE * topology.nvlinks[pair]
+    if pair in topology.switched:
+        return _NVLINK_SCORE
+    return _ANCESTOR_SCORES.get(topology.ancestors.get(pair, ""), 0)
 
 
 @frozen

@@ -58,7 +58,8 @@ def rank(
             rejected.append(rejection)
         else:
             candidates.append(_candidate(device, rules, claims, spare))
-    candidates.sort(key=_standing)
+    # Of equals the last: people and desktops sit on GPU 0.
+    candidates.sort(key=lambda candidate: (standing(candidate), -candidate.device.index))
     return Ranking(tuple(candidates), tuple(rejected))
 
 
@@ -82,7 +83,8 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim], s
     )
 
 
-def _standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int, int]:
+def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
+    """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
     spare, utilization = candidate.room_bytes, device.utilization_percent
     return (
@@ -96,8 +98,6 @@ def _standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int, int]
         # A best-effort job is promised nothing, and does not show before it allocates.
         sum(claim.bytes == 0 for claim in candidate.claims) if candidate.is_best_effort else 0,
         100 if utilization is None else utilization,
-        # People and desktops sit on GPU 0.
-        -device.index,
     )
 
 

@@ -14,6 +14,7 @@ from autogpu.frozen import frozen
 from autogpu.reporting import messages
 from autogpu.reporting.text import GIB, printable, user_name
 from autogpu.selection import explain
+from autogpu.selection.connected import topology_question_of
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.health import health_problems
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
@@ -75,7 +76,12 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
     reading = probe.start(environ)
     read = read_leases(environ)
-    inventory = probe.finish(reading)
+    inventory, grant = probe.finish(reading), engines.granted_here(environ)
+    is_set = resolved.settings["select.count"].overrides is not None
+    request = request_for_new_process(
+        resolved.policy, environ, inventory, grant, own_uid=os.getuid(), count_is_set=is_set
+    )
+    inventory = probe.with_topology(inventory, environ, topology_question_of(request))
     return host_status(
         inventory,
         read.leases,
@@ -84,7 +90,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         environ,
         own_uid=os.getuid(),
         now_s=time.time(),
-        grant=engines.granted_here(environ),
+        grant=grant,
         folder=read.folder,
         folder_problem=read.problem,
         parent=read.parent,
@@ -270,5 +276,5 @@ def _preview(decision: Decision, inventory: Inventory, policy: str) -> Preview:
         policy=policy,
         candidates=tuple(RankedGpu(c.device.uuid, c.tier.name.lower(), c.why) for c in ranking.candidates),
         rejected=tuple(RejectedGpu(r.device.uuid, r.why, r.cause.name.lower()) for r in ranking.rejected),
-        reasons=tuple(explain.each_gpu(ranking, taken, inventory.unreadable, "first choice")),
+        reasons=tuple(explain.each_gpu(ranking, taken, inventory, "first choice")),
     )
