@@ -14,6 +14,7 @@ from typing import NoReturn, Sequence
 
 from tests.gpusim.build import BuildError
 from tests.gpusim.fleet import FleetError, read_fleet
+from tests.gpusim.fleets import FLEETS
 from tests.gpusim.server import lay_out, with_libraries_in_front, write_fleet
 
 DEFAULT_FLEET = Path(__file__).resolve().parent / "lab.toml"
@@ -33,6 +34,9 @@ example:
   cp {os.path.relpath(DEFAULT_FLEET)} my-lab.toml
   python -m tests.gpusim --fleet my-lab.toml --log calls.jsonl -- python train.py
 
+  # a server as it is sold
+  python -m tests.gpusim --fleet dgx-a100 -- python train.py
+
   # several programs on one server: start a shell on it
   python -m tests.gpusim --fleet my-lab.toml -- bash
 
@@ -48,7 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--fleet", type=Path, default=DEFAULT_FLEET, metavar="FILE", help="the machine, as TOML")
+    parser.add_argument(
+        "--fleet",
+        default=str(DEFAULT_FLEET),
+        metavar="FILE",
+        help=f"the machine, as TOML, or one of {', '.join(FLEETS)}",
+    )
     parser.add_argument("--log", type=Path, metavar="FILE", help="keep what the driver was asked, as JSON lines")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run, and its arguments"
@@ -59,8 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("no command: python -m tests.gpusim -- python train.py")
     if options.log is not None and options.log.exists() and not options.log.is_file():
         parser.error(f"--log: {options.log} is not a plain file")
+    file = None if options.fleet in FLEETS else Path(options.fleet).resolve()
     try:
-        fleet = read_fleet(options.fleet)
+        fleet = FLEETS[options.fleet] if file is None else read_fleet(Path(options.fleet))
     except (FleetError, OSError) as error:
         return _fail(f"gpusim: {error}", WRONG_USAGE)
     folder = Path(tempfile.mkdtemp(prefix="gpusim-"))
@@ -70,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BuildError, OSError) as error:
         shutil.rmtree(folder)
         return _fail(str(error), NOT_STARTED)
-    _start_attendant(options.fleet.resolve(), folder)
+    _start_attendant(file, folder)
     return _become(command, {**os.environ, **with_libraries_in_front(environ, os.environ)})
 
 
@@ -85,12 +95,12 @@ def _become(command: Sequence[str], environ: dict[str, str]) -> int:
         return _fail(f"gpusim: {command[0]}: {error.strerror}", NOT_STARTED)
 
 
-def _start_attendant(fleet_file: Path, folder: Path) -> None:
-    """Start the process that passes on what is edited, and tidies up after the command.
+def _start_attendant(fleet_file: Path | None, folder: Path) -> None:
+    """Start the process that passes on what is edited, where there is a file, and tidies up after the command.
 
     It is no child of ours: the command must not meet a child that it doesn't know.
     """
-    seen = fleet_file.stat().st_mtime_ns
+    seen = fleet_file.stat().st_mtime_ns if fleet_file else 0
     served = os.getpid()
     middle = os.fork()
     if middle:
@@ -106,9 +116,11 @@ def _start_attendant(fleet_file: Path, folder: Path) -> None:
     _attend(served, fleet_file, seen, folder)
 
 
-def _attend(served: int, fleet_file: Path, seen: int, folder: Path) -> NoReturn:
+def _attend(served: int, fleet_file: Path | None, seen: int, folder: Path) -> NoReturn:
     try:
         while not _ends_within(served, SECONDS_BETWEEN_LOOKS):
+            if fleet_file is None:
+                continue
             try:
                 edited = fleet_file.stat().st_mtime_ns
                 if edited != seen:
