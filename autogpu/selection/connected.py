@@ -6,7 +6,7 @@ A job of several GPUs takes those that are connected best; a job of one takes a 
 from __future__ import annotations
 
 import sys
-from itertools import groupby
+from itertools import combinations, groupby
 from operator import add
 
 from autogpu.devices.model import TopologyQuestion
@@ -154,7 +154,15 @@ def _sets(size: int, count: int) -> int:
 def _best_set(alone: Sequence[int], pairs: Sequence[Sequence[int]], count: int) -> Sequence[int]:
     """The places of the set with the most of ``alone`` and ``pairs`` together; of several the first."""
     size, twins = len(alone), _twins(alone, pairs)
-    best: tuple[int, Sequence[int]] = (-sys.maxsize, ())
+    hopes: dict[tuple[int, int], list[int]] = {}
+    best: tuple[int, Sequence[int]] = (_worth(_grown_set(alone, pairs, count), alone, pairs) - 1, ())
+
+    def hope(start: int, missing: int) -> list[int]:
+        """What each would have at most with the others of ``missing`` that are all from ``start`` on."""
+        if (start, missing) not in hopes:
+            rows = [sorted(row[start:], reverse=True) for row in pairs[start:]]
+            hopes[start, missing] = [sum(row[: missing - 1]) for row in rows]
+        return hopes[start, missing]
 
     def look(start: int, chosen: tuple[int, ...], total: int, gains: Sequence[int]) -> None:
         nonlocal best
@@ -165,17 +173,27 @@ def _best_set(alone: Sequence[int], pairs: Sequence[Sequence[int]], count: int) 
                 continue
             so_far = total + gains[place]
             if missing > 2:
-                look(place + 1, (*chosen, place), so_far, list(map(add, gains, pairs[place])))
+                with_it = list(map(add, gains, pairs[place]))
+                # Twice, since each pair is in the hope of both.
+                rest = [2 * has + more for has, more in zip(with_it[place + 1 :], hope(place + 1, missing - 1))]
+                most = sorted(rest, reverse=True)
+                if 2 * so_far + sum(most[: missing - 1]) > 2 * best[0]:
+                    look(place + 1, (*chosen, place), so_far, with_it)
                 continue
-            # The last one is the best of the rest. Most of the time goes here.
+            # The last one is the best of the rest.
             rest = list(map(add, gains[place + 1 :], pairs[place][place + 1 :])) if missing == 2 else [0]
-            most = max(rest)
-            if so_far + most > best[0]:
-                last = (place + 1 + rest.index(most),) if missing == 2 else ()
-                best = (so_far + most, (*chosen, place, *last))
+            last = max(rest)
+            if so_far + last > best[0]:
+                places = (place + 1 + rest.index(last),) if missing == 2 else ()
+                best = (so_far + last, (*chosen, place, *places))
 
     look(0, (), 0, list(alone))
     return best[1]
+
+
+def _worth(places: Sequence[int], alone: Sequence[int], pairs: Sequence[Sequence[int]]) -> int:
+    """What a set has of ``alone`` and ``pairs`` together."""
+    return sum(alone[place] for place in places) + sum(pairs[one][other] for one, other in combinations(places, 2))
 
 
 def _twins(alone: Sequence[int], pairs: Sequence[Sequence[int]]) -> list[int | None]:
@@ -193,12 +211,12 @@ def _twins(alone: Sequence[int], pairs: Sequence[Sequence[int]]) -> list[int | N
 
 
 def _grown_set(alone: Sequence[int], pairs: Sequence[Sequence[int]], count: int) -> Sequence[int]:
-    """A good set, from each GPU on the one added that is connected best to those before."""
+    """A good set: from each GPU on, the one is added that is connected best to those before."""
     best: tuple[int, Sequence[int]] = (-sys.maxsize, ())
     for start in range(len(alone)):
         chosen, total, gains = [start], alone[start], list(map(add, alone, pairs[start]))
         while len(chosen) < count:
-            place = max((p for p in range(len(alone)) if p not in chosen), key=lambda p: gains[p])
+            place = max((p for p in range(len(alone)) if p not in chosen), key=gains.__getitem__)
             total += gains[place]
             chosen.append(place)
             gains = list(map(add, gains, pairs[place]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import combinations
+
 import pytest
 
 from autogpu.devices.model import Topology, TopologyQuestion
@@ -9,7 +12,7 @@ from autogpu.policy import Policy
 from autogpu.selection.connected import topology_question
 from autogpu.selection.explain import connections
 from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.selection.model import VisibleSpec
+from autogpu.selection.model import VisibleSpec, connection_score
 from autogpu.selection.ranks import LocalRank
 from tests.support.selections import INHERITED, UNSET, claim, claimed, decided
 from tests.support.values import gpu, inventory
@@ -258,3 +261,19 @@ def test_what_connects_them_is_said(count, size, machine, busy, expected):
     seen = inventory(*devices, topology=machine)
     found = decided(*devices, machine=seen, policy=Policy(count=count))
     assert connections(found.ranking, found.devices, seen) == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_set_is_connected_better(seed):
+    chance = random.Random(seed)
+    size, count = 9, chance.randrange(2, 9)
+    pairs = [pair(one, other) for one, other in combinations(range(size), 2)]
+    nvlinks = {each: chance.randrange(1, 5) for each in pairs if chance.random() < chance.choice((0.1, 0.5, 0.9))}
+    near = {each: chance.choice(("single", "node", "system")) for each in pairs if chance.random() < 0.8}
+    machine = Topology(nvlinks, ancestors=near)
+
+    def score(indices):
+        return sum(connection_score(machine, pair(one, other)) for one, other in combinations(indices, 2))
+
+    found = taken(count, machine, gpus(size))
+    assert (len(found), score(found)) == (count, max(map(score, combinations(range(size), count))))
