@@ -32,14 +32,18 @@ class FakeReading:
 class FakeDriver:
     """NVML with these GPUs: ``FakeDriver(gpu(0, used_gib=30), gpu(1))``.
 
+    Args:
+        topology: What connects the GPUs, for a reading that asks.
+
     Attributes:
         now: What the next reading shows; ``None`` for one that does not come in time.
         taken: How many readings were begun.
     """
 
-    def __init__(self, *devices, **fields):
+    def __init__(self, *devices, topology=None, **fields):
         self.now = inventory(*devices, **fields)
         self.taken = 0
+        self._topology = topology
 
     @classmethod
     def failing(cls, failure, cause="driver"):
@@ -53,7 +57,11 @@ class FakeDriver:
         return FakeReading(self.now)
 
     def start_in_process(self, environ, last, asks=lambda inventory: None):
-        return self.start(environ)
+        reading = self.start(environ)
+        question = asks(self.now) if self.now is not None else None
+        if question is not None and self._topology is not None:
+            reading.inventory = replace(self.now, topology=replace(self._topology, asked=question))
+        return reading
 
     def prepare(self, last):
         assert last == self.now
