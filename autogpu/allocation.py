@@ -199,6 +199,9 @@ class Allocation:
             self._hide_all_but_claimed(inventory)
             is_listed_anew = not self._is_ordered
         if self._visible.may_have_gpus:
+            # Here and not in the reading's thread: a fork must not find the import half done.
+            from autogpu.selection import connected  # noqa: F401
+
             self._readings.complete() if is_fresh else self._readings.begin()
         if self._needs_order and (is_listed_anew or self.decision is None):
             self._put_claimed_first(inventory, said or DeviceRequest(0))

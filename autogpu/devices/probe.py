@@ -178,6 +178,8 @@ class ThreadReading:
     def __init__(self, last: Inventory | None = None, asks: AsksTopology = lambda inventory: None) -> None:
         import threading
 
+        from autogpu.devices import topology  # noqa: F401  (in this thread: a fork must not find it half done)
+
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
         self._has_devices = threading.Event()
