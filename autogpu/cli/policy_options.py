@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from autogpu import policy
-from autogpu.policy import KEYS
+from autogpu.policy import KEYS, kinds
 from autogpu.policy.model import COMMAND_LINE
 from autogpu.reporting.stderr import say
 
@@ -16,9 +16,30 @@ if TYPE_CHECKING:
     from autogpu.policy import Resolved
 
 
-def policy_options(*sections: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command an option for each key of ``sections``; they come as one mapping, ``flags``."""
-    keys = [key for key in KEYS if key.section in sections and not key.system_only]
+def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """For an option that is a time as a policy writes it, its callback: the seconds.
+
+    Raises:
+        BadParameter: It is none.
+    """
+    if value is None:
+        return None
+    try:
+        seconds = kinds.Duration().from_text(value)
+    except kinds.Refused as refused:
+        why = str(refused) or f"allowed: {kinds.Duration.allowed}"
+        raise click.BadParameter(f"can't be {kinds.quoted(value)}; {why}", ctx, param) from None
+    assert isinstance(seconds, float)
+    return seconds
+
+
+def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command an option for each key of ``sections``; they come as one mapping, ``flags``.
+
+    Args:
+        without: The names of keys that mean nothing to the command.
+    """
+    keys = [k for k in KEYS if k.section in sections and not k.system_only and k.name not in without]
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         def command(*arguments: Any, **options: Any) -> Any:

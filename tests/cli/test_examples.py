@@ -50,6 +50,10 @@ def place(tmp_path):
     (project / "train.py").write_text("print('trained')\n")
     (project / "my-cuda-program").write_text('#!/bin/sh\ntest -n "$CUDA_VISIBLE_DEVICES"\n')
     (project / "my-cuda-program").chmod(0o755)
+    # A desktop's, which a test machine lacks.
+    (project / "bin").mkdir()
+    (project / "bin" / "notify-send").write_text("#!/bin/sh\ntest \"$*\" = 'GPUs are free'\n")
+    (project / "bin" / "notify-send").chmod(0o755)
     return project
 
 
@@ -60,7 +64,7 @@ def test_an_example_works_as_printed(place, tmp_path, folder_of_autogpu, verb, e
     if verb != "init":
         (place / "autogpu.toml").write_text("[select]\ncount = 1\n")
     (tmp_path / "server").mkdir()
-    environ = {**os.environ, "PATH": f"{folder_of_autogpu}{os.pathsep}{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": os.pathsep.join([str(folder_of_autogpu), str(place / "bin"), os.environ["PATH"]])}
     with Server([Gpu()] * 3, folder=tmp_path / "server") as server:
         # pipefail: an example that fails in front of a pipe has failed.
         command = ["bash", "-o", "pipefail", "-c", example]

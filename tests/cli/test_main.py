@@ -114,7 +114,7 @@ def test_a_wrong_option_names_one_that_was_meant_and_the_help_of_its_verb(
     assert capsys.readouterr().err == f"autogpu: {said}\n"
 
 
-@pytest.mark.parametrize("verb", ["pick", "doctor"])
+@pytest.mark.parametrize("verb", ["pick", "wait", "doctor"])
 def test_exit_statuses_are_a_paragraph_of_the_help(capsys: pytest.CaptureFixture, verb: str) -> None:
     assert frame.run([verb, "--help"]) == 0
     about = capsys.readouterr().out.partition("\n  Exit status: ")[2].partition("\n\n")[0]

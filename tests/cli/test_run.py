@@ -272,7 +272,7 @@ def test_an_empty_command_is_an_error_in_words(server, options):
     assert (done.returncode, "Traceback" in done.stderr) == (127, False)
 
 
-@pytest.mark.parametrize("verb", ["status", "pick", "config", "run -- true", "run --hold -- true"])
+@pytest.mark.parametrize("verb", ["status", "pick", "wait", "config", "run -- true", "run --hold -- true"])
 def test_a_working_directory_that_is_gone_stops_no_command(server, tmp_path, verb):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -283,7 +283,7 @@ def test_a_working_directory_that_is_gone_stops_no_command(server, tmp_path, ver
 
 def test_asking_makes_no_lease_folder(server, tmp_path):
     nowhere = tmp_path / "nowhere"
-    for verb in (["status"], ["pick"], ["doctor"], ["config"]):
+    for verb in (["status"], ["pick"], ["wait"], ["doctor"], ["config"]):
         autogpu(server, *verb, AUTOGPU_LEASE_DIR=str(nowhere))
         assert not nowhere.exists(), verb
 

@@ -74,8 +74,8 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def arguments_in(line: str) -> list[str]:
     line = re.sub(r"\$\((?:command -v|which) autogpu\)", "autogpu", line)
-    # Up to a comment, a pipe or a file.
-    return [found.strip() for found in COMMAND.findall(re.split(r"\s+[#|>&](?!&)", line)[0])]
+    # Up to a comment, a pipe, a file or the next command.
+    return [found.partition(" && ")[0].strip() for found in COMMAND.findall(re.split(r"\s+[#|>&](?!&)", line)[0])]
 
 
 def slugs(page: Path) -> list[str]:

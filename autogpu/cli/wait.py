@@ -1,0 +1,188 @@
+"""``autogpu wait``: return when a job could be served. Nothing is held, and no place in the queue is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import click
+
+from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.main import EXIT_INTERRUPTED
+from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
+from autogpu.clock import monotonic_s, unix_s
+from autogpu.devices import probe
+from autogpu.errors import WaitTimeout
+from autogpu.frozen import replace
+from autogpu.lease.inotify import Watch
+from autogpu.reporting.stderr import is_terminal, say
+from autogpu.reporting.text import printable, span
+from autogpu.selection import explain
+from autogpu.selection.model import Verdict
+from autogpu.selection.preview import preview
+from autogpu.status.snapshot import read_leases
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from autogpu.selection.model import Decision, SelectionRequest
+
+VERSION = 1
+
+# As often as a job in the queue reads them: processes without a claim change nothing in the folder.
+_READING_EVERY_S = 2.0
+
+# A claim that ends is often followed by the next waiter's, and the driver frees memory an instant later. It bounds
+# the readings as well: two a second, however often the folder changes.
+_SETTLING_S = 0.5
+
+
+@click.command(
+    epilog="""Exit status: 0 when it could be served, 1 if waiting can't help, 75 after --timeout, 130 after Ctrl-C.
+
+\b
+Examples:
+  autogpu wait --count 2 && notify-send "GPUs are free"
+  autogpu wait --need 6GiB --timeout 2h && printf '\\a'   rings
+  autogpu wait --timeout 0                                only tells, by its exit status"""
+)
+@policy_options("select", without=("busy", "wait", "visible", "identifier"))
+@click.option(
+    "--timeout",
+    "timeout_s",
+    callback=duration,
+    metavar="VALUE",
+    help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
+def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> int:
+    """Return when a job that asks for this could be served, without sharing a busy GPU with others.
+
+    Nothing is held, and the jobs in the queue are served first: a GPU that one of them could use does not count. A job
+    that shall start as soon as it can has a place there: `autogpu run --hold --busy wait -- command`, or
+    AUTOGPU_BUSY=wait.
+    """
+    begun_s = monotonic_s()
+    progress = _Progress(timeout_s)
+    try:
+        request = request_gpus(resolve_or_complain(os.environ, flags), read_gpus(), os.environ)
+        # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
+        request = replace(request, policy=replace(request.policy, busy="wait"))
+        decision = _decision_at_the_end(request, begun_s, timeout_s, progress)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        progress.clear()
+    waited_s = monotonic_s() - begun_s
+    if as_json:
+        click.echo(json.dumps(_as_values(decision, waited_s), indent=2))
+    why = printable(decision.why, 2000)
+    if decision.verdict is Verdict.WAIT:
+        remedy = "to wait longer, set --timeout; `autogpu status` lists the holders"
+        raise WaitTimeout(f"not served within {span(timeout_s or 0)}: {why}", remedy=remedy)
+    if decision.verdict is not Verdict.TAKE:
+        say(f"waiting can't help: {why}")
+        return 1
+    names = explain.gpu_names(device.index for device in decision.devices)
+    say(f"{names} could be taken now, not held: {why}; `autogpu run --hold -- command` holds")
+    return 0
+
+
+def _decision_at_the_end(
+    request: SelectionRequest, begun_s: float, timeout_s: float | None, progress: _Progress
+) -> Decision:
+    """The first decision that is not to wait, or the last one before the time is over."""
+    watch: Watch | None = None
+    try:
+        while True:
+            if watch is None:
+                watch = _watch_of_folder()
+            decision = _decision_now(request, progress)
+            if decision.verdict is Verdict.TAKE:
+                # Who is served becomes a holder and leaves the queue: one look can miss both its files.
+                decision = _decision_now(request, progress)
+            waited_s = monotonic_s() - begun_s
+            if decision.verdict is not Verdict.WAIT or (timeout_s is not None and waited_s >= timeout_s):
+                return decision
+            progress.show(waited_s, decision)
+            until_s = monotonic_s() + _READING_EVERY_S
+            if timeout_s is not None:
+                until_s = min(until_s, begun_s + timeout_s)
+            _pause(until_s, watch)
+            request = _with_fresh_reading(request)
+    finally:
+        if watch is not None:
+            watch.__exit__()
+
+
+def _watch_of_folder() -> Watch | None:
+    """``None`` as long as nobody has claimed anything on this host."""
+    folder, _, _ = read_leases(os.environ)
+    return None if folder is None else Watch(folder.path, lambda name: name.startswith(("job.", "wait.")))
+
+
+def _decision_now(request: SelectionRequest, progress: _Progress) -> Decision:
+    _, leases, problem = read_leases(os.environ)
+    if problem:
+        progress.clear()
+        say(f"waiting without regard to the claims of other jobs: {problem}")
+    return preview(request, leases, leases.pids_here, unix_s())
+
+
+def _pause(until_s: float, watch: Watch | None) -> None:
+    """Wait for a claim or a ticket to come or go, at most until then."""
+    if watch is None:
+        time.sleep(max(0.0, until_s - monotonic_s()))
+    elif watch.wait(max(0.0, until_s - monotonic_s())):
+        time.sleep(max(0.0, min(_SETTLING_S, until_s - monotonic_s())))
+
+
+def _with_fresh_reading(request: SelectionRequest) -> SelectionRequest:
+    # In this process, where it takes a tenth of the time that a process for it would.
+    inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
+    # One that fails is no reason to end after hours: the one before stands until the next.
+    return request if inventory.failure else replace(request, inventory=inventory)
+
+
+def _as_values(decision: Decision, waited_s: float) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "verdict": decision.verdict.name.lower(),
+        "uuids": [device.uuid for device in decision.devices] if decision.verdict is Verdict.TAKE else [],
+        "why": printable(decision.why, 2000),
+        "waited_s": round(waited_s, 1),
+    }
+
+
+class _Progress:
+    """What a person sees on the terminal meanwhile: why at once, then one line that is written again and again."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._limit = "" if timeout_s is None else f" of {span(timeout_s)}"
+        self._is_shown = False
+        self._is_terminal = is_terminal()
+
+    def show(self, waited_s: float, decision: Decision) -> None:
+        """Say how long it has been, and for what."""
+        if not self._is_terminal:
+            return
+        why = printable(decision.why, 2000)
+        if not self._is_shown:
+            self._is_shown = True
+            say(f"waiting, without a place in the queue: {why}; Ctrl-C stops")
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        line, width = Text(f"autogpu: {span(waited_s)}{self._limit}: {why}"), max(Console(stderr=True).width - 1, 3)
+        if line.cell_len > width:
+            line.truncate(width - 3, overflow="crop")
+            line.append("...")
+        click.echo(f"\r\x1b[K{line.plain}", err=True, nl=False)
+
+    def clear(self) -> None:
+        """Leave an empty line for what comes."""
+        if self._is_terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,215 @@
+"""``autogpu wait``: it ends when a job could be served, and nobody notices that it waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from autogpu.cli import wait
+from autogpu.clock import monotonic_s
+from autogpu.lease import find_folder, snapshot
+from autogpu.lease.inotify import Watch
+from tests.gpusim import Gpu, Server
+from tests.lease.conftest import until
+from tests.support.holders import other_job
+
+# GPU 0 is a colleague's.
+LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
+WHOLE = 24 << 30
+
+
+@pytest.fixture
+def server(tmp_path, lease_folder):
+    (tmp_path / "server").mkdir()
+    with Server(LAB, folder=tmp_path / "server") as running:
+        yield running
+
+
+@pytest.fixture
+def environ(lease_folder):
+    return {"AUTOGPU_LEASE_DIR": str(lease_folder)}
+
+
+def waited(server, *options):
+    return server.run([sys.executable, "-m", "autogpu", "wait", *options])
+
+
+class OnTerminal:
+    """``autogpu wait`` whose stderr is a terminal, and what it has shown there."""
+
+    def __init__(self, server, *options):
+        self._controller, terminal = pty.openpty()
+        command = [sys.executable, "-m", "autogpu", "wait", *options]
+        self.process = server.popen(command, stdout=subprocess.PIPE, stderr=terminal)
+        os.close(terminal)
+        self.shown = ""
+
+    def until_shown(self, text):
+        end_s = time.monotonic() + 60
+        while text not in self.shown:
+            assert select.select([self._controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
+            self._read()
+
+    def end(self):
+        """Its stdout and exit status."""
+        printed = self.process.communicate(timeout=60)[0]
+        while select.select([self._controller], [], [], 0)[0] and self._read():
+            pass
+        os.close(self._controller)
+        return printed, self.process.returncode
+
+    def _read(self):
+        try:
+            part = os.read(self._controller, 65536)
+        except OSError:  # Linux says so that the other side is closed
+            part = b""
+        self.shown += part.decode()
+        return part
+
+
+def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
+    done = waited(server, "--count", "2")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == (
+        "autogpu: GPU 2 and GPU 1 could be taken now, not held: the 2 idlest of 3; "
+        "`autogpu run --hold -- command` holds\n"
+    )
+    assert list(lease_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "why"),
+    [
+        (("--count", "3"), 75, "3 GPUs wanted, 2 are free: waiting for 1 more"),
+        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 could be taken now"),
+        (("--devices", "0", "--need", "6GiB"), 75, "GPU 0: "),
+        (("--need", "100GiB"), 1, "waiting can't help"),
+        (("--count", "0"), 1, "select.count is 0"),
+    ],
+    ids=["count", "need-fits", "need-does-not-fit", "no-such-gpu", "no-gpu-wanted"],
+)
+def test_what_is_asked_for_decides(server, options, status, why):
+    done = waited(server, *options, "--timeout", "0")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert why in done.stderr
+
+
+def test_no_busy_gpu_is_shared_whatever_the_policy_says(server, environ):
+    with other_job(environ, {gpu.uuid: WHOLE for gpu in server.gpus}):
+        assert server.run([sys.executable, "-m", "autogpu", "pick"]).returncode == 0
+        assert waited(server, "--timeout", "0").returncode == 75
+
+
+def test_when_the_time_is_over_the_status_says_later(server):
+    done = waited(server, "--devices", "0", "--timeout", "100ms")
+    assert done.returncode == 2
+    done = waited(server, "--devices", "0", "--timeout", "1s")
+    assert (done.returncode, done.stdout) == (75, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("autogpu: not served within 1 s: no GPU is free (GPU 0: ")
+    assert second == "autogpu: to wait longer, set --timeout; `autogpu status` lists the holders"
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "uuids"),
+    [((), "take", 1), (("--devices", "0", "--timeout", "0"), "wait", 0), (("--count", "0"), "cpu", 0)],
+    ids=["served", "not-served", "can-not-be-served"],
+)
+def test_json_tells_the_end(server, options, verdict, uuids):
+    told = json.loads(waited(server, "--json", *options).stdout)
+    assert (told["version"], told["verdict"], len(told["uuids"])) == (1, verdict, uuids)
+    assert set(told) == {"version", "verdict", "uuids", "why", "waited_s"}
+
+
+def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
+    with other_job(environ, {gpu.uuid: WHOLE for gpu in server.gpus}) as job:
+        before = sorted(lease_folder.iterdir())
+        waiting = OnTerminal(server)
+        waiting.until_shown("waiting, without a place in the queue: no GPU is free")
+        waiting.until_shown("claimed by other.py")
+        assert sorted(lease_folder.iterdir()) == before
+        job.end()
+        assert waiting.end() == ("", 0)
+    assert "GPU 2 could be taken now, not held" in waiting.shown
+
+
+def test_a_process_without_a_claim_that_ends_ends_the_wait(server):
+    waiting = OnTerminal(server, "--count", "3")
+    waiting.until_shown("waiting for 1 more")
+    server.change(0, processes={}, utilization=0)
+    assert waiting.end() == ("", 0)
+
+
+def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
+    queued = [sys.executable, "-m", "autogpu", "run", "--hold", "--busy", "wait", "--count", "2", "--", "cat"]
+    with other_job(environ, {server.gpus[1].uuid: WHOLE}) as job:
+        running = server.popen(queued, stdin=subprocess.PIPE)
+        folder = find_folder(environ)
+        until(lambda: len(snapshot(folder).queue) == 1, 60)
+        # GPU 2 is free, and the two that the other job needs begin with it.
+        done = waited(server, "--timeout", "0")
+        assert (done.returncode, "a job in the queue waits for it" in done.stderr) == (75, True)
+        waiting = OnTerminal(server)
+        waiting.until_shown("a job in the queue waits for it")
+        job.end()
+        until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
+        # Two more looks: the first may have begun before that.
+        for _ in range(2):
+            waiting.shown = ""
+            waiting.until_shown("no GPU is free")
+        assert waiting.process.poll() is None
+        running.communicate("", timeout=60)
+        assert waiting.end() == ("", 0)
+
+
+def test_ctrl_c_ends_it_quietly(server):
+    waiting = OnTerminal(server, "--devices", "0")
+    waiting.until_shown("Ctrl-C stops")
+    waiting.process.send_signal(signal.SIGINT)
+    assert waiting.end() == ("", 130)
+    # What follows the waiting line only empties the line.
+    assert waiting.shown.partition("Ctrl-C stops\r\n")[2].rpartition("\r\x1b[K")[2] == ""
+    assert "Traceback" not in waiting.shown
+    assert "interrupted" not in waiting.shown
+
+
+def test_the_line_on_a_terminal_is_written_again_and_never_longer_than_it(server):
+    waiting = OnTerminal(server, "--devices", "0", "--timeout", "5s")
+    assert waiting.end() == ("", 75)
+    lines = [line.partition("\r")[0].partition("\n")[0] for line in waiting.shown.split("\r\x1b[K")]
+    again = [line for line in lines if " of 5 s: " in line]
+    assert again
+    assert max(map(len, again)) < 80
+
+
+def test_a_change_in_the_folder_ends_a_pause(server, environ, lease_folder):
+    with Watch(lease_folder, lambda name: name.startswith("job.")) as watch:
+        with other_job(environ, {server.gpus[0].uuid: WHOLE}):
+            pass
+        begun_s = monotonic_s()
+        wait._pause(begun_s + 60, watch)
+        assert monotonic_s() - begun_s < 30
+
+
+def test_without_a_lease_folder_it_waits_as_well(server, tmp_path):
+    nowhere = tmp_path / "nowhere"
+    command = [sys.executable, "-m", "autogpu", "wait", "--devices", "0", "--timeout", "1s"]
+    assert server.run(command, environ={"AUTOGPU_LEASE_DIR": str(nowhere)}).returncode == 75
+    assert not nowhere.exists()
+
+
+def test_a_folder_that_can_not_be_trusted_is_said_once(server, tmp_path):
+    odd = tmp_path / "odd"
+    odd.write_text("")
+    command = [sys.executable, "-m", "autogpu", "wait", "--devices", "0", "--timeout", "3s"]
+    done = server.run(command, environ={"AUTOGPU_LEASE_DIR": str(odd)})
+    assert done.returncode == 75
+    assert done.stderr.count("waiting without regard to the claims of other jobs: ") == 1
