@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from autogpu.status.model import HostStatus
 
+FORMATS = ("text", "json", "prometheus")
+
 # What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
 _PIPE_WIDTH = 120
 
@@ -35,7 +37,8 @@ _PIPE_WIDTH = 120
     epilog="""\b
 Examples:
   autogpu status
-  autogpu status --json"""
+  autogpu status --json
+  autogpu status --format prometheus > autogpu.prom   for node_exporter"""
 )
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds, until q or Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
@@ -43,12 +46,25 @@ Examples:
 @click.option("--user", metavar="NAME", help="Only those of this user.")
 @click.option("--explain", "is_explained", is_flag=True, help="Add the ranking of all GPUs, and where the claims are.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a line.")
-def status(watch: bool, interval: float, is_mine: bool, user: str | None, is_explained: bool, as_json: bool) -> int:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="For a person, for a program as with --json, or metrics for node_exporter's textfile collector.",
+)
+def status(
+    watch: bool, interval: float, is_mine: bool, user: str | None, is_explained: bool, as_json: bool, form: str
+) -> int:
     """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
 
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
+    if form == "prometheus":
+        return _print_metrics(is_alone=not (watch or as_json or is_mine or user or is_explained))
+    as_json = as_json or form == "json"
     if is_mine and user is not None:
         raise click.UsageError("--mine and --user exclude each other", click.get_current_context())
     wanted = Wanted(user_name(os.getuid()) if is_mine else user, is_explained)
@@ -61,6 +77,17 @@ def status(watch: bool, interval: float, is_mine: bool, user: str | None, is_exp
     else:
         _print(found, wanted, Console(highlight=False))
     return 1 if found.failure and found.has_driver else 0
+
+
+def _print_metrics(*, is_alone: bool) -> int:
+    if not is_alone:
+        raise click.UsageError("--format prometheus is for a file, and excludes all other options")
+    from autogpu.status.prometheus import exposition
+
+    # The format's encoding, whatever that of the terminal or of cron is.
+    click.echo(exposition(_read()).encode("utf-8"), nl=False)
+    # A driver that can't be read is among the metrics, which must reach the file then above all.
+    return 0
 
 
 def _read() -> HostStatus:

@@ -1,0 +1,218 @@
+"""A status as metrics: what Prometheus' own parser reads, and what the page about them says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from autogpu import __version__
+from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.status.prometheus import METRICS, exposition
+from tests.gpusim import Gpu, Server
+from tests.support.environments import ROOT
+from tests.support.host_states import HOUR_S, holder, host, waiter
+from tests.support.values import gpu, inventory
+
+PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+QUERIES = re.findall(r"^```promql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+# What node_exporter adds, and what Prometheus adds to everything that it asks for.
+OF_OTHERS = {"node_textfile_mtime_seconds": ("file",)}
+OF_EACH_TARGET = {"instance", "job"}
+
+GIB = 1 << 30
+TITAN = "NVIDIA TITAN RTX"
+
+
+def parsed(text):
+    """By name, each sample's labels and value."""
+    families = {}
+    for family in text_string_to_metric_families(text):
+        assert family.name not in families, "each family comes once"
+        assert family.type == "gauge"
+        families[family.name] = [(sample.labels, sample.value) for sample in family.samples]
+        for name in {sample.name for sample in family.samples}:
+            assert name == family.name
+    return families
+
+
+def values(host_status, name, *labels):
+    """The values of a metric by the values of some of its labels."""
+    samples = parsed(exposition(host_status))[name]
+    found = {tuple(each[label] for label in labels): value for each, value in samples}
+    assert len(found) == len(samples)
+    return found
+
+
+MACHINE = inventory(
+    gpu(0, used_gib=6, pids=[7, 99], busy=97, graphics_processes=(Process(50, 64 << 20),)),
+    gpu(1, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"),
+    gpu(2, used_gib=2, pids=[8], idle_s=99.0),
+    unreadable=(UnreadableDevice(3, "lost"),),
+    driver_version="550.54.15",
+)
+HOLDERS = [holder("a", (0, 24)), holder("b", (2, 12), script="eda.ipynb", pid=8, age_s=26 * HOUR_S)]
+WAITERS = [waiter(1, "w.py"), waiter(2, "v.py", gib=6)]
+LAB = host(MACHINE, HOLDERS, WAITERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("autogpu_info", ("version", "driver_version"), {(__version__, "550.54.15"): 1}),
+        ("autogpu_driver_read_success", (), {(): 1}),
+        ("autogpu_leases_read_success", (), {(): 1}),
+        (
+            "autogpu_gpu_read_success",
+            ("gpu", "name"),
+            {("0", TITAN): 1, ("1", "NVIDIA GB10"): 1, ("2", TITAN): 1, ("3", ""): 0},
+        ),
+        ("autogpu_gpu_memory_bytes", ("gpu",), {("0",): 24 * GIB, ("2",): 24 * GIB}),
+        ("autogpu_gpu_memory_used_bytes", ("gpu", "uuid"), {("0", gpu(0).uuid): 6 * GIB, ("2", gpu(2).uuid): 2 * GIB}),
+        ("autogpu_gpu_utilization_ratio", ("gpu",), {("0",): 0.97, ("2",): 0}),
+        ("autogpu_claims", ("gpu", "user"), {("0", "ann"): 1, ("2", "ann"): 1}),
+        ("autogpu_idle_claims", ("gpu", "script"), {("0", "train.py"): 0, ("2", "eda.ipynb"): 1}),
+        ("autogpu_claim_bytes", ("gpu", "script"), {("0", "train.py"): 24 * GIB, ("2", "eda.ipynb"): 12 * GIB}),
+        ("autogpu_claim_used_bytes", ("gpu", "script"), {("0", "train.py"): 3 * GIB, ("2", "eda.ipynb"): 2 * GIB}),
+        ("autogpu_unmanaged_processes", ("gpu", "user"), {("0", "bob"): 1}),
+        ("autogpu_unmanaged_used_bytes", ("gpu", "user"), {("0", "bob"): 3 * GIB}),
+        ("autogpu_waiters", (), {(): 2}),
+        ("autogpu_longest_wait_seconds", (), {(): 90}),
+        ("autogpu_waiter_seconds", ("user", "script"), {("bob", "w.py"): 90, ("bob", "v.py"): 90}),
+        ("autogpu_waiter_gpus", ("user", "script"), {("bob", "w.py"): 1, ("bob", "v.py"): 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_metric_tells_what_the_status_shows(name, labels, expected):
+    assert values(LAB, name, *labels) == expected
+
+
+def test_each_gpu_is_in_one_state():
+    found = values(LAB, "autogpu_gpu_state", "gpu", "state")
+    assert {key for key, value in found.items() if value} == {("0", "busy"), ("1", "free"), ("2", "idle_lease")}
+    assert len(found) == 3 * 3
+
+
+def test_jobs_with_the_same_labels_are_added_up():
+    holders = [holder("a", (0, 6), group="x", pid=7), holder("b", (0, 4), pid=8), holder("c", (0, 2), script="c.py")]
+    lab = host(inventory(gpu(0, used_gib=6, pids=[7, 8])), holders)
+    assert values(lab, "autogpu_claims", "script") == {("train.py",): 2, ("c.py",): 1}
+    assert values(lab, "autogpu_claim_bytes", "script") == {("train.py",): 10 * GIB, ("c.py",): 2 * GIB}
+    lab = host(inventory(gpu(0)), [], [waiter(1, "w.py"), waiter(2, "w.py")])
+    lab = replace(lab, queue=(replace(lab.queue[0], waited_s=120.04), lab.queue[1]))
+    assert values(lab, "autogpu_waiter_gpus", "script") == {("w.py",): 2}
+    assert values(lab, "autogpu_waiter_seconds", "script") == {("w.py",): 120}
+    assert values(lab, "autogpu_longest_wait_seconds") == {(): 120}
+
+
+def test_every_metric_is_declared_also_where_there_is_nothing():
+    for machine in (
+        inventory(),
+        inventory(gpu(0)),
+        Inventory(failure="NVML reports: mismatch", failure_cause="driver"),
+    ):
+        assert list(parsed(exposition(host(machine)))) == [metric.name for metric in METRICS]
+
+
+@pytest.mark.parametrize("cause", ["driver", "no-driver"])
+def test_what_can_not_be_read_is_a_metric(cause):
+    lab = host(Inventory(failure="NVML reports: mismatch", failure_cause=cause))
+    assert values(lab, "autogpu_driver_read_success") == {(): 0}
+    assert values(lab, "autogpu_longest_wait_seconds") == {(): 0}
+    blind = replace(lab, lease_folder_problem="belongs to uid 7 alone")
+    assert values(blind, "autogpu_leases_read_success") == {(): 0}
+
+
+@pytest.mark.parametrize(
+    ("script", "label"),
+    [
+        ('a"b', 'a"b'),
+        ("a\\nb", "a\\nb"),
+        ("a\nb} 1\nautogpu_waiters 99", "a\\nb} 1\\nautogpu_waiters 99"),
+        ("\x1b[2J\u202e", "\\x1b[2J\\u202e"),
+        ("\udcff", "\\udcff"),
+        ("训练.py", "训练.py"),
+    ],
+    ids=["quote", "backslash", "newline", "terminal", "not-unicode", "unicode"],
+)
+def test_a_label_is_what_was_said_and_no_more(script, label):
+    lab = host(inventory(gpu(0)), [holder("a", (0, 24), script=script)])
+    assert values(lab, "autogpu_claims", "script") == {(label,): 1}
+    exposition(lab).encode("utf-8")
+
+
+def test_a_long_name_does_not_fill_a_database():
+    lab = host(inventory(gpu(0)), [holder("a", (0, 24), script="x" * 5000)])
+    ((label,),) = values(lab, "autogpu_claims", "script")
+    assert len(label) == 64
+
+
+def test_the_page_lists_each_metric_with_its_labels():
+    rows = re.findall(r"^\| `(autogpu_\w+)` \| (.*?) ?\| (.*) \|$", PAGE, re.MULTILINE)
+    listed = [(name, tuple(re.findall(r"`(\w+)`", labels)), about) for name, labels, about in rows]
+    assert listed == [(metric.name, metric.labels, metric.about) for metric in METRICS]
+
+
+@pytest.mark.parametrize("query", [line for block in QUERIES for line in block.splitlines()])
+def test_a_query_names_only_what_the_page_lists(query):
+    labels_of = {**{metric.name: metric.labels for metric in METRICS}, **OF_OTHERS}
+    named = re.findall(r"\b(?:autogpu|node)_\w+", query)
+    assert named
+    for name in named:
+        assert f"`{name}`" in PAGE
+    by = [label for inside in re.findall(r"\bby \(([^)]*)\)", query) for label in inside.split(", ")]
+    filters = re.findall(r"(\w+)=~?\"", query)
+    for name in named:
+        assert set(by + filters) <= {*labels_of[name], *OF_EACH_TARGET}
+
+
+@pytest.fixture
+def server(tmp_path, lease_folder):
+    (tmp_path / "server").mkdir()
+    with Server([Gpu(), Gpu(nvml="GPU_IS_LOST")], folder=tmp_path / "server") as running:
+        yield running
+
+
+def test_the_line_of_the_page_writes_the_file(server, tmp_path):
+    (line,) = re.findall(r"^\* \* \* \* \* root (.*)$", PAGE, re.MULTILINE)
+    folder = tmp_path / "collected"
+    folder.mkdir()
+    own = {"/opt/lab/bin/autogpu": f"{sys.executable} -m autogpu", "/var/lib/prometheus/node-exporter": str(folder)}
+    for there, here in own.items():
+        assert there in line
+        line = line.replace(there, here)
+    # As cron starts it: a plain shell, in no language.
+    environ = {"PYTHONPATH": str(ROOT), "LC_ALL": "POSIX"}
+    done = server.run(["/bin/sh", "-c", line], environ=environ, cwd="/")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [file.name for file in folder.iterdir()] == ["autogpu.prom"]
+    found = parsed((folder / "autogpu.prom").read_text(encoding="utf-8"))
+    assert [(labels["gpu"], value) for labels, value in found["autogpu_gpu_read_success"]] == [("0", 1), ("1", 0)]
+
+
+def test_without_a_driver_the_metrics_are_printed_and_the_status_is_0():
+    command = [sys.executable, "-m", "autogpu", "status", "--format", "prometheus"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert parsed(done.stdout)["autogpu_driver_read_success"] == [({}, 0)]
+
+
+@pytest.mark.parametrize("option", ["--watch", "--json"])
+def test_metrics_are_for_a_file(option):
+    command = [sys.executable, "-m", "autogpu", "status", "--format", "prometheus", option]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--format prometheus is for a file, without --watch and --json" in done.stderr
+
+
+def test_json_has_two_names(server):
+    by_format, by_flag = (
+        server.run([sys.executable, "-m", "autogpu", "status", *options]).stdout
+        for options in (("--format", "json"), ("--json",))
+    )
+    assert by_format == by_flag
+    assert by_format.startswith("{")
