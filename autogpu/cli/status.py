@@ -12,10 +12,9 @@ from contextlib import contextmanager
 import click
 from rich.console import Console, Group
 
-from autogpu.cli.policy_options import resolve_here
+from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import show
-from autogpu.cli.status_screen import Wanted, fitted, lines
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_screen import Wanted, fitted, frame_of, lines
 from autogpu.reporting.text import user_name
 from autogpu.status.json import to_json
 from autogpu.status.of_user import of_user
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "prometheus")
 
-# What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
-_PIPE_WIDTH = 120
-
 
 @click.command(
-    epilog="""\b
+    epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0.
+
+\b
 Examples:
   autogpu status
   autogpu status --json
+  autogpu status --on lab1,lab2
   autogpu status --format prometheus > autogpu.prom   for node_exporter"""
 )
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds, until q or Ctrl-C.")
@@ -54,14 +53,51 @@ Examples:
     show_default=True,
     help="For a person, for a program as with --json, or metrics for node_exporter's textfile collector.",
 )
+@click.option(
+    "--on",
+    "hosts",
+    metavar="HOSTS",
+    help="These hosts instead, with commas between them: asks autogpu there over ssh, which must need no password.",
+)
+@click.option(
+    "--remote-command",
+    default="autogpu",
+    show_default=True,
+    metavar="TEXT",
+    help="For --on: what starts autogpu there, as the remote shell reads it.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    callback=duration,
+    default="10s",
+    show_default=True,
+    metavar="VALUE",
+    help="For --on: how long each host may take.",
+)
 def status(
-    watch: bool, interval: float, is_mine: bool, user: str | None, is_explained: bool, as_json: bool, form: str
+    watch: bool,
+    interval: float,
+    is_mine: bool,
+    user: str | None,
+    is_explained: bool,
+    as_json: bool,
+    form: str,
+    hosts: str | None,
+    remote_command: str,
+    timeout_s: float,
 ) -> int:
     """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
 
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
+    if hosts is not None:
+        if watch or is_mine or user or is_explained or form == "prometheus":
+            raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
+        from autogpu.cli.hosts import named, show_status
+
+        return show_status(named(hosts), remote_command, timeout_s, as_json=as_json or form == "json")
     if form == "prometheus":
         return _print_metrics(is_alone=not (watch or as_json or is_mine or user or is_explained))
     as_json = as_json or form == "json"
@@ -95,7 +131,7 @@ def _read() -> HostStatus:
 
 
 def _print(found: HostStatus, wanted: Wanted, console: Console) -> None:
-    for line in lines(found, _frame(console), wanted):
+    for line in lines(found, frame_of(console), wanted):
         show(console, line)
 
 
@@ -110,7 +146,7 @@ def _watch(interval_s: float, wanted: Wanted, as_json: bool) -> None:
 
         with _keys() as is_left_within, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(Group(*fitted(_read(), _frame(console), console.height, wanted)), refresh=True)
+                live.update(Group(*fitted(_read(), frame_of(console), console.height, wanted)), refresh=True)
                 if is_left_within(interval_s):
                     return
     except KeyboardInterrupt:  # its ordinary end
@@ -156,9 +192,3 @@ def _print_once(console: Console, wanted: Wanted, as_json: bool) -> None:
         return
     _print(found, wanted, console)
     click.echo()
-
-
-def _frame(console: Console) -> Frame:
-    is_terminal = console.is_terminal
-    encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
-    return Frame(console.width if is_terminal else _PIPE_WIDTH, encoding.lower().startswith("utf"))

@@ -21,12 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Iterator, Sequence
 
-    from autogpu.status.model import GpuStatus, HostStatus, Preview
+    from rich.console import Console
 
-NO_HOOK = (
-    "A script started here takes its GPUs as without autogpu, whose start-up hook this Python does not load: "
-    f"{shlex.quote(sys.executable)} -m autogpu install"
-)
+    from autogpu.status.model import GpuStatus, HostStatus, Preview
 
 FULL = Truncation(jobs=8, processes=4)
 # Two hundred processes on sixteen GPUs stay a screen or two.
@@ -48,24 +45,40 @@ class Wanted:
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
+        is_remote: Another host's, from the reader's point of view.
     """
 
     user: str | None = None
     is_explained: bool = False
+    is_remote: bool = False
 
 
 EVERYTHING = Wanted()
 
 
-def lines(host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING) -> Iterator[Text]:
+# What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
+_PIPE_WIDTH = 120
+
+
+def frame_of(console: Console) -> Frame:
+    """What this console has room for."""
+    is_terminal = console.is_terminal
+    encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
+    return Frame(console.width if is_terminal else _PIPE_WIDTH, encoding.lower().startswith("utf"))
+
+
+def lines(
+    host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING, limits: Truncation | None = None
+) -> Iterator[Text]:
     """The whole screen; every name in it is safe for a terminal."""
+    limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
     heading, rows = table(host.gpus, frame, wanted.user)
     yield from _head_lines(host)
     if heading is not None:
         yield heading
     for row in rows:
         yield row.line()
-        yield from row.details(CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
+        yield from row.details(limits)
     yield from _tail_lines(host, wanted)
 
 
@@ -149,10 +162,10 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
 
 def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Iterator[Text]:
     preview = host.preview
-    start = "A script started here would get "
+    start = f"A script started {'there' if wanted.is_remote else 'here'} would get "
     if not host.has_hook and preview.why != explain.SWITCHED_OFF:
         if not is_brief:
-            yield Text(NO_HOOK, style=BAD)
+            yield Text(no_hook(wanted), style=BAD)
         start = f"Under `autogpu run` {'a script' if is_brief else 'it'} would get "
     line = Text(start)
     line.append(_preview_words(preview, host.gpus), style="bold")
@@ -168,10 +181,20 @@ def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Itera
         yield Text(printable(problem, 2000), style=BAD)
 
 
+def no_hook(wanted: Wanted) -> str:
+    """That the promise of the preview holds only below ``autogpu run``."""
+    place = "there" if wanted.is_remote else "here"
+    install = "autogpu install" if wanted.is_remote else f"{shlex.quote(sys.executable)} -m autogpu install"
+    return (
+        f"A script started {place} takes its GPUs as without autogpu, whose start-up hook the Python {place} does not "
+        f"load: {install}"
+    )
+
+
 def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
     index = {gpu.uuid: gpu.index for gpu in gpus}
     return {
-        "take": explain.gpu_names([index[uuid] for uuid in preview.uuids]),
+        "take": explain.gpu_names([index[uuid] for uuid in preview.uuids if uuid in index]),
         "cpu": "the CPU",
         "wait": "a place in the queue",
         "refuse": "an error",

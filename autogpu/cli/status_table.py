@@ -128,7 +128,8 @@ class Row:
             f" {_gib(used):>5} of {_gib(total):>5}{frame.unit} {_gib(claimed) if claimed else '-':>7}  ",
             (busy_bar + " " if busy_bar else "", "magenta"),
             f"{'?' if busy is None else busy:>3} %  ",
-            (many + _STATES[gpu.state], _STYLES[gpu.state]),
+            # Of another host it may be one that this version does not know.
+            (many + (_STATES.get(gpu.state) or printable(gpu.state, 20)), _STYLES.get(gpu.state, "")),
         )
         if gpu.mig_enabled:
             line.append("  MIG")

@@ -9,7 +9,6 @@ import time
 import click
 
 from autogpu.cli.gpu_request import read_gpus, request_gpus
-from autogpu.cli.main import EXIT_INTERRUPTED
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.devices import probe
@@ -71,8 +70,6 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
         decision = _decision_at_the_end(request, begun_s, timeout_s, progress)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     finally:
         progress.clear()
     waited_s = monotonic_s() - begun_s
@@ -119,16 +116,16 @@ def _decision_at_the_end(
 
 def _watch_of_folder() -> Watch | None:
     """``None`` as long as nobody has claimed anything on this host."""
-    folder, _, _ = read_leases(os.environ)
+    folder = read_leases(os.environ).folder
     return None if folder is None else Watch(folder.path, lambda name: name.startswith(("job.", "wait.")))
 
 
 def _decision_now(request: SelectionRequest, progress: _Progress) -> Decision:
-    _, leases, problem = read_leases(os.environ)
-    if problem:
+    read = read_leases(os.environ)
+    if read.problem:
         progress.clear()
-        say(f"waiting without regard to the claims of other jobs: {problem}")
-    return preview(request, leases, leases.pids_here, unix_s())
+        say(f"waiting without regard to the claims of other jobs: {read.problem}")
+    return preview(request, read.leases, read.leases.pids_here, unix_s(), read.parent)
 
 
 def _pause(until_s: float, watch: Watch | None) -> None:

@@ -11,18 +11,25 @@ from autogpu.status.model import HostStatus
 # Grows when a field changes its meaning or goes, not when one is added.
 VERSION = 1
 
-# What the objects of a field are, alone or in a list.
-_OBJECTS = {
-    "gpus": model.GpuStatus,
-    "jobs": model.JobStatus,
-    "unmanaged_processes": model.UnmanagedProcess,
-    "unreadable": model.UnreadableGpu,
-    "queue": model.WaiterStatus,
-    "preview": model.Preview,
-    "candidates": model.RankedGpu,
-    "rejected": model.RejectedGpu,
-    "lease_folder": model.LeaseFolder,
+_MODELS = {
+    kind.__name__: kind
+    for kind in (
+        model.GpuStatus,
+        model.JobStatus,
+        model.UnmanagedProcess,
+        model.UnreadableGpu,
+        model.WaiterStatus,
+        model.Preview,
+        model.RankedGpu,
+        model.RejectedGpu,
+        model.LeaseFolder,
+    )
 }
+_SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
+_OR_NONE = " | None"
+
+# Above every size and every span; what is larger could not even be printed as a float.
+_TOO_LARGE = 1 << 63
 
 
 def to_json(status: HostStatus) -> dict[str, object]:
@@ -49,10 +56,20 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
 def _object(kind: Any, plain: Mapping[str, Any]) -> Any:
     # A field that came later has a default, for the hosts whose autogpu does not have it yet.
     fields = [f for f in dataclasses.fields(kind) if f.name in plain or f.default is dataclasses.MISSING]
-    return kind(**{field.name: _value(field.name, plain[field.name]) for field in fields})
+    return kind(**{field.name: _value(str(field.type), plain[field.name], field.name) for field in fields})
 
 
-def _value(name: str, plain: Any) -> Any:
-    if isinstance(plain, (list, tuple)):
-        return tuple(_value(name, item) for item in plain)
-    return plain if plain is None or name not in _OBJECTS else _object(_OBJECTS[name], plain)
+def _value(kind: str, plain: Any, name: str) -> Any:
+    """``plain`` as the model's annotation ``kind`` says: another host may have sent anything."""
+    if kind.endswith(_OR_NONE):
+        return None if plain is None else _value(kind[: -len(_OR_NONE)], plain, name)
+    if kind.startswith("tuple["):
+        if not isinstance(plain, (list, tuple)):
+            raise TypeError(f"{name} is no list")
+        return tuple(_value(kind[len("tuple[") : -len(", ...]")], item, name) for item in plain)
+    if kind in _MODELS:
+        return _object(_MODELS[kind], plain)
+    # By its own type: a bool would pass as an int.
+    if type(plain) not in _SCALARS[kind] or (kind in ("int", "float") and not 0 <= plain < _TOO_LARGE):
+        raise TypeError(f"{name} is no {kind} in its range")
+    return plain

@@ -16,7 +16,7 @@ from tests.support import environments
 
 # Where something fails that is not the example's fault: what a test machine lacks.
 STATUS = {"autogpu doctor": 1, "autogpu doctor --json": 1, "autogpu host-setup --check": 1}
-NEEDS_MORE = ("sudo ", "docker ", "~/")
+NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
 
 
 def commands():
@@ -60,7 +60,7 @@ def place(tmp_path):
 @pytest.mark.parametrize(("verb", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_an_example_works_as_printed(place, tmp_path, folder_of_autogpu, verb, example):
     if example.startswith(NEEDS_MORE) or any(f" {part}" in example for part in NEEDS_MORE):
-        pytest.skip("needs root, docker, or writes into the home folder")
+        pytest.skip("needs root, docker or other hosts, or writes into the home folder")
     if verb != "init":
         (place / "autogpu.toml").write_text("[select]\ncount = 1\n")
     (tmp_path / "server").mkdir()

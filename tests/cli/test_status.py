@@ -144,10 +144,12 @@ def test_the_queue_and_the_preview_are_told():
 
 def test_a_python_without_the_hook_is_promised_nothing():
     lines = screen(host(inventory(gpu(0)), has_hook=False))
-    at = lines.index(screens.NO_HOOK)
+    at = lines.index(screens.no_hook(screens.EVERYTHING))
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
-    assert screens.NO_HOOK not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), "it is off anyway"
+    assert screens.no_hook(screens.EVERYTHING) not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), (
+        "it is off anyway"
+    )
 
 
 def test_a_python_that_loads_the_hook_is_told_apart(lab):

@@ -201,12 +201,12 @@ def test_without_a_driver_the_metrics_are_printed_and_the_status_is_0():
     assert parsed(done.stdout)["autogpu_driver_read_success"] == [({}, 0)]
 
 
-@pytest.mark.parametrize("option", ["--watch", "--json"])
+@pytest.mark.parametrize("option", ["--watch", "--json", "--mine", "--explain"])
 def test_metrics_are_for_a_file(option):
     command = [sys.executable, "-m", "autogpu", "status", "--format", "prometheus", option]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--format prometheus is for a file, without --watch and --json" in done.stderr
+    assert "--format prometheus is for a file, and excludes all other options" in done.stderr
 
 
 def test_json_has_two_names(server):
