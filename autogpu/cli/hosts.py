@@ -59,12 +59,10 @@ def lines(answers: Sequence[Answer], frame: Frame) -> Iterator[Text]:
     for number, answer in enumerate(answers):
         if number:
             yield Text()
-        name = printable(answer.host, 80)
         if answer.status is None:
-            yield Text.assemble((name, "bold"), "  ", (answer.problem, BAD))
+            yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
         else:
-            yield Text(name, style="bold")
-            yield from status_screen.lines(answer.status, frame, status_screen.Wanted(is_remote=True), LIMITS)
+            yield from status_screen.lines(answer.status, frame, status_screen.Wanted(remote=answer.host), LIMITS)
 
 
 def _as_values(answer: Answer) -> dict[str, object]:

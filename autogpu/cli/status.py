@@ -92,14 +92,12 @@ def status(
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
+    is_for_people = watch or is_mine or user is not None or is_explained
     if hosts is not None:
-        if watch or is_mine or user or is_explained or form == "prometheus":
-            raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
-        from autogpu.cli.hosts import named, show_status
-
-        return show_status(named(hosts), remote_command, timeout_s, as_json=as_json or form == "json")
+        is_alone = not is_for_people and form != "prometheus"
+        return _show_hosts(hosts, remote_command, timeout_s, as_json=as_json or form == "json", is_alone=is_alone)
     if form == "prometheus":
-        return _print_metrics(is_alone=not (watch or as_json or is_mine or user or is_explained))
+        return _print_metrics(is_alone=not is_for_people and not as_json)
     as_json = as_json or form == "json"
     if is_mine and user is not None:
         raise click.UsageError("--mine and --user exclude each other", click.get_current_context())
@@ -113,6 +111,14 @@ def status(
     else:
         _print(found, wanted, Console(highlight=False))
     return 1 if found.failure and found.has_driver else 0
+
+
+def _show_hosts(hosts: str, command: str, timeout_s: float, *, as_json: bool, is_alone: bool) -> int:
+    if not is_alone:
+        raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
+    from autogpu.cli.hosts import named, show_status
+
+    return show_status(named(hosts), command, timeout_s, as_json=as_json)
 
 
 def _print_metrics(*, is_alone: bool) -> int:

@@ -45,12 +45,12 @@ class Wanted:
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
-        is_remote: Another host's, from the reader's point of view.
+        remote: What the reader calls the host, where it is another one than the reader's.
     """
 
     user: str | None = None
     is_explained: bool = False
-    is_remote: bool = False
+    remote: str = ""
 
 
 EVERYTHING = Wanted()
@@ -73,7 +73,7 @@ def lines(
     """The whole screen; every name in it is safe for a terminal."""
     limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
     heading, rows = table(host.gpus, frame, wanted.user)
-    yield from _head_lines(host)
+    yield from _head_lines(host, wanted)
     if heading is not None:
         yield heading
     for row in rows:
@@ -92,7 +92,7 @@ def fitted(host: HostStatus, frame: Frame, height: int, wanted: Wanted = EVERYTH
         return [piece for line in some for piece in folded(line, frame.width)]
 
     heading, rows = table(host.gpus, frame, wanted.user)
-    head = [*fold(_head_lines(host)), *([] if heading is None else [heading])]
+    head = [*fold(_head_lines(host, wanted)), *([] if heading is None else [heading])]
     names = sum(len(fold([row.line(names_owners=True)])) for row in rows)
     least = sum(len(fold(row.details(WATCHED[0]))) for row in rows)
     tail = fold(_tail_lines(host, wanted))
@@ -115,8 +115,9 @@ def fitted(host: HostStatus, frame: Frame, height: int, wanted: Wanted = EVERYTH
     return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
 
 
-def _head_lines(host: HostStatus) -> Iterator[Text]:
-    about = [printable(host.host, 64)] if host.host else []
+def _head_lines(host: HostStatus, wanted: Wanted) -> Iterator[Text]:
+    name = wanted.remote or host.host
+    about = [printable(name, 64)] if name else []
     about += [time.strftime("%a %d %b %H:%M", time.localtime(host.time_s))] if host.time_s is not None else []
     about += [f"driver {printable(host.driver_version, 32)}"] if host.driver_version else []
     if host.gpus:
@@ -162,7 +163,7 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
 
 def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Iterator[Text]:
     preview = host.preview
-    start = f"A script started {'there' if wanted.is_remote else 'here'} would get "
+    start = f"A script started {'there' if wanted.remote else 'here'} would get "
     if not host.has_hook and preview.why != explain.SWITCHED_OFF:
         if not is_brief:
             yield Text(no_hook(wanted), style=BAD)
@@ -183,8 +184,8 @@ def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Itera
 
 def no_hook(wanted: Wanted) -> str:
     """That the promise of the preview holds only below ``autogpu run``."""
-    place = "there" if wanted.is_remote else "here"
-    install = "autogpu install" if wanted.is_remote else f"{shlex.quote(sys.executable)} -m autogpu install"
+    place = "there" if wanted.remote else "here"
+    install = "autogpu install" if wanted.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (
         f"A script started {place} takes its GPUs as without autogpu, whose start-up hook the Python {place} does not "
         f"load: {install}"
