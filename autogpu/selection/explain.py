@@ -8,7 +8,7 @@ from autogpu.selection.model import Cause, Tier, connection_score
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Sequence
+    from typing import Any, Callable, Iterable, Sequence
 
     from autogpu.devices.model import Device, Inventory, Process, Topology, UnreadableDevice
     from autogpu.policy import Policy
@@ -74,9 +74,9 @@ def occupancy(device: Device, others: Sequence[Process], claims: Sequence[Claim]
     """
     parts = []
     if claims:
-        parts.append("claimed by " + _and_more([_holder_name(claim) for claim in claims]))
+        parts.append("claimed by " + _and_more(claims, _holder_name))
     holder_pids = {pid for claim in claims for pid in claim.pids}
-    unmanaged = [str(process.pid) for process in others if process.pid not in holder_pids]
+    unmanaged = [process.pid for process in others if process.pid not in holder_pids]
     if unmanaged:
         parts.append(f"{'pid' if len(unmanaged) == 1 else 'pids'} {_and_more(unmanaged)} on it without a claim")
     busy = device.utilization_percent
@@ -306,6 +306,6 @@ def _holder_name(claim: Claim) -> str:
     return (printable(claim.script, 80) or "a job") + (f" (pid {claim.pids[0]})" if claim.pids else "")
 
 
-def _and_more(names: Sequence[str], most: int = _MOST_NAMES) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _and_more(things: Sequence[Any], name: Callable[[Any], str] = str) -> str:
+    more = f" and {len(things) - _MOST_NAMES} more" if len(things) > _MOST_NAMES else ""
+    return ", ".join(map(name, things[:_MOST_NAMES])) + more
