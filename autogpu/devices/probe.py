@@ -204,21 +204,25 @@ class ThreadReading:
             self._has_devices.set()
 
     def _read_topology(self, nvml: Nvml, reading: dict[str, Any]) -> None:
+        from contextlib import suppress
+
         from autogpu.devices.model import Inventory, Topology
         from autogpu.devices.topology import read_topology
         from autogpu.frozen import replace
 
-        inventory = Inventory.from_reading(reading)
-        question, known = self._asks(inventory), self._last.topology if self._last else Topology()
-        if question is None or known.answers(question):
-            self._inventory = replace(inventory, topology=known)
-            return
-        question = question.together_with(known.asked)
-        # What has been asked once is not asked again, also where it is never answered.
-        self._inventory = replace(inventory, topology=Topology(asked=question))
-        self._has_devices.set()
-        found = read_topology(nvml, reading["devices"], question.uuids, with_paths=question.with_paths)
-        self._inventory = replace(inventory, topology=Topology.from_reading(found, question))
+        self._inventory = inventory = Inventory.from_reading(reading)
+        # A thread has nobody to catch what it raises, and what connects the GPUs is no reason to fail.
+        with suppress(Exception):
+            question, known = self._asks(inventory), self._last.topology if self._last else Topology()
+            if question is None or known.answers(question):
+                self._inventory = replace(inventory, topology=known)
+                return
+            question = question.together_with(known.asked)
+            # What has been asked once is not asked again, also where it is never answered.
+            self._inventory = replace(inventory, topology=Topology(asked=question))
+            self._has_devices.set()
+            found = read_topology(nvml, reading["devices"], question.uuids, with_paths=question.with_paths)
+            self._inventory = replace(inventory, topology=Topology.from_reading(found, question))
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""
