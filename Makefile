@@ -6,7 +6,7 @@ FRAMEWORK_PYTHON ?= $(RUN)
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
 .PHONY: help demo demo-real test test-fast test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
-.PHONY: lint docs site pictures clean
+.PHONY: lint docs site package pictures clean
 
 help:
 	@echo "make demo             two jobs at once on a simulated four-GPU server, without and with autogpu"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs             write the generated pages again"
 	@echo "make site             the documents as a site, in site/; fails at a dead link"
+	@echo "make package          the wheel and the source archive, in dist/, as a package index wants them"
 	@echo "make pictures         draw the pictures of the documents again; installs TensorFlow the first time"
 
 demo: $(VENV)/ready
@@ -64,7 +65,13 @@ docs: $(VENV)/ready
 
 site: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group docs
-	@$(RUN) -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+package: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group package
+	@rm -rf dist
+	@$(RUN) -m build --outdir dist . >/dev/null
+	$(RUN) -m twine check --strict dist/*
 
 pictures: $(VENV)/ready
 	@$(RUN) -m demo.pictures

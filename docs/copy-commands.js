@@ -1,0 +1,18 @@
+// The copy button of a screen with commands copies what is to be typed: no prompt, and nothing that was printed.
+document.addEventListener("click", (event) => {
+  const button = event.target.closest && event.target.closest("[data-clipboard-target]");
+  const code = button && document.querySelector(button.dataset.clipboardTarget);
+  if (!code) return;
+  const typed = [];
+  let goesOn = false;
+  for (const line of code.textContent.split("\n")) {
+    if (goesOn || line.startsWith("$ ")) {
+      typed.push(goesOn ? line : line.slice(2));
+      goesOn = line.endsWith("\\");
+    }
+  }
+  if (!typed.length) return; // a file, which is copied whole
+  event.stopImmediatePropagation();
+  event.preventDefault();
+  navigator.clipboard.writeText(typed.join("\n"));
+}, true);
