@@ -9,15 +9,19 @@ from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.frozen import replace
 from autogpu.reporting.text import printable
+from autogpu.selection import explain
 from autogpu.selection.connected import topology_question_of
+from autogpu.selection.model import VisibleSpec
 from autogpu.selection.preview import request_for_new_process
+from autogpu.selection.visible_devices import environment_for
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Mapping, Sequence
 
-    from autogpu.devices.model import Inventory
-    from autogpu.policy import Resolved
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.policy import Policy, Resolved
     from autogpu.selection.model import SelectionRequest
 
 
@@ -33,6 +37,14 @@ def read_gpus() -> Inventory:
     if inventory.failure:
         raise DriverUnavailable(printable(inventory.failure), remedy="`nvidia-smi` should report the same")
     return inventory
+
+
+def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory) -> dict[str, str]:
+    """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
+    is_certain = not (inventory.unreadable or inventory.denied)
+    unset = VisibleSpec(None, "unset")
+    written = environment_for(devices, unset, identifier=policy.identifier, index_is_certain=is_certain)
+    return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
 
 
 def request_gpus(
@@ -65,7 +77,12 @@ def request_gpus(
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"
-        raise AutoGpuError(what, remedy="name them by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        remedy = "name them by UUID"
+        if inventory.unreadable:
+            what += f" while {explain.gpu_names(lost.index for lost in inventory.unreadable)} can't be read"
+        else:
+            remedy += ", or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        raise AutoGpuError(what, remedy=remedy)
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
     asks = topology_question_of(request, is_explained=is_explained)

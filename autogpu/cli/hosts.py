@@ -10,7 +10,7 @@ from rich.text import Text
 
 from autogpu.cli import status_screen
 from autogpu.cli.screen import BAD, show
-from autogpu.cli.status_table import Frame, Truncation
+from autogpu.cli.status_table import Frame
 from autogpu.reporting.text import printable
 from autogpu.status.json import to_json
 from autogpu.status.remote import ask
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from autogpu.status.remote import Answer
 
 VERSION = 1
-
-LIMITS = Truncation(jobs=8, processes=1)
 
 
 def named(text: str) -> list[str]:
@@ -62,7 +60,7 @@ def lines(answers: Sequence[Answer], frame: Frame) -> Iterator[Text]:
         if answer.status is None:
             yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
         else:
-            yield from status_screen.lines(answer.status, frame, status_screen.Wanted(remote=answer.host), LIMITS)
+            yield from status_screen.lines(answer.status, frame, status_screen.Wanted(remote=answer.host))
 
 
 def _as_values(answer: Answer) -> dict[str, object]:

@@ -118,7 +118,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
         path, command = _command_of(sys.argv[1:] if arguments is None else arguments)
-        what = error.format_message()
+        what = " ".join(error.format_message().split())
         if isinstance(error, click.NoSuchOption):
             near = _nearest_option(error.option_name, command)
             what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")

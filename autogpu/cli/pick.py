@@ -7,7 +7,7 @@ import time
 
 import click
 
-from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.gpu_request import listing, read_gpus, request_gpus
 from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import EXIT_TRY_AGAIN
@@ -76,7 +76,7 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     decision = preview(request, read.leases, read.leases.pids_here, time.time(), read.parent)
     if decision.verdict is Verdict.TAKE:
         names = explain.gpu_names(device.index for device in decision.devices)
-        click.echo(_formatted(decision.devices, form))
+        click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
         is_held = read.parent is not None and all(read.parent.claims.get(device.uuid) for device in decision.devices)
         say(f"{names} picked, {'held already' if is_held else 'not held'}: {printable(decision.why, 2000)}")
     else:
@@ -87,10 +87,10 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     return {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
 
 
-def _formatted(taken: Sequence[Device], form: str) -> str:
+def _formatted(taken: Sequence[Device], form: str, variables: Mapping[str, str]) -> str:
     uuids = ",".join(device.uuid for device in taken)
     if form == "export":
-        return f"export CUDA_VISIBLE_DEVICES={uuids}"
+        return "export " + " ".join(f"{name}={value}" for name, value in variables.items())
     if form == "docker":
         # Docker reads the value as CSV: without quotes of its own the second GPU would be another option.
         return f'"device={uuids}"'

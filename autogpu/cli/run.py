@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autogpu.acquire import acquire, script_name
-from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.gpu_request import listing, read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.install.files import template_folder
@@ -104,7 +104,8 @@ def _not_started(name: str, error: OSError) -> click.ClickException:
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    request = request_gpus(resolved, read_gpus(), environ, own_pid=os.getpid())
+    inventory = read_gpus()
+    request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     script = script_name(command)
     tell = say if request.grant.is_first and resolved.policy.level != "quiet" else lambda line: None
@@ -113,7 +114,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     decision, why = acquired.decision, printable(acquired.decision.why, 2000)
     if decision.verdict is Verdict.TAKE:
-        environ[CUDA_VISIBLE_DEVICES] = ",".join(device.uuid for device in decision.devices)
+        environ.update(listing(decision.devices, resolved.policy, inventory))
         names = explain.gpu_names(device.index for device in decision.devices)
         shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
         not_held = messages.not_held(shared, decision.devices) if shared else ""

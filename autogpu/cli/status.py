@@ -175,9 +175,9 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
-    tty.setcbreak(keyboard)
 
     def is_left_within(seconds: float) -> bool:
+        tty.setcbreak(keyboard)  # again and again: a shell takes it back while this is stopped by Ctrl-Z
         until_s = time.monotonic() + seconds
         while select.select([keyboard], [], [], max(0.0, until_s - time.monotonic()))[0]:
             key = os.read(keyboard, 1)

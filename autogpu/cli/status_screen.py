@@ -67,11 +67,9 @@ def frame_of(console: Console) -> Frame:
     return Frame(console.width if is_terminal else _PIPE_WIDTH, encoding.lower().startswith("utf"))
 
 
-def lines(
-    host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING, limits: Truncation | None = None
-) -> Iterator[Text]:
+def lines(host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING) -> Iterator[Text]:
     """The whole screen; every name in it is safe for a terminal."""
-    limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
+    limits = CROWDED if len(host.gpus) >= MANY_GPUS else FULL
     heading, rows = table(host.gpus, frame, wanted.user)
     yield from _head_lines(host, wanted)
     if heading is not None:

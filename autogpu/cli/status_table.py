@@ -260,7 +260,8 @@ def _job_line(job: JobStatus, gpu: GpuStatus, *, is_told: bool) -> Text:
     if job.is_idle:
         line.append(", ").append(idle, style=STANDS_OUT)
     elif gpu.utilization_percent is not None:
-        line.append(", active" if gpu.utilization_percent else f", {idle}")
+        # A job without a context is not what computes there.
+        line.append(", active" if gpu.utilization_percent and job.used_bytes != 0 else f", {idle}")
     return line
 
 

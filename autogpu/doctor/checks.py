@@ -10,6 +10,7 @@ from autogpu.doctor.model import Finding, failed, not_applicable, passed
 from autogpu.frameworks import registry
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable
+from autogpu.selection import explain
 from autogpu.selection.health import health_problems, memory_faults
 from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.model import VisibleSpec
@@ -117,12 +118,16 @@ def _check_health(facts: Facts) -> Finding:
     bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
     if not bad:
         return passed("health", "the driver tells of no fault of a GPU")
-    worn = any(device.remapping_failed or device.uncorrected_errors for device in devices)
-    reset = "have it reset (`nvidia-smi --gpu-reset`, with nothing on it) or the machine rebooted"
-    remedy = f"tell the administrator: {reset}" + ("; what comes back is a card to be replaced" if worn else "")
-    if not any(memory_faults(device) for device in devices):
-        remedy = "see to its cooling"
-    return failed("health", "; ".join(bad), remedy)
+    remedies = []
+    faulty = [device for device in devices if memory_faults(device)]
+    if faulty:
+        names = explain.gpu_names(device.index for device in faulty)
+        remedies.append(f"have {names} reset (`nvidia-smi --gpu-reset`, with nothing on it) or the machine rebooted")
+    if any(device.remapping_failed or device.uncorrected_errors for device in faulty):
+        remedies.append("a card whose faults come back is to be replaced")
+    if any(device.is_too_hot for device in devices):
+        remedies.append("see to the cooling")
+    return failed("health", "; ".join(bad), "; ".join(remedies))
 
 
 def _check_cuda(facts: Facts) -> Finding:

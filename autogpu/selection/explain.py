@@ -98,7 +98,8 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, has_
     Args:
         has_context: Another library of the process computes on some of them already.
     """
-    total, count = len(ranking.candidates) + len(ranking.rejected), len(chosen)
+    allowed = [rejection for rejection in ranking.rejected if rejection.cause is not Cause.EXCLUDED_BY_POLICY]
+    total, count = len(ranking.candidates) + len(allowed), len(chosen)
     pool = _POOLS[spec.source]
     if total == 1:
         why = f"the only one{pool}"
@@ -178,7 +179,9 @@ def waiting_for_more(wanted: int, free: int) -> str:
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     """Why no GPU was taken."""
     reasons = [f"GPU {c.device.index}: {c.why}" for c in candidates]
-    reasons += [f"GPU {r.device.index}: {r.why}" for r in ranking.rejected]
+    # Those that may come free, then those that never will.
+    rejected = sorted(ranking.rejected, key=lambda rejection: rejection.cause is not Cause.IN_USE)
+    reasons += [f"GPU {r.device.index}: {r.why}" for r in rejected]
     is_busy = candidates or ranking.may_come_free() or not ranking.rejected
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"
 

@@ -162,7 +162,9 @@ class _Question:
             return last or "ssh failed and does not say why"
         if status == _EXIT_NOT_FOUND:
             return f"{last or 'autogpu was not found'}; --remote-command says how autogpu is started there"
-        return f"autogpu ended there with status {status}" + (f": {last}" if last else "")
+        if status in (0, 1) and self._printed.strip():
+            return "what was printed there is no status of autogpu; --remote-command says how autogpu is started there"
+        return f"what was started there ended with status {status}" + (f": {last}" if last else "")
 
 
 def _status_in(text: str) -> HostStatus:

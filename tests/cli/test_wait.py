@@ -176,7 +176,7 @@ def test_ctrl_c_ends_it_in_one_line_and_by_the_signal(server):
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == ("", -signal.SIGINT)
     # After the waiting line, which is emptied.
-    assert waiting.shown.rpartition("\r\x1b[K")[2] .strip() == "autogpu: interrupted"
+    assert waiting.shown.rpartition("\r\x1b[K")[2].strip() == "autogpu: interrupted"
 
 
 def test_the_line_on_a_terminal_is_written_again_and_never_longer_than_it(server):

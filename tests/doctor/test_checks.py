@@ -110,10 +110,10 @@ def test_a_healthy_machine_passes_everything(healthy):
                 "health", {"inventory": inventory(gpu(0), gpu(1, **fields))}, what, remedy, id=f"health-{name}"
             )
             for name, fields, what, remedy in (
-                ("failed", {"remapping_failed": True}, "GPU 1: row remapping failed", "a card to be replaced"),
+                ("failed", {"remapping_failed": True}, "GPU 1: row remapping failed", "is to be replaced"),
                 ("errors", {"uncorrected_errors": 3}, "3 uncorrectable memory errors", "--gpu-reset"),
                 ("pending", {"remapping_pending": True}, "pending until a reset", "--gpu-reset"),
-                ("hot", {"is_too_hot": True}, "GPU 1: slowed down by heat", "see to its cooling"),
+                ("hot", {"is_too_hot": True}, "GPU 1: slowed down by heat", "see to the cooling"),
             )
         ),
         pytest.param(
