@@ -231,10 +231,13 @@ class Allocation:
         assert self.decision is not None
         first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
         # A number that the script names is a position, and that of its siblings another one.
-        is_named = 0 < said.ordinal < len(self._visible.pool) and len(first) == 1
-        at = said.ordinal if is_named and not self._claim.is_parents else 0
-        self._visible.put_first(inventory, first, at)
-        if at:
+        pool = self._visible.pool
+        is_named = 0 < said.ordinal < len(pool) and len(first) == 1 and self.grant.rank is None
+        if self._claim.is_parents:
+            is_named = is_named and pool[said.ordinal] in first  # which the parent has put there
+        at = said.ordinal if is_named else 0
+        self._visible.put_first(inventory, first, at, [each.device.uuid for each in self.decision.ranking.candidates])
+        if at and not self._claim.is_parents:
             self.decision = replace(self.decision, why=f"{self.decision.why}, as the script's cuda:{at}")
         self._tell_children()
         self._is_ordered = True

@@ -146,10 +146,17 @@ class VisibleDevices:
         self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
         self.pool = tuple(device.uuid for device in devices)
 
-    def put_first(self, inventory: Inventory, uuids: Sequence[str], at: int = 0) -> None:
-        """List these GPUs of the pool before its others, which stay in their order; or after ``at`` of these."""
+    def put_first(self, inventory: Inventory, uuids: Sequence[str], at: int = 0, ranked: Sequence[str] = ()) -> None:
+        """List these GPUs of the pool before its others, or after ``at`` of these.
+
+        Args:
+            ranked: The GPUs as they rank by now, best first. Where somebody else wrote the list, its order stays.
+        """
         pool = self.pool
+        is_ours = self.is_our_order and not self.has_parents_list and self.spec.source != "script"
+        place = {uuid: number for number, uuid in enumerate(ranked if is_ours else pool)}
         others = [i for i in range(len(pool)) if pool[i] not in uuids]
+        others.sort(key=lambda i: place.get(pool[i], len(pool)))
         in_order = [*others[:at], *(pool.index(uuid) for uuid in dict.fromkeys(uuids) if uuid in pool), *others[at:]]
         if in_order == list(range(len(pool))):
             return

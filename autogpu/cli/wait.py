@@ -60,9 +60,9 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
     """Return when a job that asks for this could be served as it would be after waiting in the queue.
 
     That is a GPU that nobody uses; for a job that says what it needs, by --need or in its policy, also one that others
-    use and that has as much room. Nothing is held, and the jobs in the queue are served first: a GPU that one of them
-    could use does not count. A job that shall start as soon as it can has a place there: `autogpu run --hold --busy wait
-    -- command`, or AUTOGPU_BUSY=wait.
+    use and that has as much room. Nothing is held, and the jobs in the queue are served first: a GPU that one of
+    them could use does not count. A job that shall start as soon as it can has a place there: `autogpu run --hold
+    --busy wait -- command`, or AUTOGPU_BUSY=wait.
     """
     begun_s = monotonic_s()
     progress = _Progress(timeout_s)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support import framework_environments
+from tests.support.framework_jobs import becomes_true
 from tests.support.framework_machines import BUSY
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
@@ -112,3 +113,27 @@ print([each.communicate()[0].decode().strip() for each in children])
     ran = machine_of(framework_pythons["torch"], *IDLE).run(parent)
     assert (ran.exit_status, ran.stdout) == (0, "['0 4', '1 4', '2 4', '3 4']\n"), ran.stderr
     assert sorted(call.gpu for call in ran.calls if call.call == "context") == [0, 1, 2, 3]
+
+
+def test_a_program_that_a_job_starts_with_the_same_number_is_on_the_same_gpu(framework_pythons, machine_of):
+    script = """
+import subprocess, sys, torch
+x = torch.ones(3, device=f"cuda:{sys.argv[2]}" if sys.argv[1:] else "cuda:2")
+if not sys.argv[1:]:
+    subprocess.run([sys.executable, __file__, "--gpu", "2"], check=True)
+"""
+    ran = machine_of(framework_pythons["torch"], *ONE_BUSY).run(script)
+    assert ran.exit_status == 0, ran.stderr
+    assert [call.gpu for call in ran.calls if call.call == "context"] == [3, 3]
+
+
+def test_a_wrong_guess_is_on_a_free_gpu_all_the_same(framework_pythons, machine_of):
+    # In each of them it is an option that has no effect.
+    script = TRAINING.replace("int(sys.argv[2])", "0 * len(sys.argv)")
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    jobs = []
+    for _ in range(3):
+        jobs.append(started(machine, 2, script))
+        assert ready(jobs[-1]) == "ready cuda:0 0"
+        assert becomes_true(lambda: machine.claims() == {job.pid: job.contexts for job in jobs}, within_s=20)
+    assert len({tuple(job.contexts) for job in jobs}) == 3
