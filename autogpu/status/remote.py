@@ -12,6 +12,7 @@ from typing import IO, Sequence
 from autogpu.clock import monotonic_s
 from autogpu.errors import AutoGpuError
 from autogpu.reporting.text import printable, span
+from autogpu.status.interrupt import DeferredInterrupt
 from autogpu.status.json import from_json
 from autogpu.status.model import HostStatus
 
@@ -23,8 +24,11 @@ _MOST_ERROR_BYTES = 4096
 _EXIT_SSH = 255
 _EXIT_NOT_FOUND = 127
 
-# For one that has said all to end, or that is told to.
+# For one that has said all to end.
 _END_DEADLINE_S = 1.0
+
+# For those that are told to end, together.
+_KILL_AFTER_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,28 @@ def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, .
 
     Raises:
         AutoGpuError: There is no ``ssh`` here.
+        KeyboardInterrupt: SIGINT came. Each ``ssh`` has ended by then, however often it comes.
     """
     questions: list[_Question] = []
     until_s = monotonic_s() + timeout_s
-    try:
-        for host in hosts:
-            questions.append(_Question(host, f"{command} status --json"))
-        _listen(questions, until_s)
-        return tuple(question.answer(until_s, timeout_s) for question in questions)
-    finally:
-        for question in questions:
-            question.close()
+    with DeferredInterrupt() as interrupt:
+        try:
+            for host in hosts:
+                questions.append(_Question(host, f"{command} status --json"))
+            with interrupt.taken():
+                _listen(questions, until_s)
+                return tuple(question.answer(until_s, timeout_s) for question in questions)
+        finally:
+            _close(questions)
+
+
+def _close(questions: Sequence[_Question]) -> None:
+    """End those that have not ended, all at once, and wait for each."""
+    for question in questions:
+        question.tell_to_end()
+    until_s = monotonic_s() + _KILL_AFTER_S
+    for question in questions:
+        question.close(until_s)
 
 
 def _listen(questions: Sequence[_Question], until_s: float) -> None:
@@ -134,15 +149,17 @@ class _Question:
                 return self._none(str(error))
         return self._none(self._why(status))
 
-    def close(self) -> None:
-        """End it, if it has not ended."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_END_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+    def tell_to_end(self) -> None:
+        """Ask it to end, if it has not ended."""
+        self._process.terminate()
+
+    def close(self, until_s: float) -> None:
+        """Wait for its end, and from then on make it end."""
+        try:
+            self._process.wait(max(0.0, until_s - monotonic_s()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self.stdout.close()
         self.stderr.close()
 
