@@ -13,7 +13,7 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, folded
 from autogpu.cli.status_table import Frame, Truncation, table
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import counted, printable, size, span
+from autogpu.reporting.text import counted, listed, printable, size, span
 from autogpu.selection import explain
 from autogpu.status.of_user import of_user
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from autogpu.status.model import GpuStatus, HostStatus, Preview
+    from autogpu.status.model import GpuStatus, HostStatus, Preview, WaiterStatus
 
 FULL = Truncation(jobs=8, processes=4)
 # Two hundred processes on sixteen GPUs stay a screen or two.
@@ -119,8 +119,10 @@ def _head_lines(host: HostStatus, wanted: Wanted) -> Iterator[Text]:
     about += [time.strftime("%a %d %b %H:%M", time.localtime(host.time_s))] if host.time_s is not None else []
     about += [f"driver {printable(host.driver_version, 32)}"] if host.driver_version else []
     if host.gpus:
-        free = sum(gpu.state == "free" for gpu in host.gpus)
+        awaited = sum(gpu.is_awaited for gpu in host.gpus)
+        free = sum(gpu.state == "free" for gpu in host.gpus) - awaited
         about += [f"{free} of {counted(len(host.gpus), 'GPU')} free"]
+        about += [f"{awaited} awaited"] if awaited else []
     about += [f"{counted(len(host.queue), 'job')} waiting"] if host.queue else []
     if about:
         yield Text(", ".join(about), style="bold")
@@ -153,10 +155,26 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
         wanted = counted(waiter.count, "whole GPU")
         if waiter.bytes_per_gpu is not None:
             wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
+        wanted += _only_words(waiter, host.gpus)
         since = "" if waiter.waited_s is None else f", for {span(waiter.waited_s)}"
         stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
         who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"
         yield Text(f"  {place}. {who}: {wanted}{since}{stopped}")
+
+
+def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
+    """The GPUs that a job waits for, unless any of them will do."""
+    served = [gpu.index for gpu in gpus if gpu.uuid in waiter.uuids]
+    if not waiter.uuids or len(served) == len(gpus):
+        return ""
+    return f", only {listed(_ranges(served))}" if served else ", only GPUs that are not shown here"
+
+
+def _ranges(indices: Sequence[int]) -> list[str]:
+    """``GPU 2``, ``GPU 4-7``: as the rows of the table are called."""
+    firsts = [index for index in indices if index - 1 not in indices]
+    lasts = [index for index in indices if index + 1 not in indices]
+    return [f"GPU {first}" if first == last else f"GPU {first}-{last}" for first, last in zip(firsts, lasts)]
 
 
 def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Iterator[Text]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
 
-_STYLES = {"free": GOOD, "idle_lease": STANDS_OUT, "busy": BAD}
-_STATES = {"free": "free", "idle_lease": "idle lease", "busy": "busy"}
+_STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
+_STATES = {"free": "free", "awaited": "awaited", "idle_lease": "idle lease", "busy": "busy"}
 
 # The driver's samples reach back some seconds; to be idle for less than this says nothing of a job.
 _TELLING_IDLE_S = 60.0
@@ -121,6 +121,7 @@ class Row:
         shares = (used / total, _unused_claims(gpu) / total) if is_known and used is not None and total else (None,)
         busy_bar = frame.bar(frame.busy_cells, None if busy is None else busy / 100)
         many = f"{len(self.gpus)} " if len(self.gpus) > 1 else ""
+        state = "awaited" if gpu.is_awaited else gpu.state
         line = Text.assemble(
             (self.label, "bold"),
             f"{self.name} ",
@@ -129,7 +130,7 @@ class Row:
             (busy_bar + " " if busy_bar else "", "magenta"),
             f"{'?' if busy is None else busy:>3} %  ",
             # Of another host it may be one that this version does not know.
-            (many + (_STATES.get(gpu.state) or printable(gpu.state, 20)), _STYLES.get(gpu.state, "")),
+            (many + (_STATES.get(state) or printable(state, 20)), _STYLES.get(state, "")),
         )
         if gpu.mig_enabled:
             line.append("  MIG")
@@ -198,7 +199,7 @@ def _looks(gpu: GpuStatus) -> tuple[object, ...]:
     if gpu.state != "free" or gpu.jobs or gpu.unmanaged_processes or gpu.unlisted_bytes or gpu.health_problems:
         return (gpu.uuid,)
     used, total = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
-    return gpu.name, used, total, gpu.utilization_percent, gpu.mig_enabled
+    return gpu.name, used, total, gpu.utilization_percent, gpu.mig_enabled, gpu.is_awaited
 
 
 def _label(run: Sequence[GpuStatus]) -> str:
@@ -221,7 +222,7 @@ def _job_lines(gpu: GpuStatus, most: int, *, is_narrow: bool) -> Iterator[Text]:
     # Of a job that is alone the row tells the memory, and one line is all that a narrow screen has for it.
     is_told = is_narrow and len(gpu.jobs) == 1 and not gpu.unmanaged_processes
     for job in gpu.jobs[:most]:
-        yield _job_line(job, gpu, is_told=is_told)
+        yield _job_line(job, gpu, _memory_words(job, is_told=is_told, is_narrow=is_narrow))
     if len(gpu.jobs) > most > 0:
         yield Text(f"        and {counted(len(gpu.jobs) - most, 'more job')} with claims")
 
@@ -246,14 +247,28 @@ def _process_line(process: UnmanagedProcess) -> Text:
     return Text(f"        {who}{what}{uses}, {kind}")
 
 
-def _job_line(job: JobStatus, gpu: GpuStatus, *, is_told: bool) -> Text:
-    claims = f" claims {size(job.claim_bytes)}" if job.claim_bytes else " best effort, claims nothing"
-    claims = "" if is_told and job.claim_bytes else claims
-    uses = "" if job.used_bytes is None or not claims else f", uses {size(job.used_bytes)}"
+def _memory_words(job: JobStatus, *, is_told: bool, is_narrow: bool) -> str:
+    """What it claims and uses.
+
+    Args:
+        is_told: The row tells it of a job that has a claim.
+        is_narrow: The words must fit into a line of 80 columns with all the others.
+    """
+    if is_told and job.claim_bytes:
+        return ""
+    if is_narrow and job.claim_bytes and job.used_bytes is not None:
+        return f" uses {_gib(job.used_bytes)} of {size(job.claim_bytes)}"
+    uses = "" if job.used_bytes is None else f", uses {size(job.used_bytes)}"
+    if job.claim_bytes:
+        return f" claims {size(job.claim_bytes)}{uses}"
+    return f" best effort{uses}" if is_narrow else f" best effort, claims nothing{uses}"
+
+
+def _job_line(job: JobStatus, gpu: GpuStatus, memory: str) -> Text:
     age = "" if job.age_s is None else f", for {span(job.age_s)}"
     members = "" if job.processes == 1 else f", {job.processes} processes"
     who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
-    line = Text(f"        {who}{claims}{uses}{age}")
+    line = Text(f"        {who}{memory}{age}")
     # No sample of the driver's shows more than that it was idle as far as they reach back.
     idle_s = min(gpu.idle_s or 0, job.age_s or 0)
     idle = "idle" + (f" {span(idle_s)} or more" if idle_s >= _TELLING_IDLE_S else "")

@@ -57,6 +57,7 @@ class GpuStatus:
         unlisted_bytes: Used by processes that the driver does not list, such as those of other containers; 0 where
             nothing can be said.
         health_problems: What is wrong with the GPU itself, in words; empty for a healthy one.
+        is_awaited: It is free, and a job in the queue could use it: others find it as good as taken.
     """
 
     uuid: str
@@ -74,6 +75,7 @@ class GpuStatus:
     unmanaged_processes: tuple[UnmanagedProcess, ...]
     unlisted_bytes: int
     health_problems: tuple[str, ...] = ()
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class WaiterStatus:
         count: GPUs that it waits for.
         bytes_per_gpu: Memory needed on each; ``None`` for whole GPUs.
         is_unresponsive: It is stopped, and passed over.
+        uuids: Of the GPUs that it may use; empty for any.
     """
 
     user: str
@@ -102,6 +105,7 @@ class WaiterStatus:
     count: int
     bytes_per_gpu: int | None
     is_unresponsive: bool
+    uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from autogpu.selection import explain
 from autogpu.selection.connected import topology_question_of
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.health import health_problems
-from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.model import Decision, Tier, Verdict
-from autogpu.selection.occupancy import idle_after_s, tier
+from autogpu.selection.occupancy import idle_after_s, room_bytes, tier
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.status.model import (
     GpuStatus,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.jobs import Job
-    from autogpu.selection.model import Claim
+    from autogpu.selection.model import Claim, IsAwaited
 
 # The driver keeps some for itself, a few hundred MiB on large GPUs.
 _DRIVERS_OWN_BYTES = GIB
@@ -161,13 +161,14 @@ def host_status(
     names = names or Names()
     jobs = jobs_of(leases.holders, pids_here, inventory, now_s)
     claims = claims_by_gpu(jobs)
+    is_awaited = is_awaited_by(leases.queue, claims, resolved.policy.per_user)
     is_set = resolved.settings["select.count"].overrides is not None
     request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=own_uid, count_is_set=is_set)
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
-        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), names) for device in inventory.devices),
+        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), is_awaited, names) for device in inventory.devices),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(
@@ -186,7 +187,9 @@ def host_status(
     )
 
 
-def _gpu(device: Device, jobs: Sequence[Job], claims: Sequence[Claim], names: Names) -> GpuStatus:
+def _gpu(
+    device: Device, jobs: Sequence[Job], claims: Sequence[Claim], is_awaited: IsAwaited, names: Names
+) -> GpuStatus:
     device_tier = tier(device, None, claims)
     here = [job for job in jobs if device.uuid in job.claims]
     holders = {pid for job in here for pid in job.pids_here}
@@ -209,6 +212,7 @@ def _gpu(device: Device, jobs: Sequence[Job], claims: Sequence[Claim], names: Na
         ),
         unlisted_bytes=_unlisted_bytes(device),
         health_problems=health_problems(device),
+        is_awaited=device_tier is Tier.FREE and is_awaited(device.uuid, True, room_bytes(device, None, claims)),
     )
 
 
@@ -263,6 +267,7 @@ def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
         count=waiter.demand.count,
         bytes_per_gpu=waiter.demand.bytes_per_gpu,
         is_unresponsive=waiter.is_unresponsive,
+        uuids=tuple(printable(uuid, 64) for uuid in waiter.demand.uuids),
     )
 
 

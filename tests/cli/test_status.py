@@ -308,7 +308,55 @@ def test_the_first_line_says_which_host_it_was_and_when():
     view = host(inventory(gpu(0), gpu(1, used_gib=9, pids=[7])), [holder("a", (1, 24))], [waiter(1, "w.py")])
     head = next(screens.lines(view, Frame(100, True))).plain
     when = time.strftime("%a %d %b %H:%M", time.localtime(NOW_S))
-    assert head == f"lab, {when}, 1 of 2 GPUs free, 1 job waiting"
+    assert head == f"lab, {when}, 0 of 2 GPUs free, 1 awaited, 1 job waiting"
+
+
+def test_a_free_gpu_that_the_queue_waits_for_is_awaited():
+    machine = inventory(gpu(0), gpu(1), gpu(2, used_gib=9, pids=[7]), gpu(3))
+    view = host(machine, [holder("a", (2, 24))], [waiter(1, "w.py", gpus=(1, 2)), waiter(2, "v.py", gib=30)])
+    head = next(screens.lines(view, Frame(100, True))).plain
+    assert head.endswith(", 2 of 4 GPUs free, 1 awaited, 2 jobs waiting")
+    rows = [line for line in screen(view) if line.startswith("GPU ")]
+    assert [row.rsplit(" ", 1)[1] for row in rows] == ["free", "awaited", "busy", "free"]
+    assert [gpu.is_awaited for gpu in view.gpus] == [False, True, False, False]
+    assert not any(gpu.is_awaited for gpu in host(machine, [], [waiter(1, "w.py", silent_s=60)]).gpus), "passed over"
+
+
+def test_gpus_that_are_free_and_alike_are_no_row_with_awaited_ones():
+    rows = screen(host(inventory(*map(gpu, range(7))), [], [waiter(1, "w.py", gpus=(3, 4, 5, 6))]))
+    assert [line.rsplit("  ", 1)[1] for line in rows if line.startswith("GPU ")] == ["3 free", "4 awaited"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ((), "1 whole GPU, for 90 s"),
+        ((0, 1, 2, 3, 4, 5), "1 whole GPU, for 90 s"),
+        ((2,), "1 whole GPU, only GPU 2, for 90 s"),
+        ((5, 0, 3, 2), "1 whole GPU, only GPU 0, GPU 2-3 and GPU 5, for 90 s"),
+        ((9,), "1 whole GPU, only GPUs that are not shown here, for 90 s"),
+    ],
+    ids=["any", "all", "one", "several", "none-here"],
+)
+def test_the_queue_tells_which_gpus_a_job_waits_for(gpus, said):
+    lines = screen(host(inventory(*map(gpu, range(6))), [], [waiter(1, "w.py", gpus=gpus)]))
+    assert f"  1. bob w.py (pid 88): {said}" in lines
+
+
+def test_jobs_that_share_a_gpu_have_a_line_each_on_a_narrow_screen():
+    shared = gpu(0, used_gib=5, busy=40, compute_processes=(Process(4391, int(4.9 * GIB)), Process(4392, GIB // 8)))
+    jobs = [holder("a", (0, 6), pid=4391, age_s=42 * 60), holder("b", (0, 0), pid=4392, age_s=42 * 60)]
+    view = host(inventory(shared), jobs)
+    assert screen(view, width=80)[2:4] == [
+        "        ann        train.py (pid 4391) uses 4.9 of 6.0 GiB, for 42 min, active",
+        "        ann        train.py (pid 4392) best effort, uses 0.1 GiB, for 42 min, active",
+    ]
+    assert "train.py (pid 4391) claims 6.0 GiB, uses 4.9 GiB, for 42 min, active" in screen(view, width=100)[2]
+
+
+def test_a_job_is_not_idle_for_longer_than_it_has_its_gpu():
+    line = screen(host(inventory(gpu(0, idle_s=99.0)), [holder("a", (0, 6), age_s=1.0)]))[2]
+    assert line.endswith(", for 1 s, idle")
 
 
 def test_hostile_names_do_nothing_to_a_terminal():
