@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
+import io
 import os
 import signal
 import sys
-from contextlib import suppress
-from typing import NoReturn, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Iterator, NoReturn, Sequence
 
 import click
 
@@ -56,8 +58,31 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class ReaderLeft(Exception):
+    """What reads our output has closed it, as ``| head`` does."""
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    # Of the error itself click would make an exit status of 1, as if the command had failed.
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderLeft from None
+
+
 class LazyGroup(VerbGroup):
     """A group whose commands are imported by name, from :data:`VERBS`."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the arguments; prints where they ask for the help."""
+        with _reader_may_leave():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb."""
+        with _reader_may_leave():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order of the table."""
@@ -109,6 +134,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, or the negative number of the signal to end by, as :mod:`subprocess` has it.
     """
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
     try:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="autogpu", standalone_mode=False
@@ -130,10 +157,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
         return EXIT_ERROR
+    except ReaderLeft:
+        return -signal.SIGPIPE
     except (click.Abort, KeyboardInterrupt):
         _echo("interrupted")
         return -signal.SIGINT
     return status if isinstance(status, int) else 0
+
+
+class _ClosedOutput(io.TextIOBase):
+    """Stands for an output that the shell has closed (``>&-``): what is printed there is not printed."""
+
+    def write(self, text: str) -> int:
+        """Fail as a write to it would."""
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:

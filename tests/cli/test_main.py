@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -162,3 +163,23 @@ def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys: pytest.Capt
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert "mkdir -p '" in said
+
+
+@pytest.mark.parametrize("arguments", [["config"], ["config", "--help"], ["--help"]], ids=" ".join)
+def test_a_reader_that_leaves_ends_the_command_as_it_ends_any_other(arguments: list) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "autogpu", *arguments]
+    with os.fdopen(writer, "w") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+
+def test_a_closed_output_is_an_error() -> None:
+    shell = ["sh", "-c", '"$@" >&-', "sh"]
+    for arguments in (["status", "--json"], ["config"]):
+        command = [*shell, sys.executable, "-m", "autogpu", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (1, "autogpu: can't write: Bad file descriptor\n")
+    command = [*shell, sys.executable, "-m", "autogpu", "run", "--", "true"]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0, "it prints nothing itself"
