@@ -177,7 +177,8 @@ def _keys() -> Iterator[Callable[[float], bool]]:
     before = termios.tcgetattr(keyboard)
 
     def is_left_within(seconds: float) -> bool:
-        tty.setcbreak(keyboard)  # again and again: a shell takes it back while this is stopped by Ctrl-Z
+        # Again and again: a shell takes it back while this is stopped by Ctrl-Z. What was typed meanwhile stays.
+        tty.setcbreak(keyboard, termios.TCSADRAIN)
         until_s = time.monotonic() + seconds
         while select.select([keyboard], [], [], max(0.0, until_s - time.monotonic()))[0]:
             key = os.read(keyboard, 1)
