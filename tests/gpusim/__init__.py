@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tests.gpusim.build import BuildError
-from tests.gpusim.fleet import Fleet, FleetError, Gpu, read_fleet
+from tests.gpusim.fleet import Fleet, FleetError, Gpu, Instance, read_fleet
 from tests.gpusim.server import Call, Server
 
-__all__ = ["BuildError", "Call", "Fleet", "FleetError", "Gpu", "Server", "read_fleet"]
+__all__ = ["BuildError", "Call", "Fleet", "FleetError", "Gpu", "Instance", "Server", "read_fleet"]

@@ -19,7 +19,7 @@ Context *primary_context(CUdevice device) {
 
 /* A GPU whose NVML calls fail because it is gone, or hang, is no better for CUDA. */
 static bool gpu_fails(CUdevice device) {
-  return suffer(gpu_of(device)->nvml_fault) != 0;
+  return suffer(fault_of(fleet_now(), gpu_of(device))) != 0;
 }
 
 static CUresult open_context(Context *context, CUdevice device) {

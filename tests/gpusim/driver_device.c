@@ -84,7 +84,15 @@ API CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) {
   memcpy(uuid, gpu_of(device)->uuid_bytes, sizeof gpu_of(device)->uuid_bytes);
   return CUDA_SUCCESS;
 }
-ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
+
+/* Of a MIG instance, its card's: only the newer function is documented to tell the instance's. */
+API CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
+  NEEDS_DEVICE(device);
+  const Gpu *gpu = gpu_of(device);
+  const Gpu *card = gpu->is_instance ? &fleet_now()->gpu[gpu->card] : gpu;
+  memcpy(uuid, card->uuid_bytes, sizeof card->uuid_bytes);
+  return CUDA_SUCCESS;
+}
 
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
   NEEDS_DEVICE(device);

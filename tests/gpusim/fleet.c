@@ -1,4 +1,5 @@
-/* The machine as a file describes it: `key = value` lines, `[gpu]` before those of each GPU.
+/* The machine as a file describes it: `key = value` lines, `[gpu]` before those of each GPU, then `[instance]` before
+   those of each MIG instance.
 
    fleet.py writes that file and has checked it, so that this reader can be short. It is replaced as a whole,
    never edited in place. */
@@ -74,7 +75,7 @@ static void read_holdings(Holdings *holdings, char *text) {
     unsigned pid;
     unsigned long long bytes;
     if (holdings->count < MAX_OTHERS && sscanf(word, "%u:%llu", &pid, &bytes) == 2) {
-      holdings->holding[holdings->count++] = (Holding){pid, bytes};
+      holdings->holding[holdings->count++] = (Holding){pid, bytes, NULL};
     }
   }
 }
@@ -117,7 +118,9 @@ static void read_path(Gpu *gpu, char *text) {
 static void read_uuid(Gpu *gpu, const char *text) {
   snprintf(gpu->uuid, sizeof gpu->uuid, "%s", text);
   int digits = 0;
-  for (const char *c = text + strlen("GPU-"); *c && digits < 32; c++) {
+  /* "MIG-GPU-5d0f.../1/0" as well, by which older drivers name an instance: its card's. */
+  const char *of_gpu = strstr(text, "GPU-");
+  for (const char *c = of_gpu ? of_gpu + strlen("GPU-") : text + strlen("MIG-"); *c && digits < 32; c++) {
     if (*c == '-') {
       continue;
     }
@@ -134,7 +137,30 @@ static int compute_mode_from(const char *text) {
   return strcmp(text, "prohibited") == 0 ? MODE_PROHIBITED : MODE_DEFAULT;
 }
 
+/* What only a card in MIG mode and its instances have; whether the key is one of theirs. */
+static bool read_mig_key(Gpu *gpu, const char *key, const char *value) {
+  if (strcmp(key, "can_mig") == 0) {
+    gpu->can_mig = atoi(value);
+  } else if (strcmp(key, "in_mig_mode") == 0) {
+    gpu->in_mig_mode = atoi(value);
+  } else if (strcmp(key, "card") == 0) {
+    gpu->card = atoi(value);
+  } else if (strcmp(key, "mig_index") == 0) {
+    gpu->mig_index = atoi(value);
+  } else if (strcmp(key, "gpu_instance") == 0) {
+    gpu->gpu_instance = (unsigned)atoi(value);
+  } else if (strcmp(key, "slices") == 0) {
+    gpu->slices = (unsigned)atoi(value);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 static void read_gpu_key(Gpu *gpu, const char *key, char *value) {
+  if (read_mig_key(gpu, key, value)) {
+    return;
+  }
   if (strcmp(key, "name") == 0) {
     snprintf(gpu->name, sizeof gpu->name, "%s", value);
   } else if (strcmp(key, "uuid") == 0) {
@@ -208,6 +234,12 @@ static Fleet *read_fleet(const char *path) {
     line[strcspn(line, "\n")] = 0;
     if (strcmp(line, "[gpu]") == 0 && fleet->gpu_count < MAX_GPUS) {
       gpu = &fleet->gpu[fleet->gpu_count++];
+      fleet->device_count = fleet->gpu_count;
+      continue;
+    }
+    if (strcmp(line, "[instance]") == 0 && fleet->device_count < MAX_GPUS) {
+      gpu = &fleet->gpu[fleet->device_count++];
+      gpu->is_instance = true;
       continue;
     }
     char *value = strstr(line, " = ");
@@ -246,7 +278,7 @@ const Fleet *fleet_now(void) {
     Fleet *fleet = read_fleet(path);
     /* Devices can't come or go under a running process: it has counted them. The snapshot before is not
        freed, since another thread may be reading it; fleets change a few times in a test. */
-    if (!latest || latest->gpu_count == fleet->gpu_count) {
+    if (!latest || (latest->gpu_count == fleet->gpu_count && latest->device_count == fleet->device_count)) {
       latest = fleet;
     }
     latest_file = file;

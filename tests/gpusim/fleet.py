@@ -8,73 +8,48 @@ import re
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Mapping, Sequence, Union
+from typing import Any, Mapping, Sequence
 
-# What a field may be given as: "24GiB", or a number of bytes.
-Size = Union[str, int]
-
-NVML_ERRORS = {
-    "UNINITIALIZED": 1,
-    "INVALID_ARGUMENT": 2,
-    "NOT_SUPPORTED": 3,
-    "NO_PERMISSION": 4,
-    "NOT_FOUND": 6,
-    "INSUFFICIENT_POWER": 8,
-    "DRIVER_NOT_LOADED": 9,
-    "TIMEOUT": 10,
-    "IRQ_ISSUE": 11,
-    "CORRUPTED_INFOROM": 14,
-    "GPU_IS_LOST": 15,
-    "RESET_REQUIRED": 16,
-    "OPERATING_SYSTEM": 17,
-    "LIB_RM_VERSION_MISMATCH": 18,
-    "IN_USE": 19,
-    "MEMORY": 20,
-    "NO_DATA": 21,
-    "INSUFFICIENT_RESOURCES": 23,
-    "NOT_READY": 27,
-    "GPU_NOT_FOUND": 28,
-    "INVALID_STATE": 29,
-    "UNKNOWN": 999,
-}
-CUDA_ERRORS = {
-    "NO_DEVICE": 100,
-    "SYSTEM_DRIVER_MISMATCH": 803,
-    "COMPAT_NOT_SUPPORTED_ON_DEVICE": 804,
-    "UNKNOWN": 999,
-}
-# Instead of an error: never answer, or take the process down.
-HANG, CRASH = -1, -2
-COMPUTE_MODES = ("default", "exclusive_process", "prohibited")
-DENIED = ("refuse", "omit")
-READINGS = (
-    "name",
-    "uuid",
-    "pci",
-    "memory",
-    "utilization",
-    "samples",
-    "processes",
-    "graphics_processes",
-    "process_memory",
-    "compute_mode",
-    "temperature",
-    "power",
-    "nvlinks",
-    "p2p",
-    "topology",
+from tests.gpusim import mig
+from tests.gpusim.fields import (
+    CRASH,
+    CUDA_ERRORS,
+    HANG,
+    MOST_GPUS,
+    NVML_ERRORS,
+    SAMPLES_OF_CONSTANT_LOAD,
+    FleetError,
+    Rules,
+    Size,
+    check,
+    is_list_of,
+    is_text,
+    size_bytes,
 )
-# What NVML says of a GPU that is not well.
-HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending", "thermal_slowdown")
-UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES, MOST_LINKS = 64, 64, 64, 18
-SAMPLES_OF_CONSTANT_LOAD = 10
-# Linux's PID_MAX_LIMIT. A pid that a process of this machine can get would one day be that of a job on the server.
-MOST_PROCESS_ID = 4 * 1024 * 1024
+
+__all__ = ["Device", "Fleet", "FleetError", "Gpu", "Instance", "Size", "read_fleet", "size_bytes"]
 
 
-class FleetError(ValueError):
-    """A fleet that can't be: says which key, and what it may be."""
+@dataclass(frozen=True)
+class Instance:
+    """A part of a card in MIG mode.
+
+    Attributes:
+        profile: Its size, such as ``"1g.5gb"``: what the card admits is in ``mig.CARDS``. ``""`` is none.
+        used: Held by others, and by no process that is listed.
+        processes: Others' compute processes: pid to memory.
+        uuid: ``""`` derives one from the positions of card and instance. Drivers before R470 don't show it.
+        nvml: As with ``Gpu``; what the card does, its instances do.
+    """
+
+    profile: str = ""
+    used: Size = 0
+    processes: Mapping[int, Size] = field(default_factory=dict)
+    uuid: str = ""
+    nvml: str = ""
+
+    def __post_init__(self) -> None:
+        check(self, OF_INSTANCE)
 
 
 @dataclass(frozen=True)
@@ -106,6 +81,9 @@ class Gpu:
         ecc: Whether its memory has error correction; without, NVML has none of what follows but the slowdown.
         uncorrected_errors: Since boot.
         health: What else is wrong with it, out of ``HEALTH``.
+        mig: ``None`` is not in MIG mode. Else its instances, by their index, as profile of the card (``mig.CARDS``) or
+            ``Instance``; ``""`` for an index without one, as after an instance was destroyed; ``()`` for none at all.
+            Others' compute processes are then on the instances.
     """
 
     name: str = "NVIDIA TITAN RTX"
@@ -129,9 +107,13 @@ class Gpu:
     ecc: bool = False
     uncorrected_errors: int = 0
     health: Sequence[str] = ()
+    mig: Sequence[str | Instance] | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        check(self, OF_GPU)
+        if self.mig is not None:
+            object.__setattr__(self, "mig", self.instances)
+            _check_mig(self)
 
     @property
     def memory_bytes(self) -> int:
@@ -142,9 +124,39 @@ class Gpu:
         return size_bytes(self.used)
 
     @property
+    def instances(self) -> tuple[Instance, ...]:
+        """Of a card in MIG mode, by their index."""
+        return tuple(each if isinstance(each, Instance) else Instance(each) for each in self.mig or ())
+
+    @property
     def samples(self) -> tuple[int, ...]:
         """Utilization in percent, oldest first."""
         return tuple(self.utilization_samples) or (self.utilization,) * SAMPLES_OF_CONSTANT_LOAD
+
+
+@dataclass(frozen=True)
+class Device:
+    """A MIG instance on its card, as programs see it.
+
+    Attributes:
+        card: The position of its card among the GPUs of the fleet.
+        index: Its own on the card.
+        number: By which the simulation keeps it, behind all cards.
+        uuid: As NVML says it: older drivers make it of the card's.
+    """
+
+    card: int
+    index: int
+    number: int
+    instance: Instance
+    name: str
+    uuid: str
+    gpu_instance: int
+    profile: mig.Profile
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.profile.memory_mib << 20
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,7 @@ class Fleet:
 
     Attributes:
         gpus: In PCI order, which is NVML's.
-        driver: The driver's version.
+        driver: The driver's version. What CUDA shows of MIG instances, and how they are named, depends on it.
         cuda: The newest version of CUDA that the driver says it serves. Libraries have a version of their own, by
             the name under which they are opened.
         context: What a CUDA context costs each process on each GPU, besides what it allocates.
@@ -167,6 +179,11 @@ class Fleet:
             file of a GPU, or for which there is none, is denied that GPU: CUDA doesn't list it. ``""`` denies none.
         denied: What NVML does with such a GPU: ``"refuse"`` counts it and answers with NO_PERMISSION; ``"omit"``
             leaves it out and numbers the others from 0.
+
+    A MIG instance has a file in that folder as well, ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the first
+    card; without it, a process is denied the instance, and NVML numbers the others anew. To read the memory and the
+    processes of a whole card in MIG mode takes ``nvidia-caps/monitor``. In a container with one instance there are the
+    card's file and the instance's, and nothing else.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -182,10 +199,27 @@ class Fleet:
     denied: str = "refuse"
 
     def __post_init__(self) -> None:
-        _check(self)
+        check(self, OF_FLEET)
         if len(self.gpus) > MOST_GPUS:
             raise FleetError(f"gpu: {len(self.gpus)} GPUs, {MOST_GPUS} can be simulated")
         object.__setattr__(self, "gpus", _with_addresses(self.gpus))
+        if len(self.instances) > MOST_GPUS:
+            raise FleetError(f"mig: {len(self.instances)} instances, {MOST_GPUS} can be simulated")
+
+    @property
+    def instances(self) -> tuple[Device, ...]:
+        """The MIG instances of all cards, in the order of the cards."""
+        has_uuids = int(re.match(r"\d*", self.driver)[0] or 0) >= 470  # type: ignore[index]
+        found: list[Device] = []
+        for card, gpu in enumerate(self.gpus):
+            there = [(index, each) for index, each in enumerate(gpu.instances) if each.profile]
+            profiles = [mig.CARDS[gpu.name][each.profile] for _, each in there]
+            for (index, each), profile, gpu_instance in zip(there, profiles, mig.numbers(profiles)):
+                uuid = each.uuid if has_uuids else f"MIG-{gpu.uuid}/{gpu_instance}/0"
+                name = f"{gpu.name} MIG {each.profile}"
+                number = len(self.gpus) + len(found)
+                found.append(Device(card, index, number, each, name, uuid, gpu_instance, profile))
+        return tuple(found)
 
     def text(self) -> str:
         """The fleet as the simulation reads it (``fleet.c``)."""
@@ -223,22 +257,31 @@ class Fleet:
                 f"ecc = {int(gpu.ecc)}",
                 f"uncorrected_errors = {gpu.uncorrected_errors}",
                 f"health = {','.join(gpu.health)}",
+                f"can_mig = {int(gpu.name in mig.CARDS)}",
+                f"in_mig_mode = {int(gpu.mig is not None)}",
+            ]
+        for each in self.instances:
+            gpu = self.gpus[each.card]
+            lines += [
+                "[instance]",
+                f"card = {each.card}",
+                f"mig_index = {each.index}",
+                f"gpu_instance = {each.gpu_instance}",
+                f"slices = {each.profile.slices}",
+                f"name = {each.name}",
+                f"uuid = {each.uuid}",
+                f"pci = {gpu.pci}",
+                f"memory_bytes = {each.memory_bytes}",
+                f"used_bytes = {size_bytes(each.instance.used)}",
+                f"processes = {_holdings(each.instance.processes)}",
+                f"compute_capability = {gpu.compute_capability}",
+                f"multiprocessors = {each.profile.multiprocessors}",
+                f"compute_mode = {gpu.compute_mode if gpu.compute_mode != 'default' else self.compute_mode}",
+                f"nvml_fault = {_fault(each.instance.nvml, NVML_ERRORS)}",
+                f"hide_processes = {int(gpu.hide_processes or self.hide_processes)}",
+                f"unsupported = {','.join(sorted({*gpu.unsupported, *self.unsupported}))}",
             ]
         return "\n".join(lines) + "\n"
-
-
-def size_bytes(size: Size) -> int:
-    """``"1.5GiB"`` or ``1610612736`` as bytes.
-
-    Raises:
-        FleetError: It is neither.
-    """
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\w*)\s*", str(size))
-    if isinstance(size, bool) or match is None or match.group(2).upper() not in UNITS:
-        raise FleetError(f'{size!r} is not a size such as "24GiB", "512MiB" or a number of bytes')
-    return int(float(match.group(1)) * UNITS[match.group(2).upper()])
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -258,10 +301,11 @@ def read_fleet(path: Path) -> Fleet:
         raise FleetError(f"{path}: gpu: write each GPU as a table [[gpu]]")
     gpus = []
     for position, table in enumerate(tables):
-        for key in ("processes", "graphics"):
-            if isinstance(table.get(key), dict):
-                table[key] = {_pid(pid): memory for pid, memory in table[key].items()}
-        gpus.append(_from_table(Gpu, table, f"{path}: gpu {position}"))
+        _read_pids(table)
+        where = f"{path}: gpu {position}"
+        if isinstance(table.get("mig"), list):
+            table["mig"] = [_instance_from(each, f"{where}: mig {index}") for index, each in enumerate(table["mig"])]
+        gpus.append(_from_table(Gpu, table, where))
     fleet: Fleet = _from_table(Fleet, {**described, "gpus": tuple(gpus)}, str(path))
     return fleet
 
@@ -275,6 +319,19 @@ def _from_table(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
         return kind(**table)
     except FleetError as error:
         raise FleetError(f"{where}: {error}") from None
+
+
+def _instance_from(described: Any, where: str) -> Any:
+    if not isinstance(described, dict):
+        return described
+    _read_pids(described)
+    return _from_table(Instance, described, where)
+
+
+def _read_pids(table: dict[str, Any]) -> None:
+    for key in ("processes", "graphics"):
+        if isinstance(table.get(key), dict):
+            table[key] = {_pid(pid): memory for pid, memory in table[key].items()}
 
 
 def _pid(text: str) -> Any:
@@ -301,9 +358,15 @@ def _with_addresses(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
         name = gpu.uuid or f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, f'gpusim:{position}')}"
         if name in [earlier.uuid for earlier in placed]:
             raise FleetError(f"gpu {position}: uuid: {name} is another GPU's already")
-        placed.append(dataclasses.replace(gpu, pci=pci, uuid=name))
+        cut = None if gpu.mig is None else [_named(each, position, index) for index, each in enumerate(gpu.instances)]
+        placed.append(dataclasses.replace(gpu, pci=pci, uuid=name, mig=cut))
         before = (here[0], here[1], here[2])
     return tuple(placed)
+
+
+def _named(instance: Instance, position: int, index: int) -> Instance:
+    derived = f"MIG-{uuid.uuid5(uuid.NAMESPACE_URL, f'gpusim:{position}:{index}')}"
+    return dataclasses.replace(instance, uuid=instance.uuid or derived)
 
 
 def _holdings(holdings: Mapping[int, Size]) -> str:
@@ -319,113 +382,35 @@ def _cuda_number(version: str) -> int:
     return int(major) * 1000 + int(minor) * 10
 
 
-# ---- what each field may be: a test of the value, and the words for it ----
+def _check_mig(gpu: Gpu) -> None:
+    profiles = mig.CARDS.get(gpu.name)
+    if profiles is None:
+        raise FleetError(f"mig: nothing is known of how {gpu.name} is cut; there are {', '.join(mig.CARDS)}")
+    names = [each.profile for each in gpu.instances if each.profile]
+    for name in names:
+        if name not in profiles:
+            raise FleetError(f"mig: {name!r} is no profile of {gpu.name}; there are {', '.join(profiles)}")
+    if not mig.fits([profiles[name] for name in names]):
+        raise FleetError(f"mig: {', '.join(names)} do not fit on one {gpu.name}")
+    if gpu.processes or gpu.graphics:
+        raise FleetError(
+            "processes: on a card in MIG mode they are on its instances: mig = [{ profile = ..., processes = ... }]"
+        )
 
 
-def _is_size(value: Any) -> bool:
-    try:
-        size_bytes(value)
-    except FleetError:
-        return False
-    return True
-
-
-def _is_whole(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_percent(value: Any) -> bool:
-    return _is_whole(value, 0, 100)
-
-
-def _is_list_of(value: Any, is_item: Callable[[Any], bool], most: int) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) <= most and all(map(is_item, value))
-
-
-def _is_holdings(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and len(value) <= MOST_PROCESSES
-        and all(_is_whole(pid, MOST_PROCESS_ID + 1, 2**31) and _is_size(memory) for pid, memory in value.items())
-    )
-
-
-def _is_text(pattern: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-
-def _is_one_of(*words: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value in words
-
-
-_is_address = _is_text(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0)?")
-
-SIZE = (_is_size, 'a size such as "24GiB", "512MiB" or a number of bytes')
-NVML = (
-    _is_one_of("", "hang", "crash", *NVML_ERRORS),
-    f'"", "hang", "crash" or one of {", ".join(NVML_ERRORS)}',
-)
-MODE = (_is_one_of(*COMPUTE_MODES), f"one of {', '.join(COMPUTE_MODES)}")
-HOLDINGS = (
-    _is_holdings,
-    f'at most {MOST_PROCESSES} pids above {MOST_PROCESS_ID}, each with its memory, such as {{ 5004242 = "2GiB" }}',
-)
-FLAG = (lambda value: isinstance(value, bool), "true or false")
-MISSING = (
-    lambda value: _is_list_of(value, _is_one_of(*READINGS), len(READINGS)),
-    f"a list out of {', '.join(READINGS)}",
-)
-SICKNESSES = (lambda value: _is_list_of(value, _is_one_of(*HEALTH), len(HEALTH)), f"a list out of {', '.join(HEALTH)}")
-RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "gpus": (lambda value: _is_list_of(value, lambda gpu: isinstance(gpu, Gpu), 2**31), "a list of Gpu"),
-    "driver": (_is_text(r"[\w.]{1,31}"), 'a version such as "550.54.15"'),
-    "cuda": (_is_text(r"\d+\.\d+"), 'a version such as "12.4"'),
-    "context": SIZE,
-    "nvml": NVML,
-    "cuda_init": (
-        _is_one_of("", "hang", "crash", *CUDA_ERRORS),
-        f'"", "hang", "crash" or one of {", ".join(CUDA_ERRORS)}',
-    ),
-    "compute_mode": MODE,
-    "hide_processes": FLAG,
-    "unsupported": MISSING,
-    "ecc": FLAG,
-    "uncorrected_errors": (lambda value: _is_whole(value, 0, 2**31 - 1), "a whole number"),
-    "health": SICKNESSES,
-    "device_files": (_is_text(r"(/[^\n]{1,1022})?"), 'a path from the root of up to 1023 characters, or ""'),
-    "denied": (_is_one_of(*DENIED), f"one of {', '.join(DENIED)}"),
-    "name": (_is_text(r"[^\n]{1,95}"), "text of up to 95 characters"),
-    "memory": SIZE,
-    "used": SIZE,
-    "utilization": (_is_percent, "a whole number from 0 to 100"),
-    "utilization_samples": (
-        lambda value: _is_list_of(value, _is_percent, MOST_SAMPLES),
-        f"a list of up to {MOST_SAMPLES} whole numbers from 0 to 100",
-    ),
-    "processes": HOLDINGS,
-    "graphics": HOLDINGS,
-    "compute_capability": (_is_text(r"\d+\.\d+"), 'text such as "7.5"'),
-    "multiprocessors": (lambda value: _is_whole(value, 1, 9999), "a whole number above 0"),
-    "speed": (lambda value: _is_whole(value, 0, 2**31 - 1), "a whole number, 0 to derive it"),
+OF_INSTANCE: Rules = {
+    "profile": (lambda value: isinstance(value, str), 'a profile such as "1g.5gb", or ""'),
     "uuid": (
-        _is_text(r"(GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?"),
-        'a UUID such as "GPU-5d0f8a3c-1111-2222-3333-444444444444", or "" to derive it',
-    ),
-    "nvlinks": (
-        lambda value: _is_list_of(value, _is_address, MOST_LINKS),
-        f'a list of up to {MOST_LINKS} addresses such as "0000:05:00.0", "" for a link that leads nowhere',
-    ),
-    "path": (_is_text(r"(\d{1,6}(/\d{1,6}){0,4})?"), 'up to five numbers such as "0/1/4", or "" for none'),
-    "pci": (
-        _is_address,
-        'an address such as "0000:05:00.0", or "" to derive it',
+        is_text(r"(MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?"),
+        'a UUID such as "MIG-5d0f8a3c-1111-2222-3333-444444444444", or "" to derive it',
     ),
 }
-
-
-def _check(described: Any) -> None:
-    for each in dataclasses.fields(described):
-        is_right, allowed = RULES[each.name]
-        value = getattr(described, each.name)
-        if not is_right(value):
-            raise FleetError(f"{each.name}: {value!r} is not {allowed}")
+OF_GPU: Rules = {
+    "mig": (
+        lambda value: (
+            value is None or is_list_of(value, lambda each: isinstance(each, (str, Instance)), mig.MOST_INSTANCES)
+        ),
+        f'a list of up to {mig.MOST_INSTANCES} profiles such as ["3g.20gb", "1g.5gb"]',
+    ),
+}
+OF_FLEET: Rules = {"gpus": (lambda value: is_list_of(value, lambda gpu: isinstance(gpu, Gpu), 2**31), "a list of Gpu")}

@@ -18,6 +18,9 @@ NVLinks       DGX A100: github.com/NVIDIA/nccl/issues/1505. H100: github.com/ali
               (github.com/sgl-project/sglang/issues/748), which is for two cards.
 NVSwitches    DGX A100, H100: as above. Of the others the address is a stand-in, and how many there are is left out.
 PCI Express   RTX 4090: NCCL's words for it, as above. Left out of all others.
+MIG           a100-mig is dgx-a100 with four cards cut as ``deployments/systemd/config-default.yaml`` of
+              NVIDIA/mig-parted has it: two ``all-balanced``, one ``all-1g.5gb``, one ``all-3g.20gb``. What is published
+              of the instances is in ``mig.py``.
 how many      T4: AWS g4dn.12xlarge (github.com/pytorch/test-infra/pull/602). L40S, RTX 4090 and those with NVSwitch: as
               above. RTX 2080 Ti: a workstation's four, in two pairs.
 ============= ==================================================================================================
@@ -26,7 +29,7 @@ how many      T4: AWS g4dn.12xlarge (github.com/pytorch/test-infra/pull/602). L4
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from tests.gpusim.fleet import Fleet, Gpu
 
@@ -42,6 +45,10 @@ def _switched(card: Gpu, buses: list[str], nvlinks: list[str]) -> Fleet:
     return Fleet(gpus=tuple(replace(card, pci=pci, nvlinks=nvlinks) for pci in buses))
 
 
+def _cut(fleet: Fleet, layouts: Sequence[Sequence[str] | None]) -> Fleet:
+    return replace(fleet, gpus=tuple(replace(card, mig=layout) for card, layout in zip(fleet.gpus, layouts)))
+
+
 T4 = Gpu(name="Tesla T4", memory="15360MiB", compute_capability="7.5", multiprocessors=40)
 RTX_2080_TI = Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11264MiB", compute_capability="7.5", multiprocessors=68)
 RTX_4090 = Gpu(name="NVIDIA GeForce RTX 4090", memory="24564MiB", compute_capability="8.9", multiprocessors=128)
@@ -54,6 +61,12 @@ GB200 = Gpu(name="NVIDIA GB200", memory="189471MiB", compute_capability="10.0")
 
 _RTX_2080_TI_AT = _at("01", "02", "03", "04")
 _H100_NVSWITCHES = [switch for switch, links in zip(_at("05", "06", "07", "08"), (4, 5, 5, 4)) for _ in range(links)]
+_DGX_A100 = _switched(
+    A100,
+    _at("07", "0f", "47", "4e", "87", "90", "b7", "bd"),
+    [switch for switch in _at("c4", "c5", "c6", "c7", "c8", "c9") for _ in range(2)],
+)
+_BALANCED = ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 
 FLEETS: Mapping[str, Fleet] = {
     "t4": Fleet(gpus=(T4,) * 4),
@@ -70,11 +83,8 @@ FLEETS: Mapping[str, Fleet] = {
         )
     ),
     "l40s": Fleet(gpus=tuple(replace(L40S, pci=pci) for pci in _at("21", "41", "a1", "c1"))),
-    "dgx-a100": _switched(
-        A100,
-        _at("07", "0f", "47", "4e", "87", "90", "b7", "bd"),
-        [switch for switch in _at("c4", "c5", "c6", "c7", "c8", "c9") for _ in range(2)],
-    ),
+    "dgx-a100": _DGX_A100,
+    "a100-mig": _cut(_DGX_A100, ((None,) * 4 + (_BALANCED, _BALANCED, ("1g.5gb",) * 7, ("3g.20gb",) * 2))),
     "h100": _switched(H100, _at("53", "64", "75", "86", "97", "a8", "b9", "ca"), _H100_NVSWITCHES),
     "h200": _switched(H200, _at("01", "02", "03", "04", "05", "06", "07", "08"), [NVSWITCH] * 18),
     "b200": _switched(B200, _at("8f", "90", "96", "97", "c4", "c5", "cb", "cc"), [NVSWITCH] * 18),

@@ -11,6 +11,7 @@
      CUDA_DEVICE_ORDER are read there once, a forked child of an initialised process can't use CUDA.
    - Device files, where the fleet names some: a GPU whose file a process can't open, as in a container or a
      job with a device cgroup, is denied to it.
+   - Cards in MIG mode: their instances as devices of their own, what CUDA lists of them, old driver and new.
    - Compute modes, and faults on request: NVML that fails, hangs or crashes, a GPU that is lost, forbidden
      or hanging, readings that a GPU doesn't have, process lists that are empty.
    - What connects the GPUs: NVLinks, NVSwitch, PCI Express.
@@ -20,7 +21,7 @@
    - Arithmetic. Kernels are accepted and never run; only copies and fills really happen. Every number a
      program computes is garbage: never assert on a loss.
    - Time. All work is complete the moment it is asked for.
-   - MIG, MPS, ECC, virtual GPUs, pids of another namespace. Asked for them, NVML says NOT_SUPPORTED, as it
+   - MPS, ECC, virtual GPUs, several compute instances in one GPU instance, pids of another namespace. Asked for them, NVML says NOT_SUPPORTED, as it
      does for a GPU without them.
    - What goes over NVLink or PCI Express: which GPUs are connected, and how, is only told.
 
@@ -44,6 +45,7 @@
      runtime_memory.c  memory, streams, events             cudnn_layers.c    cuDNN's layers
      runtime_graph.c   capture and graphs                  cudnn_recurrent.c cuDNN's LSTM and GRU
      device_files.c    GPUs denied to a process            missing.c         functions that nobody wrote
+     nvml_mig.c        NVML: the instances of a card       mig.c             names of instances
      nvml_topology.c   NVML: what connects two GPUs
      release/          libraries that tell their version   preload/          files in /dev
 
@@ -65,7 +67,7 @@
 
 /* ---- fleet.c ---- */
 
-#define MAX_GPUS 64
+#define MAX_GPUS 128 /* cards and instances: 64 of each, as many instances as the driver admits */
 #define MAX_OTHERS 64 /* other people's processes on one GPU */
 #define MAX_SAMPLES 64
 #define MAX_LINKS 18
@@ -73,9 +75,11 @@
 #define MAX_PATH 1024
 
 /* A process and the memory it has on one GPU. */
+typedef struct Gpu Gpu;
 typedef struct {
   uint32_t pid;
   uint64_t bytes;
+  const Gpu *instance; /* of the card; NULL for the whole */
 } Holding;
 
 typedef struct {
@@ -101,6 +105,7 @@ typedef enum {
   READING_NVLINKS = 1 << 12,
   READING_P2P = 1 << 13,
   READING_TOPOLOGY = 1 << 14,
+  READING_OF_CARD = 1 << 15, /* not for a fleet: what an instance of a card doesn't have */
 } Reading;
 
 typedef enum {
@@ -120,7 +125,7 @@ typedef struct {
   unsigned domain, bus, device;
 } PciAddress;
 
-typedef struct {
+struct Gpu {
   char name[96];
   char uuid[64];
   uint8_t uuid_bytes[16];
@@ -143,7 +148,12 @@ typedef struct {
   bool has_ecc;
   uint64_t uncorrected_errors;
   unsigned health; /* set of Sickness */
-} Gpu;
+  bool can_mig, in_mig_mode;
+  bool is_instance; /* and then has all of the following */
+  int card;         /* its index in the fleet */
+  int mig_index;    /* among the instances of its card; some may be missing */
+  unsigned gpu_instance, compute_instance, slices;
+};
 
 typedef struct {
   char driver[32];
@@ -152,8 +162,9 @@ typedef struct {
   int nvml_fault, cuda_fault;
   char device_files[MAX_PATH]; /* "" for none: nobody is denied a GPU */
   bool omits_denied;           /* NVML leaves a denied GPU out, and else answers with NO_PERMISSION */
-  int gpu_count;
-  Gpu gpu[MAX_GPUS]; /* PCI order, which is NVML's order */
+  int gpu_count;     /* of cards: they come first, in PCI order, which is NVML's order */
+  int device_count;  /* and of instances, which come then */
+  Gpu gpu[MAX_GPUS];
 } Fleet;
 
 /* The fleet as its file says now. A snapshot stays valid for the life of the process. */
@@ -162,8 +173,20 @@ unsigned gpu_utilization(const Gpu *gpu);
 
 /* ---- device_files.c ---- */
 
-/* Whether this process may not open the GPU's device file now. */
+/* Whether this process may not open the GPU's device file now; for an instance, that of its card or its own. */
 bool device_file_is_denied(const Fleet *fleet, int gpu);
+/* Whether this process may not look at a card in MIG mode as a whole. */
+bool monitor_file_is_denied(const Fleet *fleet);
+
+/* ---- mig.c ---- */
+
+/* 550 for driver "550.54.15". */
+int driver_branch(const Fleet *fleet);
+/* A GPU's; an instance fails with its card. */
+int fault_of(const Fleet *fleet, const Gpu *gpu);
+bool is_name_of_instance(const Fleet *fleet, int gpu, const char *text, size_t length);
+/* Those of a card that this process may open, by their numbers in the fleet. */
+int instances_of(const Fleet *fleet, int card, int list[MAX_GPUS]);
 
 /* ---- ledger.c: GPUs are numbered as in the fleet ---- */
 
@@ -345,7 +368,7 @@ cudaError use_current_device(void);
 /* ---- NVML ---- */
 
 typedef int nvmlReturn;
-typedef uintptr_t nvmlDevice; /* the index in the fleet and 1 */
+typedef uintptr_t nvmlDevice; /* the index in the fleet and 1: of a card or of an instance */
 
 enum {
   NVML_SUCCESS = 0,
@@ -368,9 +391,13 @@ void nvml_describe_pci(PciAddress address, PciInfo *info);
 bool nvml_is_ready(void);
 /* A GPU of the fleet by the number that NVML gives it. */
 unsigned nvml_index(const Fleet *fleet, int gpu);
+/* An instance by its number on its card. */
+unsigned nvml_mig_index(const Fleet *fleet, int gpu);
 nvmlReturn nvml_copy_text(char *to, unsigned size, const char *text);
 /* Finds the GPU for one reading; suffers the GPU's fault, and fails where it doesn't have that reading. */
 nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu);
+/* The handle of what has this number in the fleet, where nothing keeps it from being asked. */
+nvmlReturn nvml_hand_over(int index_in_fleet, nvmlDevice *device);
 #define NEEDS_GPU(device, reading)                        \
   const Gpu *gpu;                                         \
   do {                                                    \

@@ -166,10 +166,19 @@ static uint64_t sum_of(const Holdings *holdings) {
   return sum;
 }
 
-static uint64_t used_bytes_in_open_ledger(const Gpu *gpu, int index) {
+static bool is_instance_of(const Gpu *gpu, int card) {
+  return gpu->is_instance && gpu->card == card;
+}
+
+/* A card's is what its MIG instances have, too. */
+static uint64_t used_bytes_in_open_ledger(const Fleet *fleet, int index) {
+  const Gpu *gpu = &fleet->gpu[index];
   uint64_t used = gpu->used_bytes + sum_of(&gpu->compute) + sum_of(&gpu->graphics);
   for (int i = 0; i < MAX_PROCESSES; i++) {
     used += rows[i].pid ? rows[i].bytes[index] : 0;
+  }
+  for (int i = fleet->gpu_count; i < fleet->device_count; i++) {
+    used += is_instance_of(&fleet->gpu[i], index) ? used_bytes_in_open_ledger(fleet, i) : 0;
   }
   return used;
 }
@@ -184,8 +193,8 @@ static bool somebody_else_computes_on(const Gpu *gpu, int index) {
 }
 
 static Grant take_from_open_ledger(int index, uint64_t bytes, unsigned contexts) {
-  const Gpu *gpu = &fleet_now()->gpu[index];
-  if (used_bytes_in_open_ledger(gpu, index) + bytes > gpu->memory_bytes) {
+  const Fleet *fleet = fleet_now();
+  if (used_bytes_in_open_ledger(fleet, index) + bytes > fleet->gpu[index].memory_bytes) {
     return NO_ROOM;
   }
   Row *row = row_of_this_process();
@@ -243,32 +252,46 @@ void ledger_close_context(int index, uint64_t bytes) {
 }
 
 uint64_t ledger_used_bytes(int index) {
-  const Gpu *gpu = &fleet_now()->gpu[index];
+  const Fleet *fleet = fleet_now();
   open_ledger();
-  uint64_t used = used_bytes_in_open_ledger(gpu, index);
+  uint64_t used = used_bytes_in_open_ledger(fleet, index);
   close_ledger();
   /* A fleet that changes can promise others more than is left. */
-  return used < gpu->memory_bytes ? used : gpu->memory_bytes;
+  uint64_t all = fleet->gpu[index].memory_bytes;
+  return used < all ? used : all;
 }
 
-/* Compute processes: other people's, then the live ones. Returns how many there are, listed or not. */
-int ledger_processes(int index, Holding *list, int capacity) {
-  const Holdings *others = &fleet_now()->gpu[index].compute;
-  int count = 0;
-  for (int i = 0; i < others->count; i++, count++) {
+/* Adds those of one GPU or instance behind the first `count`; returns how many there are then, listed or not. */
+static int add_processes(const Fleet *fleet, int index, Holding *list, int count, int capacity) {
+  const Gpu *gpu = &fleet->gpu[index];
+  const Gpu *instance = gpu->is_instance ? gpu : NULL;
+  for (int i = 0; i < gpu->compute.count; i++, count++) {
     if (count < capacity) {
-      list[count] = others->holding[i];
+      list[count] = (Holding){gpu->compute.holding[i].pid, gpu->compute.holding[i].bytes, instance};
     }
   }
-  open_ledger();
   for (int i = 0; i < MAX_PROCESSES; i++) {
     if (!rows[i].pid || !rows[i].contexts[index]) {
       continue;
     }
     if (count < capacity) {
-      list[count] = (Holding){rows[i].pid, rows[i].bytes[index]};
+      list[count] = (Holding){rows[i].pid, rows[i].bytes[index], instance};
     }
     count++;
+  }
+  return count;
+}
+
+/* Compute processes: other people's, then the live ones; of a card, those of its MIG instances, too. Returns how many
+   there are, listed or not. */
+int ledger_processes(int index, Holding *list, int capacity) {
+  const Fleet *fleet = fleet_now();
+  open_ledger();
+  int count = add_processes(fleet, index, list, 0, capacity);
+  for (int i = fleet->gpu_count; i < fleet->device_count; i++) {
+    if (is_instance_of(&fleet->gpu[i], index)) {
+      count = add_processes(fleet, i, list, count, capacity);
+    }
   }
   close_ledger();
   return count;
@@ -276,5 +299,5 @@ int ledger_processes(int index, Holding *list, int capacity) {
 
 /* For the tests' server: what NVML would say if no fault kept it from saying anything. */
 API uint64_t gpusim_used_bytes(int index) {
-  return index >= 0 && index < fleet_now()->gpu_count ? ledger_used_bytes(index) : 0;
+  return index >= 0 && index < fleet_now()->device_count ? ledger_used_bytes(index) : 0;
 }

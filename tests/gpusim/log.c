@@ -13,9 +13,14 @@ void log_call(const char *call, int gpu, uint64_t bytes) {
   }
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  char about[64] = "null, \"bytes\": null";
+  char about[96] = "null, \"bytes\": null";
   if (gpu >= 0) {
-    snprintf(about, sizeof about, "%d, \"bytes\": %llu", gpu, (unsigned long long)bytes);
+    const Gpu *used = &fleet_now()->gpu[gpu];
+    int card = used->is_instance ? used->card : gpu;
+    int length = snprintf(about, sizeof about, "%d, \"bytes\": %llu", card, (unsigned long long)bytes);
+    if (used->is_instance) {
+      snprintf(about + length, sizeof about - (size_t)length, ", \"instance\": %d", used->mig_index);
+    }
   }
   char line[256];
   int length =

@@ -110,21 +110,39 @@ API nvmlReturn nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 
 /* ---- finding a GPU ---- */
 
+/* All that NVML tells of an instance: nvitop's snapshot of one shows the rest as not available
+   (github.com/XuehaiPan/nvitop/pull/8). */
+static bool is_of_cards_only(Reading reading) {
+  return reading & ~(READING_NAME | READING_UUID | READING_MEMORY | READING_PROCESSES | READING_GRAPHICS_PROCESSES |
+                     READING_PROCESS_MEMORY);
+}
+
+/* What a card in MIG mode has as a whole needs a privilege that containers are not given. */
+static bool is_of_all_instances(Reading reading) {
+  return reading & (READING_MEMORY | READING_PROCESSES | READING_GRAPHICS_PROCESSES);
+}
+
 nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu) {
   NEEDS_NVML;
   const Fleet *fleet = fleet_now();
-  if (device < 1 || device > (nvmlDevice)fleet->gpu_count) {
+  if (device < 1 || device > (nvmlDevice)fleet->device_count) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
   if (device_file_is_denied(fleet, (int)device - 1)) {
     return NVML_ERROR_NO_PERMISSION;
   }
   *gpu = &fleet->gpu[device - 1];
-  int fault = suffer((*gpu)->nvml_fault);
+  int fault = suffer(fault_of(fleet, *gpu));
   if (fault) {
     return fault;
   }
-  return (*gpu)->unsupported & reading ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+  if ((*gpu)->in_mig_mode && is_of_all_instances(reading) && monitor_file_is_denied(fleet)) {
+    return NVML_ERROR_NO_PERMISSION;
+  }
+  /* Documented of a GPU in MIG mode: no utilization, neither of it nor of its instances. */
+  bool is_missing = (*gpu)->is_instance ? is_of_cards_only(reading)
+                                        : (*gpu)->in_mig_mode && reading & READING_UTILIZATION;
+  return is_missing || (*gpu)->unsupported & reading ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
 /* A GPU that is lost or forbidden is counted, and fails when asked for, unless the fleet omits what is
@@ -150,7 +168,7 @@ API nvmlReturn nvmlDeviceGetCount_v2(unsigned *count) {
 }
 ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
 
-static nvmlReturn hand_over(int index_in_fleet, nvmlDevice *device) {
+nvmlReturn nvml_hand_over(int index_in_fleet, nvmlDevice *device) {
   *device = (nvmlDevice)index_in_fleet + 1;
   NEEDS_GPU(*device, READING_ANY);
   return NVML_SUCCESS;
@@ -161,7 +179,7 @@ API nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice *device)
   const Fleet *fleet = fleet_now();
   for (int i = 0; i < fleet->gpu_count; i++) {
     if (is_listed(fleet, i) && nvml_index(fleet, i) == index) {
-      return hand_over(i, device);
+      return nvml_hand_over(i, device);
     }
   }
   return NVML_ERROR_INVALID_ARGUMENT;
@@ -173,7 +191,12 @@ API nvmlReturn nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice *device) {
   const Fleet *fleet = fleet_now();
   for (int i = 0; i < fleet->gpu_count; i++) {
     if (is_listed(fleet, i) && strcasecmp(uuid, fleet->gpu[i].uuid) == 0) {
-      return hand_over(i, device);
+      return nvml_hand_over(i, device);
+    }
+  }
+  for (int i = fleet->gpu_count; i < fleet->device_count; i++) {
+    if (is_listed(fleet, i) && is_name_of_instance(fleet, i, uuid, strlen(uuid))) {
+      return nvml_hand_over(i, device);
     }
   }
   return NVML_ERROR_NOT_FOUND;
@@ -193,7 +216,7 @@ API nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice *de
     const Gpu *gpu = &fleet->gpu[i];
     bool is_there = gpu->pci.domain == domain && gpu->pci.bus == bus && gpu->pci.device == slot;
     if (is_there && is_listed(fleet, i)) {
-      return hand_over(i, device);
+      return nvml_hand_over(i, device);
     }
   }
   return NVML_ERROR_NOT_FOUND;

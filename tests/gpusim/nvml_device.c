@@ -18,13 +18,14 @@ API nvmlReturn nvmlDeviceGetUUID(nvmlDevice device, char *uuid, unsigned size) {
 
 API nvmlReturn nvmlDeviceGetIndex(nvmlDevice device, unsigned *index) {
   NEEDS_GPU(device, READING_ANY);
-  *index = nvml_index(fleet_now(), (int)device - 1);
+  const Fleet *fleet = fleet_now();
+  *index = gpu->is_instance ? nvml_mig_index(fleet, (int)device - 1) : nvml_index(fleet, (int)device - 1);
   return NVML_SUCCESS;
 }
 
 /* The number of the device file, whatever NVML leaves out. */
 API nvmlReturn nvmlDeviceGetMinorNumber(nvmlDevice device, unsigned *number) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *number = (unsigned)device - 1;
   return NVML_SUCCESS;
 }
@@ -49,16 +50,17 @@ API nvmlReturn nvmlDeviceGetPciInfo_v3(nvmlDevice device, PciInfo *info) {
 ALIAS(nvmlDeviceGetPciInfo_v2, nvmlDeviceGetPciInfo_v3);
 
 API nvmlReturn nvmlDeviceGetCudaComputeCapability(nvmlDevice device, int *major, int *minor) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *major = gpu->major;
   *minor = gpu->minor;
   return NVML_SUCCESS;
 }
 
 API nvmlReturn nvmlDeviceGetNumGpuCores(nvmlDevice device, unsigned *cores) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *cores = (unsigned)gpu->multiprocessors * 128;
-  return NVML_SUCCESS;
+  /* github.com/DataDog/datadog-agent/pull/45266 */
+  return gpu->in_mig_mode ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
 API nvmlReturn nvmlDeviceGetBrand(nvmlDevice device, int *brand) {
@@ -148,7 +150,7 @@ API nvmlReturn nvmlDeviceGetPowerUsage(nvmlDevice device, unsigned *milliwatts) 
 }
 
 API nvmlReturn nvmlDeviceGetPerformanceState(nvmlDevice device, int *state) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *state = gpu_utilization(gpu) ? 2 : 8;
   return NVML_SUCCESS;
 }
@@ -161,22 +163,17 @@ API nvmlReturn nvmlDeviceGetComputeMode(nvmlDevice device, int *mode) {
   return NVML_SUCCESS;
 }
 
-API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice device, unsigned *is_mig) {
-  *is_mig = 0;
-  return NVML_SUCCESS;
-}
-
 /* ---- health ---- */
 
 API nvmlReturn nvmlDeviceGetEccMode(nvmlDevice device, int *now, int *after_reboot) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *now = *after_reboot = gpu->has_ecc;
   return gpu->has_ecc ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn nvmlDeviceGetTotalEccErrors(nvmlDevice device, int kind, int counter, unsigned long long *count) {
   enum { UNCORRECTED = 1 };
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *count = kind == UNCORRECTED ? gpu->uncorrected_errors : 0;
   return gpu->has_ecc ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
@@ -186,25 +183,36 @@ static bool remaps_rows(const Gpu *gpu) {
   return gpu->has_ecc && gpu->major >= 8;
 }
 
+static bool has_instances(int card) {
+  const Fleet *fleet = fleet_now();
+  for (int i = fleet->gpu_count; i < fleet->device_count; i++) {
+    if (fleet->gpu[i].card == card) {
+      return true;
+    }
+  }
+  return false;
+}
+
 API nvmlReturn nvmlDeviceGetRemappedRows(nvmlDevice device, unsigned *corrected, unsigned *uncorrected,
                                          unsigned *is_pending, unsigned *has_failed) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *corrected = 0;
   *is_pending = (gpu->health & ROW_REMAPPING_PENDING) != 0;
   *has_failed = (gpu->health & ROW_REMAPPING_FAILED) != 0;
   *uncorrected = *is_pending + *has_failed;
-  return remaps_rows(gpu) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+  /* Documented: not while there are MIG instances. */
+  return remaps_rows(gpu) && !has_instances((int)device - 1) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice device, int *is_pending) {
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *is_pending = (gpu->health & PAGE_RETIREMENT_PENDING) != 0;
   return gpu->has_ecc && !remaps_rows(gpu) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice device, unsigned long long *reasons) {
   enum { IDLE = 0x1, HW_THERMAL_SLOWDOWN = 0x40 };
-  NEEDS_GPU(device, READING_ANY);
+  NEEDS_GPU(device, READING_OF_CARD);
   *reasons = (gpu_utilization(gpu) ? 0 : IDLE) | (gpu->health & THERMAL_SLOWDOWN ? HW_THERMAL_SLOWDOWN : 0);
   return NVML_SUCCESS;
 }
@@ -214,7 +222,7 @@ ALIAS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottle
 
 #define CONSTANT(function, value)                                \
   API nvmlReturn function(nvmlDevice device, unsigned *answer) { \
-    NEEDS_GPU(device, READING_ANY);                              \
+    NEEDS_GPU(device, READING_OF_CARD);                              \
     *answer = (value);                                           \
     return NVML_SUCCESS;                                         \
   }
@@ -222,7 +230,6 @@ ALIAS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottle
 CONSTANT(nvmlDeviceGetPersistenceMode, 0)
 CONSTANT(nvmlDeviceGetDisplayActive, 0)
 CONSTANT(nvmlDeviceGetDisplayMode, 0)
-CONSTANT(nvmlDeviceGetMaxMigDeviceCount, 0)
 CONSTANT(nvmlDeviceGetFanSpeed, 30)
 CONSTANT(nvmlDeviceGetEnforcedPowerLimit, 250000)
 CONSTANT(nvmlDeviceGetPowerManagementLimit, 250000)
@@ -233,7 +240,7 @@ CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
 
 #define CONSTANT_OF_KIND(function, value)                                  \
   API nvmlReturn function(nvmlDevice device, int kind, unsigned *answer) { \
-    NEEDS_GPU(device, READING_ANY);                                        \
+    NEEDS_GPU(device, READING_OF_CARD);                                        \
     *answer = (value);                                                     \
     return NVML_SUCCESS;                                                   \
   }
@@ -253,23 +260,18 @@ CONSTANT_OF_KIND(nvmlDeviceGetPcieThroughput, 0)
 NOT_SUPPORTED(nvmlDeviceGetApplicationsClock)
 NOT_SUPPORTED(nvmlDeviceGetArchitecture)
 NOT_SUPPORTED(nvmlDeviceGetBoardId)
-NOT_SUPPORTED(nvmlDeviceGetComputeInstanceId)
 NOT_SUPPORTED(nvmlDeviceGetConfComputeMemSizeInfo)
 NOT_SUPPORTED(nvmlDeviceGetConfComputeProtectedMemoryUsage)
 NOT_SUPPORTED(nvmlDeviceGetCpuAffinity)
 NOT_SUPPORTED(nvmlDeviceGetDetailedEccErrors)
-NOT_SUPPORTED(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
 NOT_SUPPORTED(nvmlDeviceGetDriverModel)
 NOT_SUPPORTED(nvmlDeviceGetDriverModel_v2)
 NOT_SUPPORTED(nvmlDeviceGetFanSpeed_v2)
 NOT_SUPPORTED(nvmlDeviceGetFieldValues)
 NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo)
 NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
-NOT_SUPPORTED(nvmlDeviceGetGpuInstanceId)
 NOT_SUPPORTED(nvmlDeviceGetMaxCustomerBoostClock)
 NOT_SUPPORTED(nvmlDeviceGetMemoryErrorCounter)
-NOT_SUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
-NOT_SUPPORTED(nvmlDeviceGetMigMode)
 NOT_SUPPORTED(nvmlDeviceGetMultiGpuBoard)
 NOT_SUPPORTED(nvmlDeviceGetNumFans)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)

@@ -35,7 +35,9 @@ static nvmlReturn hand_out(const Gpu *gpu, const Holding *list, unsigned count, 
     if (is_v1) {
       ((ProcessV1 *)processes)[i] = (ProcessV1){list[i].pid, bytes};
     } else {
-      ((Process *)processes)[i] = (Process){list[i].pid, bytes, NO_INSTANCE, NO_INSTANCE};
+      const Gpu *instance = list[i].instance;
+      ((Process *)processes)[i] = (Process){list[i].pid, bytes, instance ? instance->gpu_instance : NO_INSTANCE,
+                                            instance ? instance->compute_instance : NO_INSTANCE};
     }
   }
   return NVML_SUCCESS;
@@ -160,7 +162,8 @@ API nvmlReturn nvmlDeviceGetSamples(nvmlDevice device, int kind, uint64_t seen_u
                                     unsigned *count, Sample *samples) {
   enum { TYPE_UNSIGNED_INT = 1 };
   NEEDS_GPU(device, READING_SAMPLES);
-  if (kind < SAMPLES_POWER || kind > SAMPLES_MEMORY) {
+  bool is_of_utilization = kind == SAMPLES_GPU || kind == SAMPLES_MEMORY;
+  if (kind != SAMPLES_POWER && (!is_of_utilization || gpu->in_mig_mode)) {
     return NVML_ERROR_NOT_SUPPORTED;
   }
   *value_type = TYPE_UNSIGNED_INT;

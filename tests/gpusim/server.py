@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Mapping, Sequence
 
 from tests.gpusim.build import DEVICE_NODES, LIBRARY, build
-from tests.gpusim.fleet import Fleet, Gpu, Size
+from tests.gpusim.fleet import Device, Fleet, Gpu, Size
 
 READER = "import ctypes, sys; read = ctypes.CDLL(sys.argv[1]).gpusim_used_bytes; " + (
     "read.restype = ctypes.c_uint64; print(read(int(sys.argv[2])))"
@@ -29,6 +29,7 @@ class Call:
             allocation that was not granted), ``nvmlInit``, ``nvlink``, ``p2p`` and ``ancestor`` (NVML was asked what
             connects a GPU), or ``missing`` and the name of a function that the simulation doesn't have.
         gpu: In PCI order; ``None`` where the call concerns none.
+        instance: Of that GPU, where it is in MIG mode: the index of the instance.
         bytes: What was taken or given back; ``None`` where the call concerns no GPU.
         time_s: Comparable with ``time.monotonic()``.
     """
@@ -38,6 +39,7 @@ class Call:
     gpu: int | None
     bytes: int | None
     time_s: float
+    instance: int | None = None
 
 
 class Server:
@@ -97,6 +99,11 @@ class Server:
         return self._fleet.gpus
 
     @property
+    def instances(self) -> tuple[Device, ...]:
+        """The MIG instances of all GPUs as they are now, in PCI order."""
+        return self._fleet.instances
+
+    @property
     def environ(self) -> dict[str, str]:
         """What a child process needs on top of this process's environment."""
         return with_libraries_in_front(self._own_environ, os.environ)
@@ -139,10 +146,15 @@ class Server:
             every = [Call(**json.loads(line)) for line in lines if line.endswith("\n")]
         return [each for each in every if pid in (None, each.pid) and call in (None, each.call)]
 
-    def used_bytes(self, gpu_index: int) -> int:
-        """What NVML would say now of a GPU in PCI order, if no fault keeps it from saying anything."""
+    def used_bytes(self, gpu_index: int, instance: int | None = None) -> int:
+        """What NVML would say now of a GPU in PCI order, if no fault keeps it from saying anything.
+
+        Args:
+            instance: By its index, one MIG instance of that GPU instead.
+        """
         library = str(build() / LIBRARY)
-        command = [sys.executable, "-I", "-S", "-c", READER, library, str(gpu_index)]
+        found = [each.number for each in self.instances if (each.card, each.index) == (gpu_index, instance)]
+        command = [sys.executable, "-I", "-S", "-c", READER, library, str(*found or [gpu_index])]
         done = self.run(command, timeout=30)
         if done.returncode:
             raise RuntimeError(f"the ledger can't be read: {done.stderr}")
@@ -157,9 +169,13 @@ class Server:
                 gpus.append(each.gpu)
         return made
 
-    def change(self, gpu_index: int, **fields: Any) -> None:
-        """Give a GPU other values; running processes see them at their next call."""
+    def change(self, gpu_index: int, *, instance: int | None = None, **fields: Any) -> None:
+        """Give a GPU, or one MIG instance of it, other values; running processes see them at their next call."""
         gpus = list(self._fleet.gpus)
+        if instance is not None:
+            instances = list(gpus[gpu_index].instances)
+            instances[instance] = dataclasses.replace(instances[instance], **fields)
+            fields = {"mig": instances}
         gpus[gpu_index] = dataclasses.replace(gpus[gpu_index], **fields)
         self._fleet = dataclasses.replace(self._fleet, gpus=tuple(gpus))
         write_fleet(self._fleet, self._folder)

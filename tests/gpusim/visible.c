@@ -5,7 +5,16 @@
    invalid entry ends the list; an empty list shows nothing; FASTEST_FIRST is the default order.
    It doesn't say, and is taken from PyTorch's reimplementation (torch.cuda._parse_visible_devices): a GPU
    named twice empties the list, numbers are read as strtol does ("1gpu2" is 1), the kind of the first entry
-   is the kind of all. Not simulated: MIG identifiers, which end the list here. */
+   is the kind of all.
+
+   MIG. Source: "CUDA Device Enumeration" in NVIDIA's MIG user guide. It says: before R570 a process sees one
+   instance at most, the first of those named, and then no whole GPU beside it; from R570 on it sees one of each
+   GPU instance, and whole GPUs, too; a card in MIG mode is none of them.
+   It doesn't say, and is taken from what somebody saw on eight A100 with driver 550 and wrote down as tests
+   (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go): whole GPUs come first in the numbering, then the
+   first instance of each card; the UUID of a card in MIG mode is the first of its instances. Nothing is published
+   of the numbering and of such a UUID from R570 on: here the numbering goes through all instances, and the UUID
+   is the same. */
 #include "gpusim.h"
 
 #include <ctype.h>
@@ -14,6 +23,7 @@
 #include <strings.h>
 
 #define UUID_PREFIX "GPU-"
+#define INSTANCE_PREFIX "MIG-"
 
 /* The guide calls the driver's order "a simple heuristic"; this is ours. */
 static int speed_of(const Gpu *gpu) {
@@ -31,42 +41,98 @@ static void sort_fastest_first(const Fleet *fleet, int *list, int count) {
   }
 }
 
-/* A GPU that the process may not open (a cgroup denies it) is not enumerated, and indices pass over it. */
-static int enumerate(const Fleet *fleet, const char *order, int list[MAX_GPUS]) {
+/* What the process may not open (a cgroup denies it) is not enumerated, and indices pass over it. */
+static bool is_there(const Fleet *fleet, int index) {
+  return fault_of(fleet, &fleet->gpu[index]) != NVML_ERROR_NO_PERMISSION && !device_file_is_denied(fleet, index);
+}
+
+static bool shows_one_instance(const Fleet *fleet) {
+  return driver_branch(fleet) < 570;
+}
+
+/* The instances of a card that CUDA numbers. */
+static int numbered_instances(const Fleet *fleet, int card, int list[MAX_GPUS]) {
+  int all[MAX_GPUS];
+  int all_count = instances_of(fleet, card, all);
   int count = 0;
-  for (int i = 0; i < fleet->gpu_count; i++) {
-    if (fleet->gpu[i].nvml_fault != NVML_ERROR_NO_PERMISSION && !device_file_is_denied(fleet, i)) {
-      list[count++] = i;
+  for (int i = 0; i < all_count && !(count && shows_one_instance(fleet)); i++) {
+    if (is_there(fleet, all[i])) {
+      list[count++] = all[i];
     }
-  }
-  if (!order || strcmp(order, "PCI_BUS_ID") != 0) {
-    sort_fastest_first(fleet, list, count);
   }
   return count;
 }
 
-/* The position among `all` that one entry names, or -1 for none or more than one. */
-static int position_of_uuid(const char *entry, const Fleet *fleet, const int *all, int count) {
-  size_t length = strlen(entry);
-  while (length && isspace((unsigned char)entry[length - 1])) {
-    length--;
+static int enumerate(const Fleet *fleet, const char *order, int list[MAX_GPUS]) {
+  int cards[MAX_GPUS];
+  int card_count = 0;
+  for (int i = 0; i < fleet->gpu_count; i++) {
+    if (is_there(fleet, i)) {
+      cards[card_count++] = i;
+    }
   }
+  if (!order || strcmp(order, "PCI_BUS_ID") != 0) {
+    sort_fastest_first(fleet, cards, card_count);
+  }
+  int count = 0;
+  for (int i = 0; i < card_count; i++) {
+    if (!fleet->gpu[cards[i]].in_mig_mode) {
+      list[count++] = cards[i];
+    }
+  }
+  for (int i = 0; i < card_count; i++) {
+    count += numbered_instances(fleet, cards[i], list + count);
+  }
+  return count;
+}
+
+/* What an entry names: a number in the fleet, or -1 for none or more than one. */
+static int gpu_of_uuid(const Fleet *fleet, const char *entry, size_t length) {
   int found = -1;
-  for (int i = 0; i < count; i++) {
-    if (strncasecmp(fleet->gpu[all[i]].uuid, entry, length) == 0) {
+  for (int i = 0; i < fleet->gpu_count; i++) {
+    if (is_there(fleet, i) && strncasecmp(fleet->gpu[i].uuid, entry, length) == 0) {
       if (found >= 0) {
         return -1;
       }
       found = i;
     }
   }
-  return found;
+  if (found < 0 || !fleet->gpu[found].in_mig_mode) {
+    return found;
+  }
+  int instances[MAX_GPUS];
+  return numbered_instances(fleet, found, instances) ? instances[0] : -1;
 }
 
-static int position_of_index(const char *entry, int count) {
+static int instance_of_uuid(const Fleet *fleet, const char *entry, size_t length) {
+  for (int i = fleet->gpu_count; i < fleet->device_count; i++) {
+    if (is_there(fleet, i) && is_name_of_instance(fleet, i, entry, length)) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static bool is_instance_uuid(const char *entry) {
+  return strncmp(entry, INSTANCE_PREFIX, strlen(INSTANCE_PREFIX)) == 0;
+}
+
+static bool is_uuid(const char *entry) {
+  return strncmp(entry, UUID_PREFIX, strlen(UUID_PREFIX)) == 0 || is_instance_uuid(entry);
+}
+
+static int named_by_uuid(const Fleet *fleet, const char *entry) {
+  size_t length = strlen(entry);
+  while (length && isspace((unsigned char)entry[length - 1])) {
+    length--;
+  }
+  return is_instance_uuid(entry) ? instance_of_uuid(fleet, entry, length) : gpu_of_uuid(fleet, entry, length);
+}
+
+static int named_by_index(const char *entry, const int *all, int count) {
   char *end;
   long index = strtol(entry, &end, 10);
-  return end != entry && index >= 0 && index < count ? (int)index : -1;
+  return end != entry && index >= 0 && index < count ? all[index] : -1;
 }
 
 static const char *without_leading_space(const char *text) {
@@ -76,17 +142,8 @@ static const char *without_leading_space(const char *text) {
   return text;
 }
 
-static bool is_uuid(const char *entry) {
-  return strncmp(entry, UUID_PREFIX, strlen(UUID_PREFIX)) == 0;
-}
-
-int visible_devices(const Fleet *fleet, const char *visible, const char *order, int list[MAX_GPUS]) {
-  int all[MAX_GPUS];
-  int all_count = enumerate(fleet, order, all);
-  if (!visible) {
-    memcpy(list, all, sizeof all);
-    return all_count;
-  }
+/* The number of entries in the list. */
+static int read_list(const Fleet *fleet, const char *visible, const int *all, int all_count, int list[MAX_GPUS]) {
   char *text = strdup(visible);
   char *rest = text;
   bool by_uuid = is_uuid(without_leading_space(text));
@@ -95,21 +152,41 @@ int visible_devices(const Fleet *fleet, const char *visible, const char *order, 
   /* strsep and not strtok: an empty entry is an invalid one. */
   for (char *word = strsep(&rest, ","); word; word = strsep(&rest, ",")) {
     const char *entry = without_leading_space(word);
-    int position = -1;
+    int named = -1;
     if (is_uuid(entry) == by_uuid) {
-      position =
-          by_uuid ? position_of_uuid(entry, fleet, all, all_count) : position_of_index(entry, all_count);
+      named = by_uuid ? named_by_uuid(fleet, entry) : named_by_index(entry, all, all_count);
     }
-    if (position < 0) {
+    if (named < 0) {
       break;
     }
-    if (is_taken[position]) {
+    if (is_taken[named]) {
       count = 0;
       break;
     }
-    is_taken[position] = true;
-    list[count++] = all[position];
+    is_taken[named] = true;
+    list[count++] = named;
   }
   free(text);
   return count;
+}
+
+static int without_what_stands_beside_an_instance(const Fleet *fleet, int *list, int count) {
+  for (int i = 0; i < count; i++) {
+    if (fleet->gpu[list[i]].is_instance) {
+      list[0] = list[i];
+      return 1;
+    }
+  }
+  return count;
+}
+
+int visible_devices(const Fleet *fleet, const char *visible, const char *order, int list[MAX_GPUS]) {
+  int all[MAX_GPUS];
+  int count = enumerate(fleet, order, all);
+  if (visible) {
+    count = read_list(fleet, visible, all, count, list);
+  } else {
+    memcpy(list, all, sizeof all);
+  }
+  return shows_one_instance(fleet) ? without_what_stands_beside_an_instance(fleet, list, count) : count;
 }
