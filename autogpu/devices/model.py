@@ -29,11 +29,13 @@ class Process:
 
 @frozen
 class Device:
-    """One GPU as the driver described it at one moment. Every reading but the identity may be missing.
+    """One GPU, or one MIG instance, as the driver described it at one moment. Every reading but the identity may be
+    missing.
 
     Attributes:
-        uuid: Stable name (``GPU-5d0f...``). The only identity that is stored or exported.
-        index: Position in PCI bus order, as ``nvidia-smi`` shows it; for people, it may change after a reboot.
+        uuid: Stable name (``GPU-5d0f...``, of an instance ``MIG-...``). The only identity that is stored or exported.
+        index: Position in PCI bus order, as ``nvidia-smi`` shows it; for people, it may change after a reboot. Of an
+            instance, its card's.
         memory_total_bytes: Source: ``nvmlDeviceGetMemoryInfo``. ``None`` on parts without own memory (GB10).
         memory_used_bytes: Allocated now, by every process and by the driver itself. Same source.
         utilization_percent: 0-100, the mean over the driver's own sample buffer (``nvmlDeviceGetSamples``), else
@@ -44,7 +46,11 @@ class Device:
             since containers and WSL2 hide processes.
         graphics_processes: A desktop's; likewise.
         compute_mode: ``"default"``, ``"exclusive_process"``, ``"exclusive_thread"``, ``"prohibited"`` or ``None``.
-        mig_enabled: The GPU is split into MIG instances and can't be used as a whole.
+        mig_enabled: The GPU is in MIG mode and can't be used as a whole; its instances are devices of their own.
+        parent: Of a MIG instance the UUID of its card; ``None`` for a card.
+        instance: Of a MIG instance its number on the card, as ``nvidia-smi`` counts it; some may be missing.
+        gpu_instance_id: Of a MIG instance; several compute instances may share a GPU instance and its memory.
+        compute_instance_id: Of a MIG instance, within its GPU instance.
         has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
         remapping_failed: A row of its memory is broken and could not be replaced (``nvmlDeviceGetRemappedRows``).
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
@@ -66,12 +72,21 @@ class Device:
     graphics_processes: tuple[Process, ...] | None = None
     compute_mode: str | None = None
     mig_enabled: bool = False
+    parent: str | None = None
+    instance: int | None = None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
     has_mps: bool = False
     remapping_failed: bool = False
     remapping_pending: bool = False
     retirement_pending: bool = False
     uncorrected_errors: int = 0
     is_too_hot: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
+        return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
 
     @property
     def memory_free_bytes(self) -> int | None:
@@ -160,6 +175,7 @@ class Inventory:
     """All GPUs of the machine in one reading, in PCI bus order.
 
     Attributes:
+        devices: Every card, and behind a card in MIG mode its instances.
         failure: Why there is no reading at all, in words; ``None`` when there is one.
         failure_cause: ``"no-driver"`` is the ordinary state of a machine without an NVIDIA GPU, with nothing to
             report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.

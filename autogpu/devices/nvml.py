@@ -34,6 +34,9 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse.
 _HW_THERMAL_SLOWDOWN = 0x40
 
+# What NVML writes for the instance of a process that is on none.
+_NO_ID = 0xFFFFFFFF
+
 # Newest first; each has its own structure, and pynvml has a function for each that it knows.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
 
@@ -85,8 +88,12 @@ class Nvml:
         except (self.error, AttributeError):
             return None
 
-    def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
-        """Pid and bytes of each process, by the newest version of the call that the driver knows."""
+    def processes(self, name: str, gpu: Any, ids: tuple[Any, Any] | None = None) -> list[tuple[int, int | None]] | None:
+        """Pid and bytes of each process, by the newest version of the call that the driver knows.
+
+        Args:
+            ids: Of a GPU instance and a compute instance: the processes of others are left out.
+        """
         versions = [name + version for version in _PROCESS_LIST_VERSIONS if hasattr(self._pynvml, name + version)]
         for version in versions:
             try:
@@ -99,12 +106,18 @@ class Nvml:
                 return None
             except getattr(self._pynvml, "NVMLLibraryMismatchError", self.error):
                 return None  # what pynvml makes of FUNCTION_NOT_FOUND for a name without a version
-            return [(process.pid, process.usedGpuMemory) for process in found]
+            return [(each.pid, each.usedGpuMemory) for each in found if ids is None or _is_of(each, ids)]
         return None
 
     def is_code(self, error: Exception, *names: str) -> bool:
         """Whether ``error`` is one of these constants of ``nvmlReturn_t``."""
         return getattr(error, "value", None) in [getattr(self._pynvml, name, ()) for name in names]
+
+
+def _is_of(process: Any, ids: tuple[Any, Any]) -> bool:
+    """Whether a process is on that instance, as far as its entry tells."""
+    theirs = (getattr(process, "gpuInstanceId", _NO_ID), getattr(process, "computeInstanceId", _NO_ID))
+    return all(their == own or _NO_ID in (their, own) for their, own in zip(theirs, ids))
 
 
 def load_pynvml() -> ModuleType:
@@ -178,7 +191,7 @@ def read_inventory(
         elif isinstance(answer, str):
             reading["unreadable"].append({"index": index, "reason": answer})
         else:
-            reading["devices"].append(answer)
+            reading["devices"] += answer
     reading["pynvml_lacks"] = sorted(nvml.lacks)
     on_read(nvml, reading)
     if len(answers) == count:  # else a thread is still inside the library
@@ -213,8 +226,9 @@ def _ask_all_at_once(nvml: Nvml, indices: Sequence[int]) -> dict[int, Any]:
     return dict(answers)
 
 
-def _answer(nvml: Nvml, index: int) -> dict[str, Any] | str | None:
-    """A GPU's readings, or the reason why there are none; ``None`` for one that is not this process's to use."""
+def _answer(nvml: Nvml, index: int) -> list[dict[str, Any]] | str | None:
+    """The readings of a GPU and of its MIG instances, or the reason why there are none; ``None`` for one that is not
+    this process's to use."""
     try:
         return _read_device(nvml, index)
     except nvml.error as error:
@@ -222,14 +236,14 @@ def _answer(nvml: Nvml, index: int) -> dict[str, Any] | str | None:
         return None if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION") else str(error)
 
 
-def _read_device(nvml: Nvml, index: int) -> dict[str, Any]:
+def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", gpu)
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
     mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
     samples = _samples(nvml, gpu)
-    return {
+    card = {
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
         "name": text(nvml.reading("nvmlDeviceGetName", gpu)) or "GPU",
@@ -245,6 +259,67 @@ def _read_device(nvml: Nvml, index: int) -> dict[str, Any]:
         "has_mps": _has_mps(os.environ),
         **_health(nvml, gpu),
     }
+    return [card, *read_instances(nvml, gpu, card)] if card["mig_enabled"] else [card]
+
+
+def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The MIG instances of a card, each as a device. One that can't be read is left out, and costs no other.
+
+    Args:
+        card: Its own readings; instances have its health, and no utilization, of which NVML tells nothing.
+    """
+    found = []
+    for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
+        # The numbers may have gaps, where an instance was removed.
+        instance = nvml.answer("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+        uuid = text(nvml.answer("nvmlDeviceGetUUID", instance)) if instance is not None else None
+        if uuid:
+            found.append({**card, "uuid": uuid, **_read_instance(nvml, gpu, instance, card), "instance": number})
+    return found
+
+
+def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
+    memory = nvml.answer("nvmlDeviceGetMemoryInfo", instance)
+    names = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
+    ids: tuple[Any, Any] = (nvml.answer(names[0], instance), nvml.answer(names[1], instance))
+    return {
+        "name": _instance_name(nvml, instance, str(card["name"])),
+        "memory_total_bytes": memory.total if memory else None,
+        "memory_used_bytes": memory.used if memory else None,
+        "utilization_percent": None,
+        "idle_s": None,
+        "compute_processes": _processes_of_instance(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu, instance, ids),
+        "graphics_processes": _processes_of_instance(nvml, "nvmlDeviceGetGraphicsRunningProcesses", gpu, instance, ids),
+        "mig_enabled": False,
+        "parent": card["uuid"],
+        "gpu_instance_id": ids[0],
+        "compute_instance_id": ids[1],
+    }
+
+
+def _processes_of_instance(
+    nvml: Nvml, name: str, gpu: Any, instance: Any, ids: tuple[Any, Any]
+) -> list[tuple[int, int | None]] | None:
+    known = tuple(_NO_ID if each is None else each for each in ids)
+    found = nvml.processes(name, instance, (known[0], known[1]))
+    if found is None and _NO_ID not in known:
+        # The card's list, in which each process says on which instance it is.
+        return nvml.processes(name, gpu, (known[0], known[1]))
+    return found
+
+
+def _instance_name(nvml: Nvml, instance: Any, of_card: str) -> str:
+    """``NVIDIA A100-SXM4-40GB MIG 1g.5gb``, composed where NVML calls the instance as it calls its card."""
+    name = text(nvml.answer("nvmlDeviceGetName", instance)) or of_card
+    if " MIG " in name:
+        return str(name)
+    size = nvml.answer("nvmlDeviceGetAttributes", instance)
+    if size is None:
+        return f"{of_card} MIG"
+    part, whole = size.computeInstanceSliceCount, size.gpuInstanceSliceCount
+    compute = f"{part}c." if part and part != whole else ""
+    # nvidia-smi names the memory in whole GB, and 1g.5gb has 4864 MiB.
+    return f"{of_card} MIG {compute}{whole}g.{-(-size.memorySizeMB // 1024)}gb"
 
 
 def _file_cache_bytes(pci: Any) -> int:

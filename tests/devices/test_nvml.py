@@ -206,6 +206,94 @@ def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_pat
     assert read_with(tmp_path, source)["pids"] == pids
 
 
+# A card in MIG mode with the instances 0 and 2: the first is called as newer drivers call it, of the other NVML tells
+# what it is made of, and its processes only among those of the card.
+INSTANCES = """
+import real_pynvml
+from real_pynvml import *
+from real_pynvml import NVMLError, NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED
+class Values:
+    def __init__(self, **values): self.__dict__.update(values)
+def of_instance(call, answers):
+    original = getattr(real_pynvml, call)
+    def answer(device, *arguments):
+        if not isinstance(device, str): return original(device, *arguments)
+        value = answers.get(device, NVML_ERROR_NOT_SUPPORTED)
+        if value in (NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_FOUND):
+            raise NVMLError(value)
+        return value
+    globals()[call] = answer
+def nvmlDeviceGetMigMode(gpu): return [1, 1]
+def nvmlDeviceGetMaxMigDeviceCount(gpu): return 7
+def nvmlDeviceGetMigDeviceHandleByIndex(gpu, number):
+    if number not in (0, 2): raise NVMLError(NVML_ERROR_NOT_FOUND)
+    return "first" if number == 0 else "last"
+of_instance("nvmlDeviceGetUUID", {"first": "MIG-1", "last": "MIG-2"})
+of_instance("nvmlDeviceGetName", {"first": "NVIDIA A100 MIG 1g.5gb", "last": "NVIDIA A100"})
+of_instance("nvmlDeviceGetMemoryInfo", {"first": Values(total=5 << 30, used=1 << 30)})
+of_instance("nvmlDeviceGetGpuInstanceId", {"first": 9, "last": 1})
+of_instance("nvmlDeviceGetComputeInstanceId", {"first": 0, "last": 2})
+half = Values(computeInstanceSliceCount=1, gpuInstanceSliceCount=3, memorySizeMB=19968)
+of_instance("nvmlDeviceGetAttributes", {"last": half})
+both = [Values(pid=41, usedGpuMemory=5, gpuInstanceId=9, computeInstanceId=0),
+        Values(pid=42, usedGpuMemory=6, gpuInstanceId=1, computeInstanceId=2),
+        Values(pid=43, usedGpuMemory=7, gpuInstanceId=1, computeInstanceId=1)]
+def nvmlDeviceGetComputeRunningProcesses_v3(device):
+    if device == "last": raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+    return both[:1] if device == "first" else both
+"""
+# Whatever the driver is asked about instances fails.
+FAILING_INSTANCES = """
+import real_pynvml
+from real_pynvml import *
+from real_pynvml import NVMLError, NVML_ERROR_UNKNOWN
+def nvmlDeviceGetMigMode(gpu): return [1, 1]
+def nvmlDeviceGetMaxMigDeviceCount(gpu): raise NVMLError(NVML_ERROR_UNKNOWN)
+"""
+FAILING_HANDLES = (
+    FAILING_INSTANCES.replace("raise NVMLError(NVML_ERROR_UNKNOWN)", "return 7")
+    + """
+def nvmlDeviceGetMigDeviceHandleByIndex(gpu, number): raise NVMLError(NVML_ERROR_UNKNOWN)
+"""
+)
+FAILING_READINGS = (
+    FAILING_HANDLES.replace("raise NVMLError(NVML_ERROR_UNKNOWN)", "return str(number)")
+    + """
+def nvmlDeviceGetUUID(gpu):
+    if isinstance(gpu, str): raise NVMLError(NVML_ERROR_UNKNOWN)
+    return real_pynvml.nvmlDeviceGetUUID(gpu)
+"""
+)
+
+READ_INSTANCES = """
+import json, os
+from autogpu.devices import probe
+reading = probe.finish(probe.start(os.environ))
+print(json.dumps([
+    [d.label, d.uuid, d.name, d.parent is not None, d.mig_enabled, d.memory_total_bytes, d.utilization_percent,
+     d.gpu_instance_id, d.compute_instance_id, [p.pid for p in d.compute_processes or ()]]
+    for d in reading.devices
+]))
+"""
+
+
+def test_each_mig_instance_is_a_device_behind_its_card(tmp_path):
+    card, *instances = read_with(tmp_path, INSTANCES, READ_INSTANCES)
+    assert (card[0], *card[3:5], card[9]) == ("0", False, True, [41, 42, 43])
+    assert instances == [
+        ["0:0", "MIG-1", "NVIDIA A100 MIG 1g.5gb", True, False, 5 * GIB, None, 9, 0, [41]],
+        ["0:2", "MIG-2", "NVIDIA TITAN RTX MIG 1c.3g.20gb", True, False, None, None, 1, 2, [42]],
+    ]
+
+
+@pytest.mark.parametrize(
+    "source", [FAILING_INSTANCES, FAILING_HANDLES, FAILING_READINGS], ids=["count", "handles", "identities"]
+)
+def test_a_driver_that_tells_nothing_of_its_instances_costs_those_alone(tmp_path, source):
+    ((label, _, name, _, is_split, *_),) = read_with(tmp_path, source, READ_INSTANCES)
+    assert (label, name, is_split) == ("0", "NVIDIA TITAN RTX", True)
+
+
 IN_PROCESS = """
 import json, os, sys
 from autogpu.devices import probe
