@@ -2,9 +2,9 @@
 
 ============= ==================================================================================================
 memory        ``nvidia-smi mig -lgip`` of each card, which rounds to 1/8 GiB. Confirmed in MiB by the ``nvidia-smi`` of
-              cards that are cut: A100-40GB as ``9,14,19,19`` in Alibaba Cloud's guide to MIG on Kubernetes, A100-80GB in
-              github.com/XuehaiPan/nvitop/pull/8, H100 in "MIG with CUDA MPS" of NVIDIA's MIG user guide. Some differ a
-              little from driver to driver.
+              cards that are cut: A100-40GB as ``9,14,19,19`` in Alibaba Cloud's guide to MIG in Kubernetes, A100-80GB
+              in github.com/XuehaiPan/nvitop/pull/8, H100 in "MIG with CUDA MPS" of NVIDIA's MIG user guide. Some differ
+              a little from driver to driver.
 processors    the same lists (H100: hrishi.dev, "NVIDIA, CUDA and GPUs on Kubernetes").
 places        "Supported MIG Profiles" in NVIDIA's MIG user guide, which draws them: of eight slices of memory, where
               an instance can begin.

@@ -9,6 +9,7 @@ from typing import Iterator
 import pytest
 
 from tests.gpusim import Gpu, Server
+from tests.gpusim.fleets import FLEETS
 from tests.support import environments
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(1200)]
@@ -141,3 +142,22 @@ print(json.dumps([strategy.num_replicas_in_sync, train(model)]))
     assert run(program) == [[2, 2]]
     arenas = {call.gpu for call in pair.calls(call="allocate") if call.bytes >= ARENA}
     assert arenas == {0, 1}
+
+
+def test_on_a_mig_instance_tensorflow_has_its_memory_and_no_more(tensorflow_python, tmp_path, forks):
+    program = tmp_path / "program.py"
+    program.write_text(
+        PRELUDE + "print(json.dumps([tf.config.experimental.get_device_details(g)['device_name'] for g in gpus]))\n"
+        "print(train(small_model()))\n"
+    )
+    cut = FLEETS["a100-mig"]
+    with Server(cut.gpus, folder=tmp_path, context=CONTEXT) as server:
+        one = next(each for each in server.instances if each.name.endswith("2g.10gb"))
+        environ = server.environ_of_child({"CUDA_VISIBLE_DEVICES": one.uuid})
+        done = forks.run(tensorflow_python, program, environ=environ, folder=tmp_path, timeout_s=300)
+        assert done.stdout.splitlines() == ['["NVIDIA A100-SXM4-40GB MIG 2g.10gb"]', "2"], done.stderr
+        used = {(call.gpu, call.instance) for kind in ("context", "allocate") for call in server.calls(call=kind)}
+        arenas = [call.bytes for call in server.calls(call="allocate") if call.bytes >= ARENA]
+    assert used == {(4, 1)}
+    # All that is left of the instance beside what TensorFlow keeps free.
+    assert [round(size / GIB) for size in arenas] == [8]
