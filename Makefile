@@ -5,7 +5,7 @@ FRAMEWORK_PYTHON ?= $(RUN)
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
+.PHONY: help demo demo-real test test-fast test-readme test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
 .PHONY: lint docs site package pictures clean
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make demo-real        the same on this machine's idle GPUs; asks first"
 	@echo "make test             lint, types and all tests; sets itself up, takes some minutes"
 	@echo "make test-fast        the tests that need no TensorFlow"
+	@echo "make test-readme      README.md typed into a terminal, from a clone to the first line and the uninstall"
 	@echo "make test-matrix      every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines     jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make test-frameworks  PyTorch, JAX and Keras 3, several versions; installs 8 GB the first time"
@@ -35,6 +36,9 @@ test: lint
 
 test-fast: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not framework"
+
+test-readme: $(VENV)/ready
+	$(RUN) -m pytest -m readme tests/project/test_readme.py
 
 test-matrix: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix

@@ -121,6 +121,20 @@ def site_packages(executable: Path) -> Path:
     return folders[0]
 
 
+def files_of_the_project() -> list[str]:
+    """What git has of this tree and what it would add; where it is no clone, all but what ``.gitignore`` names."""
+    listed = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+        names = [name for name in done.stdout.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git", "PKG-INFO"}
+        tops = [top for top in ROOT.iterdir() if top.name not in ignored]
+        inside = [file for top in tops for file in ([top] if top.is_file() else top.rglob("*"))]
+        names = [str(file.relative_to(ROOT)) for file in inside if "__pycache__" not in file.parts]
+    return sorted(name for name in names if (ROOT / name).is_file())
+
+
 def _source_digest() -> str:
     digest = hashlib.sha256()
     for part in ("autogpu", "sitecustomize_template", "pyproject.toml", "README.md"):

@@ -1,0 +1,138 @@
+"""A stranger's first five minutes: README.md alone, typed into a terminal, in a new clone."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.gpusim import Server
+from tests.support import environments
+from tests.support.environments import ROOT, files_of_the_project, site_packages
+from tests.support.tensorflow_runner import LAB
+from tests.support.terminal import Terminal
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+# Far more than each takes: TensorFlow is two gigabytes, and this machine may be busy.
+SET_UP_S, RUN_S = 2400, 600
+
+pytestmark = [pytest.mark.readme, pytest.mark.tensorflow, pytest.mark.timeout(4 * SET_UP_S)]
+
+
+def blocks(section):
+    """Each console block under a heading: its commands without their comments, and what is printed below the last."""
+    part = re.split(rf"^##+ {re.escape(section)}$", README, flags=re.MULTILINE)[1]
+    part = re.split(r"^##+ ", part, maxsplit=1, flags=re.MULTILINE)[0]
+    for block in re.findall(r"^```console\n(.*?)^```$", part, re.MULTILINE | re.DOTALL):
+        lines = block.splitlines()
+        commands = [re.split(r"\s+# ", line[2:])[0] for line in lines if line.startswith("$ ")]
+        yield commands, [line for line in lines if not line.startswith("$ ")]
+
+
+def in_tables():
+    """Each command that a table of README.md begins a row with, or ends it."""
+    return re.findall(r"^\| `(autogpu [^`|]*)` \||^\| [^|]* \| `(autogpu [^`|]*)`", README, re.MULTILINE)
+
+
+def a_clone(folder):
+    """What git has of this tree, with what is not committed yet."""
+    for name in files_of_the_project():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def surroundings():
+    """The variables of a person who has just logged in; ``make`` gives its own to what it starts."""
+    own = ("MAKE", "MFLAGS", "VIRTUAL_ENV", "PYTEST", "AUTOGPU")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    # The environments of the tests stand in for an installation of two gigabytes.
+    environ["AUTOGPU_TEST_CACHE"] = str(environments.CACHE)
+    environ["PYTHON"] = str(environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}"))
+    return environ
+
+
+@pytest.mark.parametrize("made", [a_clone], ids=["clone"])
+def test_the_demo_ends_as_its_picture_does(tmp_path, surroundings, made):
+    (commands, _), *_ = blocks("See it")
+    folder = made(tmp_path / "autogpu")
+    with Terminal(folder, surroundings) as terminal:
+        shown = terminal.type(next(line for line in commands if line == "make demo"), SET_UP_S)
+    assert shown.status == 0, shown.text
+    assert rows(shown.text) == rows(text_of_picture("demo"))
+
+
+def rows(text):
+    """Of each GPU in the demo's table: whose it is, what it held before, and how many jobs worked on it.
+
+    Which of two jobs is the first is decided nowhere, nor what is held to the tenth of a gigabyte.
+    """
+    row = r"^ *(\d)  (\w[\w' ]*?) +([\d.]+ GiB)((?: +job [\d +]+?)?) +[\d.]+ GiB((?: +job [\d +]+?)?) +[\d.]+ GiB *$"
+    found = re.findall(row, text, re.MULTILINE)
+    assert found, text
+    return [(*known, jobs.count("+") + bool(jobs), own.count("+") + bool(own)) for *known, jobs, own in found]
+
+
+def text_of_picture(name):
+    drawn = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    return html.unescape("\n".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))).replace("\xa0", " ")
+
+
+@pytest.fixture
+def with_tensorflow(tmp_path):
+    """The activation of a new environment in which TensorFlow is; autogpu is not."""
+    base, folder = environments.tensorflow(), tmp_path / "env"
+    subprocess.run([str(base.resolve()), "-m", "venv", str(folder)], timeout=RUN_S, check=True)
+    (site_packages(folder / "bin" / "python") / "tensorflow.pth").write_text(f"{site_packages(base)}\n")
+    return f". {folder}/bin/activate"
+
+
+def test_from_the_clone_to_the_first_line_and_away_again(tmp_path, surroundings, with_tensorflow):
+    clone = a_clone(tmp_path / "autogpu")
+    (install, _), (start, printed), *_ = blocks("Use it")
+    assert (install[-1], start) == ("autogpu install", ["python train.py"])
+    assert {"autogpu status", "autogpu uninstall"} <= {command for row in in_tables() for command in row}
+    shutil.copy(ROOT / "demo" / "train.py", clone)
+    (tmp_path / "server").mkdir()
+    with Server(LAB, folder=tmp_path / "server") as server, Terminal(
+        clone, server.environ_of_child(surroundings)
+    ) as terminal:
+
+        def typed(line, timeout_s=RUN_S):
+            shown = terminal.type(line, timeout_s)
+            assert shown.status == 0, f"{line}: {shown.text}"
+            return shown.lines
+
+        typed(with_tensorflow)
+        for line in install[:-1]:
+            typed(line, SET_UP_S)
+        before = files_in(tmp_path / "env")
+        typed(install[-1])
+        assert files_in(tmp_path / "env") != before
+        assert said_by_autogpu(typed(start[0])) == printed
+        page = typed("autogpu status")
+        assert [line[:5] for line in page if line.startswith("GPU ")] == [f"GPU {number}" for number in range(4)]
+        typed("autogpu uninstall")
+        assert files_in(tmp_path / "env") == before
+        assert said_by_autogpu(typed(start[0])) == []
+
+
+def said_by_autogpu(lines):
+    return [line for line in lines if line.startswith("autogpu: ")]
+
+
+def files_in(folder):
+    """Each file of an environment by what it holds; what Python compiles for itself left out."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and "__pycache__" not in file.parts
+    }
