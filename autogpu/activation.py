@@ -129,7 +129,7 @@ def _read_and_resolve(started_with: str | None) -> None:
         grant=grant,
         started_with=started_with,
         first_reading=reading,
-        is_worker=_is_worker,
+        worker_name=_worker_name,
     )
 
 
@@ -180,10 +180,11 @@ def _unlock_in_child() -> None:
 threads.in_forked_children(_unlock_in_child)
 
 
-def _is_worker() -> bool:
-    """Whether Python's ``multiprocessing`` started this process."""
+def _worker_name() -> str:
+    """What Python's ``multiprocessing`` calls this process; ``""`` where it did not start it."""
     process = sys.modules.get("multiprocessing.process")
-    return process is not None and getattr(process.current_process(), "name", "") != "MainProcess"
+    name = "" if process is None else str(getattr(process.current_process(), "name", ""))
+    return "" if name == "MainProcess" else name
 
 
 def _report(error: Exception) -> None:

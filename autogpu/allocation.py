@@ -25,6 +25,7 @@ from autogpu.selection.ranks import TF_CONFIG
 from autogpu.threads import in_forked_children, one_at_a_time
 from autogpu.variables import LEASE
 from autogpu.visibility import VisibleDevices
+from autogpu.workers import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Allocation:
         reader: DeviceReader = probe,
         cuda: CudaDriver = loaded_cuda,
         say: Callable[[str], None] = stderr.say,
-        is_worker: Callable[[], bool] = lambda: False,
+        worker_name: Callable[[], str] = lambda: "",
     ) -> None:
         """Nothing has happened yet.
 
@@ -83,7 +84,7 @@ class Allocation:
             reader: Takes the later ones.
             cuda: The CUDA driver that the frameworks load.
             say: Prints one line for the user.
-            is_worker: Tells whether the process was started by Python's ``multiprocessing``.
+            worker_name: What Python's ``multiprocessing`` calls the process; ``""`` where it did not start it.
         """
         self.guard = guard
         self.state = State.IMPORTING
@@ -97,7 +98,15 @@ class Allocation:
         self._cuda = cuda
         self._print = say
         self._readings = Readings(reader, environ, first_reading, self._asks_topology)
-        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant, is_worker=is_worker)
+        self._workers = Workers(environ, worker_name)
+        self._visible = VisibleDevices(
+            resolved.policy,
+            environ,
+            started_with,
+            cuda,
+            self._workers.ranked(grant),
+            is_worker=lambda: bool(worker_name()),
+        )
         self._cluster = environ.get(TF_CONFIG)
         # Without the hooks for a choice at the context, the environment has to make it.
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
@@ -193,7 +202,7 @@ class Allocation:
         if is_engine_worker(self._environ) or self._environ.get(TF_CONFIG) != self._cluster:
             self._cluster = self._environ.get(TF_CONFIG)
             grant = engines.granted_here(self._visible.environ_without_ours())
-        is_listed_anew = self._visible.refresh(inventory, grant, self._visible_at_first)
+        is_listed_anew = self._visible.refresh(inventory, self._workers.ranked(grant), self._visible_at_first)
         if is_listed_anew:
             self._is_ordered = False
             self._hide_all_but_claimed(inventory)
@@ -450,6 +459,20 @@ class Allocation:
         if framework.WANTS_ORDER:
             self.decision, self.state, self._is_ordered = None, State.IMPORTED, False
         return True
+
+    @one_at_a_time
+    def begin_workers(self, count: int, first: int, framework: Framework) -> None:
+        """The program starts so many processes at once: what it has claimed itself and does not use is for them."""
+        pool = self.uuids or ()
+        is_own_choice = self._visible.spec.source == "script" or self.policy.visible == "chosen"
+        if self.grant.rank is not None or is_own_choice or not 1 <= count <= len(pool) or self._cuda.ordinals_in_use():
+            return
+        if self.lease is None or (not self._claim.is_parents and self.give_back(framework)):
+            self._workers.begin(count, first)
+
+    def end_workers(self) -> None:
+        """They have been started."""
+        self._workers.end()
 
     @one_at_a_time
     def claim_less(self, ordinal: int, size: int) -> None:

@@ -166,6 +166,16 @@ class Allocator:
             self.assignment = self._decision = None
             self._is_given_back = True
 
+    def on_workers(self, count: int, first: int) -> None:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.on_workers`."""
+        self._allocation.begin_workers(count, first, self.framework)
+        if self._allocation.lease is None and self._allocation.decision is None:
+            self.assignment = self._decision = None
+
+    def on_workers_started(self) -> None:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.on_workers_started`."""
+        self._allocation.end_workers()
+
     def on_limit(self, ordinal: int, size: int) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""
         self._allocation.claim_less(ordinal, size)

@@ -8,7 +8,7 @@ from autogpu.devices.model import by_uuid
 from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
-from autogpu.selection.ranks import LONE_RANK
+from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
@@ -186,18 +186,23 @@ class VisibleDevices:
         return (
             (self.has_parents_list or is_forked)
             and self.spec.source != "script"
-            and (self.is_lone_rank or self._is_worker())
+            and (self.is_lone_rank or (self._is_worker() and not self.is_one_of_workers))
         )
 
     @property
     def has_parents_list(self) -> bool:
         """Whether an autogpu in a parent process wrote the list that this one was started with."""
-        return self._initial.value is not None and self._initial.value != self._initial.inherited
+        return self._initial.is_written
 
     @property
     def is_lone_rank(self) -> bool:
         """Whether its parent told it a rank and no more, since it counts the GPUs for its children itself."""
         return self.grant.rank is not None and self.grant.rank.launcher == LONE_RANK
+
+    @property
+    def is_one_of_workers(self) -> bool:
+        """Whether it is known as one of several that were started together, who claim together."""
+        return self.grant.rank is not None and self.grant.rank.launcher == WORKERS
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
         is_certain = not (inventory.unreadable or inventory.denied)
@@ -245,7 +250,7 @@ class VisibleDevices:
         self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory, visible: str
     ) -> tuple[Device, ...]:
         """The GPUs of the pool as the variable is to list them."""
-        if self.is_lone_rank:
+        if self.is_lone_rank or (self.is_one_of_workers and self.has_parents_list):
             # It has to count as many as its parent did, which may have listed only what it claimed.
             parents = self._parents_order(inventory)
             listed = pool_in_order(ranking, kept_order=parents)

@@ -223,6 +223,17 @@ if TYPE_CHECKING:
         def on_unused(self) -> None:
             """The framework goes without the GPUs that it was given, for a reason of its own."""
 
+        def on_workers(self, count: int, first: int) -> None:
+            """The program starts several processes by one call, of which each is to have a GPU if it wants one.
+
+            Args:
+                count: How many.
+                first: What Python's ``multiprocessing`` numbers the first of them.
+            """
+
+        def on_workers_started(self) -> None:
+            """That call has returned."""
+
         def on_limit(self, ordinal: int, size: int) -> None:
             """The script has set a limit of its own, in bytes, on a GPU that it has already."""
 

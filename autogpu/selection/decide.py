@@ -25,6 +25,7 @@ from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.positions import place
 from autogpu.selection.ranking import rank, rules_for
+from autogpu.selection.ranks import WORKERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     mine = [usable[position] for position in positions]
     mine = mine if count == "all" else mine[:count]
     firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(_ranks_of(rank)))
-    claims, shares = _memory_of_slice(pool, mine, sharers)
+    # Workers of one program may be very different, and are not held to equal parts without us either.
+    claims, shares = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     is_best_effort = follows_grant and any(pool.is_promised_nothing(device) for _, device in mine)
     return Decision(
         Verdict.TAKE,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TF_CONFIG = "TF_CONFIG"
 LONE_RANK = "LOCAL_RANK"
+WORKERS = "multiprocessing"
 
 # Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host.
 _LAUNCHERS = (

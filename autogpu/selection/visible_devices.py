@@ -34,16 +34,18 @@ class InitialVisibility:
     Attributes:
         value: The text itself; ``None`` if it was not set.
         inherited: What it was before an autogpu in an ancestor rewrote it, whose value counts as unset.
+        is_written: Whether one did so, be it with the same text.
     """
 
     value: str | None
     inherited: str | None
+    is_written: bool = False
 
 
 def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> InitialVisibility:
     """See :class:`InitialVisibility`; ``environ`` as it was before this process changed it."""
     if started_with is not None and started_with == environ.get(WRITTEN_VISIBLE_DEVICES):
-        return InitialVisibility(started_with, environ.get(ORIGINAL_VISIBLE_DEVICES))
+        return InitialVisibility(started_with, environ.get(ORIGINAL_VISIBLE_DEVICES), is_written=True)
     return InitialVisibility(started_with, started_with)
 
 

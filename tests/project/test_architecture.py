@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "clock", "threads", "reporting.text", "reporting.stderr"},
     {"devices", "policy", "lease", "selection"},
-    {"frameworks", "reporting", "acquire", "engines", "visibility"},
+    {"frameworks", "reporting", "acquire", "engines", "visibility", "workers"},
     {"claim"},
     {"allocation", "status", "install", "host_setup"},
     {"allocator"},

@@ -11,7 +11,7 @@ from autogpu.selection.explain import BEST_EFFORT
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps
 from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
-from autogpu.selection.ranks import LocalRank
+from autogpu.selection.ranks import WORKERS, LocalRank
 from tests.support.selections import BOB, INHERITED, ME, UNSET, claim, claimed, decided
 from tests.support.values import gpu, inventory
 
@@ -295,6 +295,11 @@ def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(gpu(0), grant=Grant(rank=LocalRank(1, 2, "MPICH")))
     assert decision.shares == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
+
+
+def test_workers_that_share_a_gpu_are_not_held_to_equal_parts():
+    decision = decided(gpu(0), grant=Grant(rank=LocalRank(1, 2, WORKERS)))
+    assert (decision.shares, dict(decision.claims)) == ({}, {gpu(0).uuid: 24 * GIB})
 
 
 def test_a_rank_by_itself_takes_its_slice_whatever_else_runs_there():

@@ -7,6 +7,7 @@ import sys
 
 from autogpu.frameworks.base import Hooks
 from autogpu.frameworks.torch.program import is_launcher, process_command
+from autogpu.frameworks.torch.spawn import START, follow_start, has_start
 from autogpu.frameworks.torch.start import CudaStart
 
 TYPE_CHECKING = False
@@ -35,6 +36,8 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
     found = [name for name in _OTHERS if callable(getattr(core, name, None))]
     missing = {f"torch._C.{name}": effect for name, (effect, _) in _OTHERS.items() if name not in found}
+    if not has_start():
+        missing[f"torch.multiprocessing.{START}"] = "the GPUs of all workers of a spawn are claimed together"
     return Hooks(version, (_INIT, *found), missing, has_essential=True)
 
 
@@ -50,6 +53,7 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
             wrap = _initialise if name == _INIT else _OTHERS[name][1]
             setattr(core, name, wrap(getattr(core, name), start))
         setattr(getattr(core, _INIT), _INSTALLED, True)
+        follow_start(allocator)
     return hooks
 
 
