@@ -1,4 +1,4 @@
-"""A stranger's first five minutes: README.md alone, typed into a terminal, in a new clone."""
+"""A stranger's first five minutes: README.md alone, typed typed in a new clone or the unpacked source archive."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -49,6 +50,18 @@ def a_clone(folder):
     return folder
 
 
+def the_archive(folder):
+    built = folder.with_name("built")
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(built), str(ROOT)]
+    subprocess.run(command, capture_output=True, timeout=SET_UP_S, check=True)
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        # Python 3.12 to 3.13 warn without a filter, which older ones do not all know.
+        opened.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    (top,) = folder.iterdir()
+    return top
+
+
 @pytest.fixture
 def surroundings():
     """The variables of a person who has just logged in; ``make`` gives its own to what it starts."""
@@ -60,7 +73,7 @@ def surroundings():
     return environ
 
 
-@pytest.mark.parametrize("made", [a_clone], ids=["clone"])
+@pytest.mark.parametrize("made", [a_clone, the_archive], ids=["clone", "source-archive"])
 def test_the_demo_ends_as_its_picture_does(tmp_path, surroundings, made):
     (commands, _), *_ = blocks("See it")
     folder = made(tmp_path / "autogpu")

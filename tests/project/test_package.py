@@ -1,0 +1,57 @@
+"""What a package index gets: the page made of README.md, the licence, and an archive that has all of the project."""
+
+from __future__ import annotations
+
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from tests.support.environments import ROOT, files_of_the_project, wheel
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    with zipfile.ZipFile(wheel()) as opened:
+        (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.message_from_string(opened.read(name).decode("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def page(metadata):
+    return metadata.get_payload()
+
+
+def test_the_page_leads_nowhere_that_only_the_repository_has(page):
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
+    assert re.findall(r"\bdocs/[\w/.-]+|\bmake \w+|pip install \.", page) == []
+
+
+def test_the_page_has_what_a_user_reads_first(page):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^##+ .*$", readme, re.MULTILINE)
+    left_out = ["## See it", "## Read on", "## Working on it"]
+    assert re.findall(r"^##+ .*$", page, re.MULTILINE) == [each for each in headings if each not in left_out]
+    assert page.startswith("# autogpu\n\nEvery ")
+    assert "```console\n$ pip install autogpu\n$ autogpu install\n```\n" in page
+    # Nothing of a link or of a picture is left over where one was.
+    assert re.findall(r"^.*(?:!\[|\]\(| [,.:]\s).*$", page, re.MULTILINE) == []
+
+
+def test_the_licence_is_named_as_indexes_read_it(metadata):
+    assert (metadata["License-Expression"], metadata["License"]) == ("Apache-2.0", None)
+    assert not any("License" in each for each in metadata.get_all("Classifier"))
+    assert metadata["Description-Content-Type"].partition(";")[0] == "text/markdown"
+
+
+def test_the_source_archive_has_every_file_of_the_project(tmp_path):
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, capture_output=True, timeout=250, check=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
+    assert names - {"PKG-INFO"} == set(files_of_the_project())
