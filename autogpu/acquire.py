@@ -17,7 +17,7 @@ from autogpu.selection.members import decide_as_member
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
-from autogpu.selection.together import job_of_ranks, promised_to, request_of_all
+from autogpu.selection.together import by_scripts_list, job_of_ranks, promised_to, request_of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def acquire(
     """
     if why_none(request):
         return Acquisition(decide(request))
-    folder, begun_s = None, monotonic_s()
+    request, folder, begun_s = by_scripts_list(request), None, monotonic_s()
     try:
         folder = lease.find_folder(environ)
         parent = lease.parent_lease(environ, folder)

@@ -8,15 +8,18 @@ import stat
 import sys
 from pathlib import Path
 
+from autogpu.lease.process_identity import pid_namespace
 from autogpu.selection.grants import RAY_WORKER, EngineFacts, Grant, RayTask, granted
-from autogpu.selection.ranks import RANK_VARIABLES, local_rank
+from autogpu.selection.ranks import LONE_RANK, MEETING, RANK_VARIABLES, local_rank
 from autogpu.selection.slurm_conf import included_files
 from autogpu.selection.visible_devices import initial_visibility
-from autogpu.variables import CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Mapping
+
+    from autogpu.selection.ranks import LocalRank
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -36,19 +39,29 @@ def granted_here(environ: Mapping[str, str]) -> Grant:
     Args:
         environ: Of the process; what an autogpu wrote there does not count.
     """
+    is_list_ours = CUDA_VISIBLE_DEVICES in environ and environ[CUDA_VISIBLE_DEVICES] == environ.get(
+        WRITTEN_VISIBLE_DEVICES
+    )
     environ = _before_ours(environ)
-    rank = local_rank(environ)
+    namespace = (pid_namespace() or "").strip("pid:[]")
+    rank = local_rank(environ, namespace)
     name = RANK_VARIABLES.get(rank.launcher) if rank is not None else None
     launcher = None if name is None else _launcher(name)
+    # Where the variable is unset this process sees every GPU, and so do the others: nothing to compare.
+    is_narrowed = CUDA_VISIBLE_DEVICES in environ
+    ranks = _ranks(name, launcher, environ) if name and (is_narrowed or is_list_ours) else {}
+    visible_of = {rank: other.get(CUDA_VISIBLE_DEVICES) for rank, other in ranks.items()}
     return granted(
         environ,
         EngineFacts(
             slurm_conf=_slurm_conf(environ) if "SLURM_JOB_ID" in environ else None,
             ray=_ray_task() if RAY_WORKER in environ else None,
             pbs_gpus=_text(environ.get("PBS_GPUFILE")) if "PBS_JOBID" in environ else None,
-            launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}",
-            # Where the variable is unset this process sees every GPU, and so do the others: nothing to compare.
-            visible_of_ranks=_visible_of_ranks(name, launcher) if name and CUDA_VISIBLE_DEVICES in environ else {},
+            launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}-{namespace}",
+            visible_of_ranks=visible_of if is_narrowed else {},
+            # Lightning's own launcher is the first of its ranks, and says nothing of the kind to itself.
+            launcher_is_rank=name == LONE_RANK and is_list_ours and _is_first_missing(rank, ranks),
+            namespace=namespace,
         ),
     )
 
@@ -103,16 +116,22 @@ def _ray_task() -> RayTask | None:
         return None
 
 
-def _visible_of_ranks(name: str, launcher: int | None) -> Mapping[int, str | None]:
-    """By local rank, ``CUDA_VISIBLE_DEVICES`` with which the launcher's other processes were started."""
-    found: dict[int, str | None] = {}
+def _ranks(name: str, launcher: int | None, environ: Mapping[str, str]) -> Mapping[int, Mapping[str, str]]:
+    """By local rank, the variables with which the launcher's processes of this job were started."""
+    found: dict[int, Mapping[str, str]] = {}
+    # A shell may start several jobs.
+    meeting = [environ.get(each) for each in MEETING]
     for pid in _descendants(launcher):
         other = _before_ours(_environ_of(pid))
         number = other.get(name, "")
-        if re.fullmatch("[0-9]{1,6}", number):
+        if re.fullmatch("[0-9]{1,6}", number) and [other.get(each) for each in MEETING] == meeting:
             # Inner processes come after outer ones: what a script around a rank has set counts.
-            found[int(number)] = other.get(CUDA_VISIBLE_DEVICES)
+            found[int(number)] = other
     return found
+
+
+def _is_first_missing(rank: LocalRank | None, ranks: Mapping[int, object]) -> bool:
+    return rank is not None and rank.rank > 0 and 0 not in ranks
 
 
 def _launcher(name: str) -> int | None:

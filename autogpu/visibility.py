@@ -197,7 +197,8 @@ class VisibleDevices:
     @property
     def is_lone_rank(self) -> bool:
         """Whether its parent told it a rank and no more, since it counts the GPUs for its children itself."""
-        return self.grant.rank is not None and self.grant.rank.launcher == LONE_RANK
+        rank = self.grant.rank
+        return rank is not None and rank.launcher == LONE_RANK and not rank.job
 
     @property
     def is_one_of_workers(self) -> bool:

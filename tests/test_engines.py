@@ -87,6 +87,63 @@ def test_a_launcher_may_be_the_first_process_of_a_container():
     assert told == [[0, 0, 2], [1, 1, 2], [1, 1, 2]]
 
 
+# Ranks of a launcher that tells each its number, and where all meet
+
+TELL = "import os; from autogpu.engines import granted_here; print(granted_here(os.environ).rank.job, flush=True)"
+LISTED = {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a", "AUTOGPU_ORIG_WRITTEN": "GPU-b,GPU-a"}
+
+
+def rank_by_hand(rank, *, stays=False, container=(), **environ):
+    environ = {**os.environ, "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **environ}
+    code = f"{TELL}; input()" if stays else TELL
+    command = [*container, sys.executable, "-c", code]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
+
+
+def job_of(rank, **started):
+    process = rank_by_hand(rank, **started)
+    return process.communicate(timeout=120)[0].strip()
+
+
+@pytest.fixture
+def first_rank():
+    """Start rank 0 and keep it until the end of the test; returns its job."""
+    started = []
+
+    def start(**environ):
+        started.append(rank_by_hand(0, stays=True, **environ))
+        return started[-1].stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.communicate("\n", timeout=120)
+
+
+@pytest.mark.parametrize("listed", [{}, LISTED], ids=["by-a-shell", "by-a-script-that-has-imported-a-framework"])
+def test_ranks_that_were_started_by_hand_are_told_apart_by_their_port(first_rank, listed):
+    first, other = first_rank(MASTER_PORT="29500", **listed), first_rank(MASTER_PORT="29501", **listed)
+    assert [job_of(1, MASTER_PORT=port, **listed) for port in ("29500", "29501")] == [first, other]
+    assert "" != first != other != ""
+
+
+def test_ranks_of_one_shell_without_a_port_are_one_job(first_rank):
+    assert first_rank() == job_of(1) == first_rank() != ""
+
+
+def test_ranks_whose_launcher_is_rank_0_itself_count_as_it_does(first_rank):
+    assert job_of(1, MASTER_PORT="29500", **LISTED) == ""
+    assert first_rank(MASTER_PORT="29501", **LISTED) != ""
+    assert job_of(1, MASTER_PORT="29500", **LISTED) == "", "the first of another job"
+
+
+@pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
+def test_jobs_of_two_containers_have_different_names():
+    container = [*CONTAINER, SHARED, "sh"]
+    jobs = [job_of(0, container=container, MASTER_PORT="29500") for _ in range(2)]
+    jobs.append(job_of(0, MASTER_PORT="29500"))
+    assert len(set(jobs)) == 3, jobs
+
+
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):

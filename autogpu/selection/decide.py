@@ -149,17 +149,17 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     if not usable:
         why = explain.none_taken(pool.ranking.candidates, pool.ranking)
         return Decision(Verdict.CPU, why, ranking=pool.ranking, visible=pool.visible)
-    count = pool.request.policy.count
+    count, ranks = pool.request.policy.count, rank.at_most(len(usable))
     positions, sharers = rank.share(len(usable))
     mine = [usable[position] for position in positions]
     mine = mine if count == "all" else mine[:count]
-    firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(_ranks_of(rank)))
+    firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(ranks))
     # Workers of one program may be very different, and are not held to equal parts without us either.
     claims, shares = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     is_best_effort = follows_grant and any(pool.is_promised_nothing(device) for _, device in mine)
     return Decision(
         Verdict.TAKE,
-        explain.slice_taken(rank, sharers) + explain.granted_part(pool.request.grant),
+        explain.slice_taken(rank, sharers, ranks) + explain.granted_part(pool.request.grant),
         ordinals=tuple(ordinal for ordinal, _ in mine),
         claims=claims,
         shares=shares,
@@ -169,10 +169,6 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         attainable=len(positions),
         of_ranks=tuple(dict.fromkeys(firsts)),
     )
-
-
-def _ranks_of(rank: LocalRank) -> int:
-    return rank.size if rank.sharers is None else rank.sharers
 
 
 def _gpus_of_ranks(pool: _Pool) -> list[tuple[int, Device]]:

@@ -219,9 +219,15 @@ def granted_part(grant: Grant) -> str:
     return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
 
 
-def slice_taken(rank: LocalRank, sharers: int) -> str:
-    """Why a local rank takes its GPUs."""
-    why = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
+def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
+    """Why a local rank takes its GPUs.
+
+    Args:
+        sharers: How many have the same.
+        ranks: How many divide the GPUs.
+    """
+    size = rank.size if rank.sharers is not None else max(ranks, rank.rank + 1)
+    why = f"local rank {rank.rank} of {size} ({rank.launcher})"
     return why if sharers == 1 else f"{why}, {sharers} ranks share it"
 
 

@@ -46,6 +46,8 @@ class EngineFacts:
         pbs_gpus: The text of the file that ``PBS_GPUFILE`` names; ``None`` where there is none.
         launcher: Names the process that started this one as one of several, and no other process of the host.
         visible_of_ranks: By local rank, ``CUDA_VISIBLE_DEVICES`` of the launcher's other processes, as far as known.
+        launcher_is_rank: The launcher is rank 0 itself, and its ranks are to count the GPUs as it does.
+        namespace: Of this process's pids: each container has its own.
     """
 
     slurm_conf: str | None = None
@@ -53,6 +55,8 @@ class EngineFacts:
     pbs_gpus: str | None = None
     launcher: str = ""
     visible_of_ranks: Mapping[int, str | None] | None = None
+    launcher_is_rank: bool = False
+    namespace: str = ""
 
 
 @frozen
@@ -98,8 +102,10 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     Args:
         environ: As the process was started, before autogpu wrote anything.
     """
-    rank = local_rank(environ)
-    if rank is not None:
+    rank = local_rank(environ, facts.namespace)
+    if rank is not None and facts.launcher_is_rank:
+        rank = replace(rank, job="")
+    elif rank is not None:
         rank = among_same_gpus(rank, environ, facts.visible_of_ranks or {})
         rank = replace(rank, job=rank.job or facts.launcher)
     task = coordinating_task(environ)

@@ -6,6 +6,7 @@ If each waited for its own, two jobs could each hold what the other waits for.
 from __future__ import annotations
 
 from autogpu.frozen import replace
+from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +27,18 @@ def job_of_ranks(request: SelectionRequest) -> str:
     return rank.job
 
 
+def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
+    """With the rank's place among those whose script lists the same GPUs, where that is the script's doing."""
+    rank = request.grant.rank
+    if rank is None or request.visible_spec.source != "script" or request.uuids is None:
+        return request
+    return replace(request, grant=replace(request.grant, rank=with_scripts_list(rank, len(request.uuids))))
+
+
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
     """What all ranks that see the same GPUs ask for."""
     rank, policy = request.grant.rank, request.policy
-    sharers = 1 if rank is None else rank.sharers or rank.size
+    sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = policy.count if policy.count == "all" else policy.count * sharers
     grant = replace(request.grant, rank=None)
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.

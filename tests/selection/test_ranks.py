@@ -7,11 +7,13 @@ import json
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank, with_scripts_list
 
 OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
 SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 STEP = {**SLURM, "SLURM_STEP_ID": "0"}
+ONE_OF_MPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+BY_HAND = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
 
 
 def second_node(tasks, local="0"):
@@ -47,6 +49,14 @@ TWO_HERE = ["here:1", "here:2"]
         pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="one-rank-is-alone"),
         pytest.param({"LOCAL_RANK": "1"}, LocalRank(1, 2, "LOCAL_RANK"), id="lightning"),
         pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning-of-four"),
+        pytest.param(
+            {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "8"}, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"
+        ),
+        pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="mpi-knows-more"),
+        pytest.param({**STEP, "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, LocalRank(1, 4, "Slurm"), id="slurm-knows-more"),
+        pytest.param({**ONE_OF_MPI, **BY_HAND}, LocalRank(1, 2, "LOCAL_RANK"), id="started-by-mpis-only-rank"),
+        pytest.param(ONE_OF_MPI, None, id="mpis-only-rank"),
+        pytest.param({"LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"}, None, id="the-only-one-by-hand"),
         pytest.param({"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "2"}, None, id="garbage"),
         pytest.param({"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "2"}, None, id="out-of-range"),
         pytest.param({"LOCAL_RANK": "\u0661", "LOCAL_WORLD_SIZE": "2"}, None, id="no-ascii-digit"),
@@ -108,6 +118,25 @@ def test_the_workers_of_a_cluster_know_their_job():
     assert local_rank(tf_config("worker", 0, worker=["here:1", "here:3"])).job != one
 
 
+def job(namespace="1", **environ):
+    return local_rank({**BY_HAND, **environ}, namespace).job
+
+
+def test_ranks_that_were_started_by_hand_are_a_job_by_the_address_where_they_meet():
+    assert job() == job(LOCAL_RANK="0") == job(MASTER_ADDR="127.0.0.1") == job(MASTER_ADDR="LOCALHOST") != ""
+    assert job() != job(MASTER_PORT="29501")
+    assert job(MASTER_ADDR="node1") != job(MASTER_ADDR="node2")
+    assert local_rank({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}).job == ""
+
+
+def test_each_container_has_a_localhost_of_its_own():
+    assert job("1") != job("2")
+    assert job("1", MASTER_ADDR="node1") == job("2", MASTER_ADDR="node1")
+    local, named = (tf_config("worker", 0, worker=[f"{host}:1", f"{host}:2"]) for host in ("localhost", "here"))
+    assert local_rank(local, "1").job != local_rank(local, "2").job
+    assert local_rank(named, "1").job == local_rank(named, "2").job
+
+
 @pytest.mark.parametrize(
     ("environ", "task"),
     [
@@ -138,6 +167,30 @@ def test_share(size, gpus, expected):
     assert [(list(positions), sharers) for positions, sharers in shares] == expected
 
 
+def test_of_the_ranks_of_several_hosts_no_more_are_here_than_there_are_gpus():
+    shares = [LocalRank(rank, 8, "LOCAL_RANK").share(4) for rank in range(6)]
+    whole, half = [([gpu], 1) for gpu in range(4)], [([gpu], 2) for gpu in range(2)]
+    assert [(list(positions), sharers) for positions, sharers in shares] == whole + half
+    assert [LocalRank(0, 8, "LOCAL_RANK").at_most(gpus) for gpus in (4, 16)] == [4, 8]
+    assert LocalRank(0, 8, "torchrun").at_most(4) == 8
+
+
+@pytest.mark.parametrize(
+    ("size", "launcher", "gpus", "expected"),
+    [
+        pytest.param(2, "torchrun", 1, (0, 1), id="one-each"),
+        pytest.param(4, "torchrun", 2, (0, 1), id="two-each"),
+        pytest.param(2, "torchrun", 2, (None, None), id="one-list-for-all"),
+        pytest.param(8, "LOCAL_RANK", 1, (0, 1), id="one-each-on-several-hosts"),
+        pytest.param(8, "LOCAL_RANK", 4, (None, None), id="all-of-this-host"),
+    ],
+)
+def test_a_list_that_a_ranks_script_has_set(size, launcher, gpus, expected):
+    # What the others were started with tells nothing of it: at that time they had no list.
+    rank = with_scripts_list(LocalRank(1, size, launcher, place=0, sharers=1), gpus)
+    assert (rank.place, rank.sharers) == expected
+
+
 def seen(rank, visible, others, launcher="Open MPI", size=4, **environ):
     found = among_same_gpus(LocalRank(rank, size, launcher), {"CUDA_VISIBLE_DEVICES": visible, **environ}, others)
     return found.place, found.sharers
@@ -159,6 +212,19 @@ def seen(rank, visible, others, launcher="Open MPI", size=4, **environ):
 )
 def test_which_ranks_share_a_pool(rank, visible, others, expected):
     assert seen(rank, visible, others) == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "others", "expected"),
+    [
+        pytest.param("0", {}, (0, 1), id="a-gpu-of-its-own"),
+        pytest.param("0", {1: "1"}, (0, 1), id="as-the-others"),
+        pytest.param("0", {1: "0", 2: "0", 3: "0"}, (0, 4), id="one-for-all"),
+        pytest.param("0,1,2,3", {}, (None, None), id="all-of-this-host"),
+    ],
+)
+def test_the_list_of_a_rank_that_was_started_by_hand(visible, others, expected):
+    assert seen(0, visible, others, "LOCAL_RANK") == expected
 
 
 @pytest.mark.parametrize(

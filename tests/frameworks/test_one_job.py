@@ -1,0 +1,70 @@
+"""Which processes are one job: ranks started by hand, ranks below a hold, containers. Judged by driver and leases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support.framework_machines import GIB
+
+IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("one-job")]
+
+# On the GPU of its rank until there is a line of input.
+RANK = """
+import os, sys
+import torch
+kept = torch.ones(3, device=f"cuda:{os.environ['LOCAL_RANK']}")
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+# The same, where the script gives itself a GPU by its number.
+MASKED = RANK.replace("import torch", "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']\nimport torch")
+MASKED = MASKED.replace("cuda:{os.environ['LOCAL_RANK']}", "cuda")
+
+
+def started_by_hand(machine, script, ranks, *, world=None, **environ):
+    """Ranks that nothing but their variables tells of each other, each on its GPU."""
+    numbers = {"WORLD_SIZE": str(world or len(ranks))}
+    jobs = [machine.start(script, LOCAL_RANK=str(rank), **numbers, **environ) for rank in ranks]
+    assert [job.line() for job in jobs] == ["ready"] * len(jobs)
+    return jobs
+
+
+def claimed(machine, *jobs):
+    """By job, where it is and how many GiB it may take there; nothing where it is a best-effort job."""
+    claims = machine.claimed_bytes()
+    return [{gpu: claims[job.pid].get(gpu, 0) / GIB for gpu in job.contexts} for job in jobs]
+
+
+def test_two_launches_by_hand_share_no_gpu(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    one = started_by_hand(machine, RANK, (0, 1), MASTER_PORT="29500")
+    two = started_by_hand(machine, RANK, (0, 1), MASTER_PORT="29501")
+    claims = claimed(machine, *one, *two)
+    assert sorted(gpu for each in claims for gpu in each) == [0, 1, 2, 3], claims
+    assert [list(each.values()) for each in claims] == [[24.0]] * 4
+    assert [len(job_said(job)) for job in (*one, *two)] == [1, 0, 1, 0]
+
+
+def job_said(job):
+    job.go_on()
+    ran = job.end()
+    assert ran.exit_status == 0, ran.stderr
+    return ran.said
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank-0-first", "rank-1-first"])
+def test_a_rank_whose_script_lists_a_gpu_by_its_number_has_all_of_it(framework_pythons, machine_of, order):
+    machine = machine_of(framework_pythons["torch"], *IDLE[:2])
+    first = started_by_hand(machine, MASKED, order[:1], world=2, MASTER_PORT="29500")
+    second = started_by_hand(machine, MASKED, order[1:], world=2, MASTER_PORT="29500")
+    assert claimed(machine, *first, *second) == [{rank: 24.0} for rank in order]
+
+
+def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE[:2])
+    ranks = started_by_hand(machine, RANK, (0, 1), world=4, MASTER_ADDR="node1", MASTER_PORT="29500")
+    assert claimed(machine, *ranks) == [{0: 24.0}, {1: 24.0}]
+    assert "local rank 0 of 2" in job_said(ranks[0])[0]
