@@ -11,7 +11,7 @@ from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import frozen, replace
 from autogpu.selection.decide import decide
-from autogpu.selection.eligible import wanted_count, why_none
+from autogpu.selection.eligible import most_together, wanted_count, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import decide_as_member
 from autogpu.selection.memory import demand_of
@@ -270,7 +270,7 @@ def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand
     usable += [rejection.device for rejection in ranking.rejected if rejection.cause is Cause.IN_USE]
     demand = demand_of(request)
     return lease.Demand(
-        count=min(wanted_count(request), len(usable), request.policy.per_user or len(usable)),
+        count=min(wanted_count(request), most_together(usable, request), request.policy.per_user or len(usable)),
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
         uuids=tuple(device.uuid for device in usable),
     )

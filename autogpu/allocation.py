@@ -18,7 +18,7 @@ from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, ORDER_IS_FIXED
 from autogpu.selection.grants import is_engine_worker
-from autogpu.selection.memory import script_demand
+from autogpu.selection.memory import demand_of_script
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import TF_CONFIG
@@ -154,6 +154,9 @@ class Allocation:
             self._environ.update(framework.fallback_environment(self._environ, self.policy.growth))
         if not self._is_listed:
             self._list_pool()
+        if not framework.WANTS_ORDER:
+            # It may have CUDA count the GPUs before it asks for any.
+            self._claim_among_instances(self._readings.newest, DeviceRequest(0))
         if framework.TAKES_FIRST_GPUS and self.policy.count == 0:
             # Its C++ may start CUDA without a word.
             self.hide_where_none_is_taken()
@@ -212,7 +215,9 @@ class Allocation:
             from autogpu.selection import connected  # noqa: F401
 
             self._readings.complete() if is_fresh else self._readings.begin()
-        if self._needs_order and (is_listed_anew or self.decision is None):
+        if self._visible.candidates and (is_listed_anew or self.decision is None):
+            self._claim_among_instances(inventory, said or DeviceRequest(0))
+        elif self._needs_order and (is_listed_anew or self.decision is None):
             self._put_claimed_first(inventory, said or DeviceRequest(0))
 
     def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
@@ -221,6 +226,9 @@ class Allocation:
         Where no GPU is taken the decision is left to the context.
         """
         is_wanted = self.policy.visible == "chosen" and self._visible_at_first == "pool"
+        if is_wanted and self._visible.candidates:
+            self._claim_among_instances(inventory, DeviceRequest(0))
+            return
         if inventory is None or not is_wanted or self.grant.rank is not None:
             return
         self._readings.complete()
@@ -237,27 +245,38 @@ class Allocation:
         is_counted = said.visible is not None or (self.grant.rank is not None and self._visible.spec.source == "script")
         if inventory is None or self.follows_parent or is_counted or not self._claim_before_cuda(said):
             return
+        self._list_claimed_first(inventory, said)
+
+    def _claim_among_instances(self, inventory: Inventory | None, said: DeviceRequest) -> None:
+        """Where MIG instances are in the pool, claim and list what was claimed: CUDA does not show all of the pool."""
+        among, is_told = self._visible.candidates, self._needs_order and self.follows_parent
+        if not among or inventory is None or is_told or self._is_assigned or self._visible_at_first != "pool":
+            return
+        self._readings.complete()
+        if self._claim_before_cuda(said, among) and self.decision is not None:
+            self._visible.narrow_to_kind(inventory, self.decision)
+            self.decision = self.decision.counted_as(self._visible.pool)
+            self._list_claimed_first(inventory, said)
+
+    def _list_claimed_first(self, inventory: Inventory, said: DeviceRequest) -> None:
         assert self.decision is not None
-        first = self.decision.of_ranks or tuple(device.uuid for device in self.decision.devices)
-        # A number that the script names is a position, and that of its siblings another one.
-        pool = self._visible.pool
-        is_named = 0 < said.ordinal < len(pool) and len(first) == 1 and self.grant.rank is None
-        if self._claim.is_parents:
-            is_named = is_named and pool[said.ordinal] in first  # which the parent has put there
-        at = said.ordinal if is_named else 0
-        self._visible.put_first(inventory, first, at, [each.device.uuid for each in self.decision.ranking.candidates])
+        at = self._visible.put_claimed_first(inventory, self.decision, said.ordinal, is_parents=self._claim.is_parents)
         if at and not self._claim.is_parents:
             self.decision = replace(self.decision, why=f"{self.decision.why}, as the script's cuda:{at}")
         self._tell_children()
         self._is_ordered = True
         self._claim.mark_unused()
 
-    def _claim_before_cuda(self, said: DeviceRequest) -> bool:
-        """Choose and claim by the list that CUDA will read; whether a GPU is taken."""
-        pool = self._visible.pool
+    def _claim_before_cuda(self, said: DeviceRequest, among: Sequence[str] = ()) -> bool:
+        """Choose and claim by the list that CUDA will read; whether a GPU is taken.
+
+        Args:
+            among: UUIDs of the GPUs to choose among, where it will be another list.
+        """
+        pool = among or self._visible.pool
         if not pool or self._cuda.visible_uuids() is not None:
             return False
-        self._take(self.selection_request(replace(said, gpu_count=len(pool))))
+        self._take(replace(self.selection_request(replace(said, gpu_count=len(pool))), uuids=pool))
         return self.decision is not None and self.decision.verdict is Verdict.TAKE
 
     @one_at_a_time
@@ -336,8 +355,13 @@ class Allocation:
     @property
     def uuids(self) -> tuple[str, ...] | None:
         """Of the process's GPUs, as CUDA counts them, or will count them by the list that we wrote."""
-        counted = self._cuda.visible_uuids()
+        counted = self.counted_uuids
         return (self._visible.pool or None) if counted is None else counted
+
+    @property
+    def counted_uuids(self) -> tuple[str, ...] | None:
+        """Of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
+        return self._visible.counted(self._readings.newest)
 
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
         """What is known now, for a decision."""
@@ -360,14 +384,8 @@ class Allocation:
             grant=self.grant,
             in_use=self._cuda.ordinals_in_use(),
         )
-        # A limit on some of the GPUs says nothing of what the others will take.
-        wanted = min(wanted_count(selection), request.gpu_count)
-        is_limited = bool(request.limits) and len(request.limits) >= wanted
-        # What the script allows is taken once for each of the logical GPUs that its names make of one.
-        each = max(1, -(-request.logical // max(wanted, 1)))
-        limit = max(request.limits) * each if is_limited else None
-        demand = script_demand(limit, min(request.fraction * each, 1.0))
-        return replace(selection, script_demand=demand)
+        wanted, said = min(wanted_count(selection), request.gpu_count), (request.limits, request.fraction)
+        return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
 
     def _take(self, request: SelectionRequest) -> Decision:
         waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
@@ -397,9 +415,9 @@ class Allocation:
         """The newest reading; ``None`` if none came in time."""
         return self._readings.wait(CONTEXT_DEADLINE_S)
 
-    def measure(self, uuids: Sequence[str]) -> Mapping[int, int]:
+    def measure(self) -> Mapping[int, int]:
         """By CUDA ordinal, what NVML shows now of this process."""
-        return own_memory_bytes(self._readings.take(), uuids, os.getpid())
+        return own_memory_bytes(self._readings.take(), self.counted_uuids or (), os.getpid())
 
     def report_hidden_pool(self) -> None:
         """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all.
@@ -425,7 +443,7 @@ class Allocation:
     @one_at_a_time
     def follow_contexts(self) -> bool:
         """Let the lease name the GPUs that the driver says the process has; whether these are its first contexts."""
-        uuids, in_use = self._cuda.visible_uuids(), self._cuda.ordinals_in_use()
+        uuids, in_use = self.counted_uuids, self._cuda.ordinals_in_use()
         if not uuids:
             return False
         before = self._claim.contexts
@@ -445,9 +463,9 @@ class Allocation:
     def _report_other_gpus(self, in_use: Sequence[int], uuids: Sequence[str], unused: Collection[str]) -> None:
         """Say that the script uses other GPUs than those that were announced; it named them to C++ alone."""
         known = by_uuid(self._readings.newest.devices if self._readings.newest else ())
-        used = {ordinal: known[uuids[ordinal]].index for ordinal in in_use if uuids[ordinal] in known}
+        used = {ordinal: known[uuids[ordinal]].label for ordinal in in_use if uuids[ordinal] in known}
         if self._needs_order and unused and True in self.reported and self.policy.level != "quiet":
-            self.say([messages.other_gpus(used, sorted(known[uuid].index for uuid in unused if uuid in known))])
+            self.say([messages.other_gpus(used, sorted(known[uuid].label for uuid in unused if uuid in known))])
 
     @one_at_a_time
     def give_back(self, framework: Framework) -> bool:
@@ -477,14 +495,14 @@ class Allocation:
     @one_at_a_time
     def claim_less(self, ordinal: int, size: int) -> None:
         """The framework may allocate only that much on a GPU. If it is more than was claimed, that may be others'."""
-        uuids = self._cuda.visible_uuids() or ()
+        uuids = self.counted_uuids or ()
         if ordinal < len(uuids):
             self._claim.lower(uuids[ordinal], size)
 
     @one_at_a_time
     def account_for_context(self, measured: Mapping[int, int]) -> None:
         """Correct the claim by what a context really takes, where that was estimated."""
-        uuids = self._cuda.visible_uuids() or ()
+        uuids = self.counted_uuids or ()
         if uuids:
             self._claim.correct_contexts({uuids[ordinal]: size for ordinal, size in measured.items()})
 

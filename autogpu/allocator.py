@@ -102,7 +102,7 @@ class Allocator:
         policy = self._allocation.policy
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with self._cuda.primary_contexts(ordinals):
-                measured = self._allocation.measure(self._cuda.visible_uuids() or ())
+                measured = self._allocation.measure()
             self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
         return caps(policy, decision, self._context_reserves, default_share=self.framework.DEFAULT_SHARE)
 
@@ -111,7 +111,7 @@ class Allocator:
         if self._allocation.policy.count == 0:
             return ()
         inventory = self._allocation.wait_for_reading()
-        uuids, attributes = self._cuda.visible_uuids(), self._cuda.attributes()
+        uuids, attributes = self._allocation.counted_uuids, self._cuda.attributes()
         if uuids is None or attributes is None:
             return None
         known = by_uuid(inventory.devices if inventory else ())
@@ -148,7 +148,7 @@ class Allocator:
         is_asked = allocation.policy.level == "explain"
         if not (allocation.is_estimated or is_asked or self._context_reserves):
             return
-        measured = allocation.measure(self._cuda.visible_uuids() or ())
+        measured = allocation.measure()
         allocation.account_for_context(measured)
         if is_asked or self._context_reserves:
             name, reserves = self.framework.NAME, self._context_reserves

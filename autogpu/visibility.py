@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from autogpu.devices.model import by_uuid
+from autogpu.selection import instances
 from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import CudaDriver, Device, Inventory
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Ranking
+    from autogpu.selection.model import Decision, Ranking
 
 # Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
 _NOT_YET = "\0"
@@ -43,6 +44,8 @@ class VisibleDevices:
         hidden_pool: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
         grant: What an engine granted so far; Ray does it for each of its tasks.
         pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
+        candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
+            them: MIG instances are among them. Empty where it does.
         is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
     """
 
@@ -70,6 +73,7 @@ class VisibleDevices:
         self.ignored_value: str | None = None
         self.hidden_pool: tuple[str, ...] = ()
         self.pool: tuple[str, ...] = ()
+        self.candidates: tuple[str, ...] = ()
         self.is_our_order = False
         self._policy = policy
         self._environ = environ
@@ -92,9 +96,9 @@ class VisibleDevices:
             restore(self._environ, self._initial.value)
         self.spec = visible_spec(self._environ, self._initial, self._policy.script, self.grant)
         self.is_our_order = False
-        self.pool = ()
+        self.pool = self.candidates = ()
         if inventory is not None:
-            self.grant = settled(self.grant, len(inventory.devices))
+            self.grant = settled(self.grant, len(instances.takeable(inventory.devices)))
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
             before = self._environ.get(CUDA_VISIBLE_DEVICES)
@@ -142,9 +146,52 @@ class VisibleDevices:
 
     def narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
         """List only these GPUs."""
+        if tuple(device.uuid for device in devices) == self.pool:
+            return  # perhaps in the script's own words
         self._environ.update(self._listing(inventory, devices))
         self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
         self.pool = tuple(device.uuid for device in devices)
+
+    def narrow_to_kind(self, inventory: Inventory, decision: Decision) -> None:
+        """List what a process with MIG instances among its candidates has claimed, and of these what CUDA shows beside.
+
+        Args:
+            decision: To take some of them.
+        """
+        known, taken = by_uuid(inventory.devices), decision.devices
+        is_all = self._policy.visible == "pool" or self.grant.rank is not None
+        listed = instances.to_list(
+            taken,
+            decision.of_ranks,
+            [known[uuid] for uuid in self.candidates if uuid in known] if is_all else taken,
+            shows_several=instances.shows_several(inventory.driver_version),
+            is_named=self.spec.value is not None,
+        )
+        self.narrow(inventory, listed)
+
+    def counted(self, inventory: Inventory | None) -> tuple[str, ...] | None:
+        """UUIDs of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
+        uuids = self._cuda.visible_uuids()
+        if uuids is None or inventory is None:
+            return uuids
+        return instances.named_by_nvml(uuids, inventory.devices, self.pool)
+
+    def put_claimed_first(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
+        """List the GPUs that the process has claimed before its others; at which place of the list they begin.
+
+        Args:
+            decision: To take these.
+            named: The one GPU that the script is about to use, as it counts them; 0 where none is known.
+            is_parents: They are of the process that started this one.
+        """
+        first = decision.of_ranks or tuple(device.uuid for device in decision.devices)
+        # A number that the script names is a position, and that of its siblings another one.
+        is_named = 0 < named < len(self.pool) and len(first) == 1 and self.grant.rank is None
+        if is_parents:
+            is_named = is_named and self.pool[named] in first  # which the parent has put there
+        at = named if is_named else 0
+        self.put_first(inventory, first, at, [each.device.uuid for each in decision.ranking.candidates])
+        return at
 
     def put_first(self, inventory: Inventory, uuids: Sequence[str], at: int = 0, ranked: Sequence[str] = ()) -> None:
         """List these GPUs of the pool before its others, or after ``at`` of these.
@@ -206,7 +253,8 @@ class VisibleDevices:
         return self.grant.rank is not None and self.grant.rank.launcher == WORKERS
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
-        is_certain = not (inventory.unreadable or inventory.denied)
+        is_split = any(device.mig_enabled for device in inventory.devices)
+        is_certain = not (inventory.unreadable or inventory.denied or is_split)
         identifier = self._policy.identifier
         return environment_for(devices, self.spec, identifier=identifier, index_is_certain=is_certain)
 
@@ -219,11 +267,15 @@ class VisibleDevices:
         if pool and self.grant.is_none and self.spec.source != "script":
             self._hide(pool)
             return
-        if not pool or any(device.mig_enabled for device in inventory.devices):
-            return
         known = by_uuid(inventory.devices)
+        if not pool or all(known[uuid].mig_enabled for uuid in pool):
+            self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
+            return
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
-        devices = self._listed(pool, ranking, inventory, visible)
+        devices = tuple(d for d in self._listed(pool, ranking, inventory, visible) if not d.mig_enabled)
+        if instances.are_among(devices) and len(devices) > 1:
+            self.candidates = tuple(device.uuid for device in devices)
+            devices = self._listed_of_one_kind(devices, inventory, visible)
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
@@ -234,6 +286,18 @@ class VisibleDevices:
             self._environ.pop(ORIGINAL_VISIBLE_DEVICES, None)
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
             self._environ.update(self._listing(inventory, devices))
+
+    def _listed_of_one_kind(
+        self, devices: tuple[Device, ...], inventory: Inventory, visible: str
+    ) -> tuple[Device, ...]:
+        """Of a pool with MIG instances what the variable can list as long as nothing is claimed."""
+        parents = self._parents_order(inventory)
+        mine = tuple(device for device in devices if device.uuid in parents) or devices
+        is_card = mine[0].parent is None or (self.grant.rank is not None and bool(instances.cards(mine)))
+        several = parents and instances.shows_several(inventory.driver_version)
+        listed = instances.cards(mine) if is_card else mine if several else mine[:1]
+        count = self._policy.count
+        return listed if visible == "pool" or count == "all" else listed[:count]
 
     def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
         """What the variable names, or is restored to name."""
@@ -258,6 +322,6 @@ class VisibleDevices:
             return tuple(device for device in listed if not parents or device.uuid in parents)
         if self.grant.rank is not None:
             return pool_in_order(ranking, kept_order=pool)
-        if visible == "chosen":
+        if visible == "chosen" and not instances.are_among(each.device for each in ranking.candidates):
             return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
         return pool_in_order(ranking, kept_order=self._parents_order(inventory))

@@ -75,7 +75,7 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         say(f"picking without regard to the claims of other jobs: {read.problem}")
     decision = preview(request, read.leases, read.leases.pids_here, time.time(), read.parent)
     if decision.verdict is Verdict.TAKE:
-        names = explain.gpu_names(device.index for device in decision.devices)
+        names = explain.gpu_names(device.label for device in decision.devices)
         click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
         is_held = read.parent is not None and all(read.parent.claims.get(device.uuid) for device in decision.devices)
         say(f"{names} picked, {'held already' if is_held else 'not held'}: {printable(decision.why, 2000)}")
@@ -94,4 +94,4 @@ def _formatted(taken: Sequence[Device], form: str, variables: Mapping[str, str])
     if form == "docker":
         # Docker reads the value as CSV: without quotes of its own the second GPU would be another option.
         return f'"device={uuids}"'
-    return uuids if form == "uuid" else ",".join(str(device.index) for device in taken)
+    return uuids if form == "uuid" else ",".join(device.label for device in taken)

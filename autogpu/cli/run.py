@@ -115,7 +115,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     decision, why = acquired.decision, printable(acquired.decision.why, 2000)
     if decision.verdict is Verdict.TAKE:
         environ.update(listing(decision.devices, resolved.policy, inventory))
-        names = explain.gpu_names(device.index for device in decision.devices)
+        names = explain.gpu_names(device.label for device in decision.devices)
         shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
         not_held = messages.not_held(shared, decision.devices) if shared else ""
         tell(f"{names} for {printable(script)}: {why}{not_held}")

@@ -83,7 +83,7 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
     if decision.verdict is not Verdict.TAKE:
         say(f"waiting can't help: {why}")
         return 1
-    names = explain.gpu_names(device.index for device in decision.devices)
+    names = explain.gpu_names(device.label for device in decision.devices)
     say(f"{names} could be taken now, not held: {why}; `autogpu run --hold -- command` holds")
     return 0
 

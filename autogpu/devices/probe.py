@@ -221,7 +221,9 @@ class ThreadReading:
             # What has been asked once is not asked again, also where it is never answered.
             self._inventory = replace(inventory, topology=Topology(asked=question))
             self._has_devices.set()
-            found = read_topology(nvml, reading["devices"], question.uuids, with_paths=question.with_paths)
+            # A MIG instance has its card's bus, and no links.
+            cards = [device for device in reading["devices"] if not device.get("parent")]
+            found = read_topology(nvml, cards, question.uuids, with_paths=question.with_paths)
             self._inventory = replace(inventory, topology=Topology.from_reading(found, question))
 
     def result(self, deadline_s: float) -> Inventory | None:

@@ -34,15 +34,13 @@ def read_topology(
     A call that fails tells nothing, and takes away none of the other answers.
 
     Args:
-        devices: Every GPU that could be read, as :func:`autogpu.devices.nvml.read_inventory` describes it.
+        devices: Every card that could be read, as :func:`autogpu.devices.nvml.read_inventory` describes it.
         with_paths: Whether to ask how near two of them are that no NVLink connects.
     """
-    # A MIG instance has its card's bus, and no links.
-    mine = [device for device in devices if device["uuid"] in uuids and not device.get("parent")]
+    mine = [device for device in devices if device["uuid"] in uuids]
     handles = {device["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", device["index"]) for device in mine}
     handles = {uuid: handle for uuid, handle in handles.items() if handle is not None}
-    cards = [device for device in devices if not device.get("parent")]
-    at = {device["pci_bus_id"].upper(): device["uuid"] for device in cards if device["pci_bus_id"]}
+    at = {device["pci_bus_id"].upper(): device["uuid"] for device in devices if device["pci_bus_id"]}
     ends, elsewhere = {}, []
     for uuid, handle in handles.items():
         ends[uuid], leads_elsewhere = _ends_of_links(nvml, handle, at)

@@ -30,6 +30,9 @@ _DURATION = (
 )
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
+# What a MIG instance is made of, which begins with a number: "1g.5gb", "1c.3g.20gb", "1g.*".
+_INSTANCE_NAME = re.compile(r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?")
+
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 NONE = "none"
@@ -319,7 +322,8 @@ class Devices(Kind):
 
     def schema(self) -> dict[str, object]:
         number, name = "[0-9]{1,3}", r"[^0-9,\s\x00-\x1f+-][^,\x00-\x1f]*"
-        text = {"type": "string", "pattern": f"^(?:{number}(?: ?- ?{number})?|{name})$", "maxLength": 128}
+        instance = f"{number}:[0-9]{{1,2}}|{_INSTANCE_NAME.pattern}"
+        text = {"type": "string", "pattern": f"^(?:{number}(?: ?- ?{number})?|{instance}|{name})$", "maxLength": 128}
         index = {"type": "integer", "minimum": 0, "maximum": 999}
         return {"type": "array", "items": {"anyOf": [text, index]}}
 
@@ -387,7 +391,9 @@ def _device_pattern(item: object) -> str:
         raise Refused(element=brief(item))
     if "," in text:
         raise Refused("each GPU is an entry of its own", element=brief(item))
-    if text[0].isdigit() or text[0] in "+-":
+    if re.fullmatch("[0-9]{1,3}:[0-9]{1,2}", text):
+        return ":".join(str(int(number)) for number in text.split(":"))  # an instance of a card
+    if (text[0].isdigit() or text[0] in "+-") and not _INSTANCE_NAME.fullmatch(text):
         found = re.fullmatch("([0-9]{1,3})(?: ?- ?([0-9]{1,3}))?", text)
         if found is None:
             # "3090" is far more often a card's name than the index of a GPU.

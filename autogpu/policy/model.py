@@ -31,8 +31,8 @@ class Policy:
     Attributes:
         need_bytes: What the job will need on each GPU; ``None`` means unknown.
         devices: Choose only among these; empty means all. Each entry is an index (``"0"``), a range
-            (``"0-3"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or else a name in which ``*`` stands
-            for anything.
+            (``"0-3"``), an instance of a card (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or
+            else a name in which ``*`` stands for anything.
         limit: The cap on each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
         per_user: GPUs one user may lease on this host at a time; 0 means no cap.
         locked: Dotted keys that only the system file may change; names of no key are not in it.
@@ -253,8 +253,9 @@ KEYS = (
         about='choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
         more="An empty list means every GPU. Indexes are those of `nvidia-smi`. A UUID prefix "
         "begins with `GPU-` or `MIG-`. Anything else is a name, in which `*` stands for any text; "
-        "without a `*` it must be the whole name. In a variable, entries are separated by commas, and"
-        " `none` is the empty list.",
+        "without a `*` it must be the whole name. A MIG instance is `0:1` (the instance 1 of GPU 0) or is named "
+        "by what it is made of, as in `1g.*`; what means a GPU means its instances. In a variable, entries are "
+        "separated by commas, and `none` is the empty list.",
         example='devices = ["0-3", "*A100*"]',
         attribute="devices",
     ),

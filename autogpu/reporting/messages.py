@@ -68,7 +68,7 @@ def _taken(decision: Decision, usage: Usage, devices: list[Device], resolved: Re
 
 def not_held(shared: Sequence[Device], taken: Sequence[Device]) -> str:
     """That a program which asked for GPUs to hold shares some of them, after the reason for those that it has."""
-    names = "" if len(shared) == len(taken) else explain.gpu_names(device.index for device in shared) + " "
+    names = "" if len(shared) == len(taken) else explain.gpu_names(device.label for device in shared) + " "
     return (
         f"; {names}shared, not held: other jobs may come there, and only what a framework allocates is capped; "
         "to wait for a free one: --busy wait"
@@ -77,8 +77,8 @@ def not_held(shared: Sequence[Device], taken: Sequence[Device]) -> str:
 
 def _gpus(devices: list[Device]) -> str:
     if len(devices) <= _MOST_GPUS:
-        return listed([f"GPU {d.index} ({printable(d.name, 64)}, {explain.free_memory(d)})" for d in devices])
-    return f"{len(devices)} GPUs (" + ", ".join(str(device.index) for device in devices) + ")"
+        return listed([f"GPU {d.label} ({printable(d.name, 64)}, {explain.free_memory(d)})" for d in devices])
+    return f"{len(devices)} GPUs (" + ", ".join(device.label for device in devices) + ")"
 
 
 def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
@@ -97,12 +97,12 @@ def visible_devices_ignored(value: str, framework: str) -> str:
     )
 
 
-def other_gpus(used: Mapping[int, int], unused: Sequence[int]) -> str:
+def other_gpus(used: Mapping[int, str], unused: Sequence[str]) -> str:
     """That the script uses other GPUs than those that were announced.
 
     Args:
-        used: By ordinal as the script counts, the index of the GPU.
-        unused: Indices of the GPUs that are not claimed any more.
+        used: By ordinal as the script counts, the number of the GPU.
+        unused: Numbers of the GPUs that are not claimed any more.
     """
     names = listed([f"GPU {index} (number {ordinal} of its list)" for ordinal, index in used.items()])
     return f"the script uses {names}; not {listed([f'GPU {index}' for index in unused])}, which is given back"
@@ -210,7 +210,7 @@ def context_memory(
         reserve = reserves.get(ordinal)
         if device is None or (not is_asked and (reserve is None or size <= reserve)):
             continue
-        line = f"  GPU {device.index}: NVML shows {_mib(size)} of this process before {framework} allocates anything"
+        line = f"  GPU {device.label}: NVML shows {_mib(size)} of this process before {framework} allocates anything"
         if reserve is not None:
             line += f"; {_mib(reserve)} of its limit are reserved for that and for libraries"
             line += ": it may exceed the limit" if size > reserve else ""

@@ -11,6 +11,7 @@ from operator import add
 
 from autogpu.devices.model import TopologyQuestion
 from autogpu.frozen import replace
+from autogpu.selection.instances import cards
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cause, connection_score
 from autogpu.selection.ranking import rank, rules_for, standing
@@ -55,7 +56,8 @@ def topology_question(
     if ranks is not None and grant.engine:
         return None  # they take slices of what was granted
     wanted = sys.maxsize if policy.count == "all" else policy.count * (ranks.size if ranks is not None else 1)
-    devices = [device for device in inventory.devices if uuids is None or device.uuid in uuids]
+    # Nothing connects MIG instances but what connects their cards.
+    devices = [device for device in cards(inventory.devices) if uuids is None or device.uuid in uuids]
     ranking = rank(devices, rules_for(policy, spec, own_pid, demand))
     usable = [candidate.device.uuid for candidate in ranking.candidates]
     tied = _tied(ranking)

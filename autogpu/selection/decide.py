@@ -10,9 +10,19 @@ from types import MappingProxyType
 
 from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
-from autogpu.selection import explain
+from autogpu.selection import explain, instances
 from autogpu.selection.connected import best_connected_first, with_first
-from autogpu.selection.eligible import best_of, in_order, may_take, user_quota, wanted_count, why_none, within_quota
+from autogpu.selection.eligible import (
+    best_of,
+    best_together,
+    in_order,
+    may_take,
+    most_together,
+    user_quota,
+    wanted_count,
+    why_none,
+    within_quota,
+)
 from autogpu.selection.memory import (
     best_effort_share,
     demand_of,
@@ -82,8 +92,6 @@ def _obstacle(request: SelectionRequest) -> str:
         return inventory.failure
     if uuids is None or len(uuids) != request.gpu_count:
         return explain.NO_UUIDS
-    if any(device.mig_enabled for device in inventory.devices):
-        return explain.HAS_MIG
     if inventory.unreadable and uuids and by_uuid(inventory.devices).keys().isdisjoint(uuids):
         return f"{explain.NONE_READABLE} ({explain.unreadable(inventory.unreadable)})"
     return ""
@@ -111,7 +119,8 @@ class _Pool:
         if all(map(self.is_free, devices)) or self.request.inventory is None:
             return []
         uuids = {device.uuid for device in devices}
-        return [d for d in self.request.inventory.devices if d.uuid not in uuids and self.is_free(d)]
+        others = (d for d in self.request.inventory.devices if d.uuid not in uuids and not d.mig_enabled)
+        return [device for device in others if self.is_free(device)]
 
     def is_promised_nothing(self, device: Device) -> bool:
         """Whether the ranks of this job share the GPU with other jobs, as a best-effort one."""
@@ -151,7 +160,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         return Decision(Verdict.CPU, why, ranking=pool.ranking, visible=pool.visible)
     count, ranks = pool.request.policy.count, rank.at_most(len(usable))
     positions, sharers = rank.share(len(usable))
-    mine = [usable[position] for position in positions]
+    together = instances.of_one_process([usable[position][1] for position in positions])
+    mine = [usable[position] for position in positions if usable[position][1] in together]
     mine = mine if count == "all" else mine[:count]
     firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(ranks))
     # Workers of one program may be very different, and are not held to equal parts without us either.
@@ -174,12 +184,15 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
 def _gpus_of_ranks(pool: _Pool) -> list[tuple[int, Device]]:
     """By ordinal, what the ranks divide: what they were promised together, else all that the policy allows."""
     excluded = {r.device.uuid for r in pool.ranking.rejected if r.cause is Cause.EXCLUDED_BY_POLICY}
-    promised = pool.request.promised
-    return [
+    promised, rank = pool.request.promised, pool.request.grant.rank
+    usable = [
         (ordinal, device)
         for ordinal, device in enumerate(pool.visible)
         if device and device.uuid not in excluded and (promised is None or device.uuid in promised)
     ]
+    # Where there is a whole card for each of them, none has to do with an instance.
+    whole = [(ordinal, device) for ordinal, device in usable if device.parent is None]
+    return whole if promised is None and rank is not None and len(whole) >= _ranks_of(rank) else usable
 
 
 def _memory_of_slice(
@@ -208,7 +221,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     found = [_busy_if_awaited(candidate, request, is_awaited) for candidate in pool.ranking.candidates]
     candidates = in_order(found, request)
     quota = user_quota(request, pool.claims_on)
-    allowed = [c for c in candidates if may_take(c, request)]
+    allowed = best_together([c for c in candidates if may_take(c, request)], request)
     connected = best_connected_first(allowed, min(wanted_count(request), quota), request, pool.is_free)
     usable = within_quota(connected, request, pool.claims_on)
     taken = best_of(usable, request)
@@ -216,7 +229,8 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
         return _respect_choice(pool, request.positions)
     if not taken or (request.policy.busy == "wait" and len(taken) < _could_have(pool)):
         return _take_none(pool, candidates, len(taken), is_at_limit=quota <= 0)
-    shortfall = explain.shortfall(request, len(taken), wanted_count(request), quota)
+    is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
+    shortfall = explain.shortfall(request, len(taken), wanted_count(request), quota, is_instance=is_instance)
     if connected != allowed:
         pool = replace(pool, ranking=with_first(pool.ranking, taken))
     decision = _take(pool, taken)
@@ -292,10 +306,12 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], taken: int, *, is_a
 
 def _could_have(pool: _Pool) -> int:
     """How many GPUs it makes sense to wait for: those that are suitable, and what the user may have now."""
-    busy = sum(rejection.cause is Cause.IN_USE for rejection in pool.ranking.rejected)
+    ranking, request = pool.ranking, pool.request
+    usable = [candidate.device for candidate in ranking.candidates]
+    usable += [rejection.device for rejection in ranking.rejected if rejection.cause is Cause.IN_USE]
     # A user who is at the cap waits for one of the GPUs held.
-    quota = max(user_quota(pool.request, pool.claims_on), 1)
-    return min(wanted_count(pool.request), len(pool.ranking.candidates) + busy, quota)
+    quota = max(user_quota(request, pool.claims_on), 1)
+    return min(wanted_count(request), most_together(usable, request), quota)
 
 
 def _busy_if_awaited(candidate: Candidate, request: SelectionRequest, is_awaited: IsAwaited) -> Candidate:

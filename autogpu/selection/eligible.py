@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.selection import explain
+from autogpu.selection import explain, instances
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Tier
@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
+    from autogpu.devices.model import Device
     from autogpu.selection.model import Candidate, Claim, SelectionRequest
 
 
@@ -65,6 +66,19 @@ def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
         owners = {claim.uid for claim in candidate.claims}
         return owners == {request.own_uid} and not unmanaged_processes(candidate.device, candidate.claims)
     return request.policy.busy == "share"
+
+
+def best_together(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """Those that the process can have together, where MIG instances are among them."""
+    if request.positions or not candidates:
+        return list(candidates)
+    return instances.best_together(candidates, wanted_count(request) // request.processes, request.processes)
+
+
+def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
+    """How many of these GPUs the process could have together."""
+    is_one_each = wanted_count(request) // request.processes <= 1
+    return len(usable) if is_one_each else instances.most_of(usable, request.processes)
 
 
 def user_quota(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> int:

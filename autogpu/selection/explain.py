@@ -24,7 +24,6 @@ ONLY_CUDA_CAN_TELL = (
     "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
 )
 NONE_READABLE = "NVML can't read any of the GPUs"
-HAS_MIG = "a GPU is split into MIG instances, which autogpu does not choose among"
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
@@ -53,9 +52,9 @@ _MOST_NAMES = 3
 _POOLS = {"unset": "", "inherited": " in CUDA_VISIBLE_DEVICES", "script": " in the script's CUDA_VISIBLE_DEVICES"}
 
 
-def gpu_names(indices: Iterable[int]) -> str:
-    """``GPU 2``, ``GPU 2 and GPU 3``, ``GPU 2, GPU 3 and GPU 0``."""
-    return listed([f"GPU {index}" for index in indices])
+def gpu_names(labels: Iterable[object]) -> str:
+    """``GPU 2``, ``GPU 2 and GPU 3``, ``GPU 2, GPU 3 and GPU 0:1``."""
+    return listed([f"GPU {label}" for label in labels])
 
 
 def free_memory(device: Device) -> str:
@@ -120,7 +119,7 @@ def _drawbacks(taken: Sequence[Candidate]) -> str:
     free = [c.device for c in taken if c.tier is Tier.FREE]
     unwell = [(device, listed(health_problems(device))) for device in free if health_problems(device)]
     for title, found in (("shared", shared), ("not healthy", unwell)):
-        reasons = [why if len(taken) == 1 else f"GPU {device.index}: {why}" for device, why in found]
+        reasons = [why if len(taken) == 1 else f"GPU {device.label}: {why}" for device, why in found]
         words += [f" ({title}: {_some(reasons)})"] if reasons else []
     return "".join(words)
 
@@ -142,23 +141,26 @@ def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Se
     mine = {candidate.device.uuid for candidate in taken}
     left = [d for d in (visible[position] for position in chosen) if d is not None and d.uuid not in mine]
     if left:
-        why += f"; {gpu_names(device.index for device in left)} at {'that' if len(chosen) == 1 else 'those'} "
+        why += f"; {gpu_names(device.label for device in left)} at {'that' if len(chosen) == 1 else 'those'} "
         why += f"{word} {'is' if len(left) == 1 else 'are'} taken"
     return why + _drawbacks(taken)
 
 
-def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int) -> str:
+def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *, is_instance: bool = False) -> str:
     """Why the process has fewer GPUs than are asked for, after the reason for those that it has; ``""`` if it has all.
 
     Args:
         taken: How many it has.
         wanted: How many are asked for.
         quota: How many ``limits.per_user`` allows.
+        is_instance: What it has is a MIG instance.
     """
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
-    if quota < wanted:
+    if is_instance:
+        reason = "a process can have one MIG instance, and there is no whole GPU for it"
+    elif quota < wanted:
         reason = f"limits.per_user allows {request.policy.per_user}"
     elif taken >= wanted:
         reason = f"select.count is {request.policy.count}"
@@ -178,10 +180,10 @@ def waiting_for_more(wanted: int, free: int) -> str:
 
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     """Why no GPU was taken."""
-    reasons = [f"GPU {c.device.index}: {c.why}" for c in candidates]
+    reasons = [f"GPU {c.device.label}: {c.why}" for c in candidates]
     # Those that may come free, then those that never will.
     rejected = sorted(ranking.rejected, key=lambda rejection: rejection.cause is not Cause.IN_USE)
-    reasons += [f"GPU {r.device.index}: {r.why}" for r in rejected]
+    reasons += [f"GPU {r.device.label}: {r.why}" for r in rejected]
     is_busy = candidates or ranking.may_come_free() or not ranking.rejected
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"
 
@@ -200,7 +202,7 @@ def idle_alternative(idle: Sequence[Device]) -> str:
     """What to tell a user who named a busy GPU while another one is idle; ``""`` where none is."""
     if not idle:
         return ""
-    names = gpu_names(device.index for device in idle[:_MOST_NAMES])
+    names = gpu_names(device.label for device in idle[:_MOST_NAMES])
     return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle"
 
 
@@ -249,10 +251,10 @@ def each_gpu(
     lines = []
     for place, candidate in enumerate(ranking.candidates, start=1):
         verdict = first if candidate.device.uuid in uuids else f"place {place}"
-        lines.append(f"  GPU {candidate.device.index}: {verdict}: {state(candidate.tier)}, {candidate.why}")
+        lines.append(f"  GPU {candidate.device.label}: {verdict}: {state(candidate.tier)}, {candidate.why}")
     for rejection in ranking.rejected:
         verdict = first if rejection.device.uuid in uuids else "not eligible"
-        lines.append(f"  GPU {rejection.device.index}: {verdict}: {rejection.why}")
+        lines.append(f"  GPU {rejection.device.label}: {verdict}: {rejection.why}")
     if inventory is not None:
         lines += [f"  GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
         lines += [f"  {line}" for line in connections(ranking, chosen, inventory)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from autogpu.frozen import frozen
+from autogpu.selection import instances
 from autogpu.selection.model import Claim
 
 TYPE_CHECKING = False
@@ -54,17 +55,24 @@ def jobs_of(
         inventory: Tells what each GPU has.
         now_s: In Unix time.
     """
-    totals = {d.uuid: d.memory_total_bytes or sys.maxsize for d in inventory.devices} if inventory else {}
+    devices = inventory.devices if inventory else ()
+    totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
+    # Earlier versions wrote down what CUDA calls a MIG instance.
+    names = instances.uuids_of_cuda(devices)
     # A group is its user's word: it can't join the job of another user.
     members_of: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:
         if not holder.is_mine:
             members_of.setdefault((holder.uid, holder.group or holder.name), []).append(holder)
-    return tuple(_job(members, pids_here, totals, now_s) for members in members_of.values())
+    return tuple(_job(members, pids_here, totals, names, now_s) for members in members_of.values())
 
 
 def _job(
-    members: Sequence[Holder], pids_here: Mapping[str, int | None], totals: Mapping[str, int], now_s: float
+    members: Sequence[Holder],
+    pids_here: Mapping[str, int | None],
+    totals: Mapping[str, int],
+    names: Mapping[str, str],
+    now_s: float,
 ) -> Job:
     first, newest_s, is_unused = members[0], now_s, True
     claims: dict[str, int] = {}
@@ -78,7 +86,8 @@ def _job(
         pid = pids_here[member.name]
         if pid is not None:
             pids.append(pid)
-        for uuid, size in member.claims.items():
+        for written, size in member.claims.items():
+            uuid = names.get(written, written)
             claims[uuid] = max(min(size, totals.get(uuid, 0)), claims.get(uuid, 0))
     return Job(
         uid=first.uid,

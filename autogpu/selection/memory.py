@@ -52,6 +52,22 @@ def script_demand(limit_bytes: int | None, fraction: float) -> MemoryDemand | No
     return MemoryDemand(limit_bytes, percent, CONTEXT_BYTES, is_limit=True, or_best_effort=True)
 
 
+def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wanted: int) -> MemoryDemand | None:
+    """What a script itself lets its framework take of each GPU, by all that it said; ``None`` where it says nothing.
+
+    Args:
+        limits: In bytes, for each GPU for which it set one.
+        fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
+        logical: How many logical GPUs its names ask for.
+        wanted: How many GPUs it asks for.
+    """
+    # A limit on some of the GPUs says nothing of what the others will take.
+    is_limited = bool(limits) and len(limits) >= wanted
+    # What the script allows is taken once for each of the logical GPUs that its names make of one.
+    each = max(1, -(-logical // max(wanted, 1)))
+    return script_demand(max(limits) * each if is_limited else None, min(fraction * each, 1.0))
+
+
 def demand_of(request: SelectionRequest) -> MemoryDemand:
     """What a process claims: the script's own word, else the policy's, else the part that an engine granted."""
     demand, fraction = request.script_demand or memory_demand(request.policy), request.grant.fraction

@@ -161,6 +161,7 @@ class SelectionRequest:
         grant: What an engine granted to it, and its place among the processes of a launcher.
         promised: By UUID, what the ranks of this job were promised together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
+        processes: How many processes it is for, the ranks of a job, each of which has its own of these GPUs.
     """
 
     policy: Policy
@@ -179,6 +180,7 @@ class SelectionRequest:
     grant: Grant = NO_ENGINE
     promised: Mapping[str, int] | None = None
     in_use: Sequence[int] = ()
+    processes: int = 1
 
     @property
     def positions(self) -> tuple[int, ...]:

@@ -46,8 +46,10 @@ def idle_after_s(*, is_unused: bool) -> float:
 
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
     holders = {pid for claim in claims for pid in claim.pids}
+    # The driver tells no utilization of a MIG instance; what has made no context there computes nothing.
+    is_unused = device.compute_processes == () and all(claim.is_unused for claim in claims)
     return (
-        device.utilization_percent == 0
+        (device.utilization_percent == 0 or (device.parent is not None and is_unused))
         and all(claim.age_s >= idle_after_s(is_unused=claim.is_unused) for claim in claims)
         and all(process.pid in holders for process in other_processes(device, own_pid))
     )

@@ -6,6 +6,7 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import why_none
 from autogpu.selection.grants import settled
+from autogpu.selection.instances import takeable
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import decide_as_member
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
@@ -37,7 +38,7 @@ def request_for_new_process(
     Its ordinals count the pool in the order of ``CUDA_VISIBLE_DEVICES``; ``uuids`` is ``None`` if only the CUDA driver
     can tell which GPUs that names.
     """
-    grant = settled(grant, len(inventory.devices))
+    grant = settled(grant, len(takeable(inventory.devices)))
     initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
     spec = visible_spec(environ, initial, policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))

@@ -6,7 +6,7 @@ import re
 from fnmatch import fnmatchcase
 
 from autogpu.reporting.text import GIB, listed
-from autogpu.selection import explain
+from autogpu.selection import explain, instances
 from autogpu.selection.health import memory_faults
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, SelectionRules, Tier
@@ -59,7 +59,7 @@ def rank(
         else:
             candidates.append(_candidate(device, rules, claims, spare))
     # Of equals the last: people and desktops sit on GPU 0.
-    candidates.sort(key=lambda candidate: (standing(candidate), -candidate.device.index))
+    candidates.sort(key=lambda each: (standing(each), -each.device.index, -(each.device.instance or 0)))
     return Ranking(tuple(candidates), tuple(rejected))
 
 
@@ -110,7 +110,7 @@ def _why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim], spa
     if rules.refuses_faulty and memory_faults(device):
         return Rejection(device, f"refused by select.faulty: {listed(memory_faults(device))}", Cause.EXCLUDED_BY_POLICY)
     if device.mig_enabled:
-        return Rejection(device, "split into MIG instances", Cause.UNSUITABLE)
+        return Rejection(device, instances.WITHOUT_INSTANCE, Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
@@ -130,7 +130,8 @@ def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim], sp
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
-    """Whether one of ``entries`` (index, range, UUID prefix or name pattern) means this GPU."""
+    """Whether one of ``entries`` (index, range, UUID prefix or name pattern) means this GPU; of a MIG instance, also by
+    what means its card."""
     return any(_matches(device, entry.strip().lower()) for entry in entries)
 
 
@@ -138,9 +139,16 @@ def _matches(device: Device, entry: str) -> bool:
     first, dash, last = entry.partition("-")
     if first.isdigit() and (not dash or last.isdigit()):
         return int(first) <= device.index <= int(last or first)
-    if entry.startswith(("gpu-", "mig-")):
-        return device.uuid.lower().startswith(entry)
+    if entry.startswith("gpu-"):
+        return (device.parent or device.uuid).lower().startswith(entry)
+    if entry.startswith("mig-"):
+        return instances.is_called(device, entry)
+    if re.fullmatch("[0-9]+:[0-9]+", entry):
+        return device.label == entry
+    name = device.name.lower()
+    # Of an instance, what it is made of is a name as well: "1g.*".
+    names = (name, name.rpartition(" mig ")[2]) if device.parent is not None else (name,)
     try:
-        return fnmatchcase(device.name.lower(), entry)
+        return any(fnmatchcase(each, entry) for each in names)
     except re.error:  # "[z-a]", before Python 3.9
         return False

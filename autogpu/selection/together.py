@@ -42,7 +42,8 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     count = policy.count if policy.count == "all" else policy.count * sharers
     grant = replace(request.grant, rank=None)
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
-    return replace(request, policy=replace(policy, count=count, per_user=0), grant=grant, count_is_set=True)
+    policy = replace(policy, count=count, per_user=0)
+    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:

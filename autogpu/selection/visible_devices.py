@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from autogpu.frozen import frozen
+from autogpu.selection import instances
 from autogpu.selection.grants import NO_ENGINE, is_engine_worker
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.variables import (
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Device, Inventory
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Ranking
+
+
+_PREFIXES = ("GPU-", "MIG-")
+
+# No server has more GPUs than have an index of so many.
+_MOST_DIGITS = 9
 
 
 @frozen
@@ -81,7 +88,7 @@ def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) ->
 def hides_all(value: str | None) -> bool:
     """Whether a value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
     first = None if value is None else value.split(",")[0].strip()
-    return first is not None and not re.match(r"\+?\d|GPU-|MIG-", first, re.IGNORECASE)
+    return first is not None and first[:4].upper() not in _PREFIXES and _number(first) < 0
 
 
 def restore(environ: MutableMapping[str, str], value: str | None) -> None:
@@ -96,7 +103,9 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
     """The UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order; ``None`` if only the driver can tell.
 
     The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
-    entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed.
+    entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed. A card in
+    MIG mode stands for its instances, of which before R570 CUDA shows one alone. A prefix in lower case is left to the
+    driver.
 
     Args:
         value: ``None`` means every GPU.
@@ -104,46 +113,64 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
         order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
             is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
     """
-    devices = inventory.devices
     if value is None:
-        return tuple(device.uuid for device in devices)
+        return tuple(device.uuid for device in instances.takeable(inventory.devices))
     entries = [entry.strip() for entry in value.split(",")]
-    if entries[0].upper().startswith("MIG-"):
-        return None
-    if entries[0].upper().startswith("GPU-"):
-        return _named_by_uuid(entries, devices)
-    return _named_by_index(entries, inventory, order)
+    is_by_uuid = entries[0][:4].upper() in _PREFIXES
+    named = _named_by_uuid(entries, inventory.devices) if is_by_uuid else _named_by_index(entries, inventory, order)
+    return None if named is None else tuple(device.uuid for device in instances.as_cuda_shows(named, inventory))
 
 
-def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> tuple[str, ...]:
-    found: list[str] = []
+def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[Device] | None:
+    found: list[Device] = []
     for entry in entries:
-        hits = [d.uuid for d in devices if entry[:4].upper() == "GPU-" and d.uuid.lower().startswith(entry.lower())]
+        prefix = entry[:4]
+        if prefix not in _PREFIXES and prefix.upper() in _PREFIXES:
+            return None
+        hits = [device for device in devices if _is_named(device, entry)]
+        if not hits and prefix == "MIG-" and instances.are_hidden(devices):
+            return None
         if len(hits) != 1:
             break
         if hits[0] in found:
-            return ()
+            return []
         found += hits
-    return tuple(found)
+    return found
 
 
-def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> tuple[str, ...] | None:
-    devices = inventory.devices
+def _is_named(device: Device, entry: str) -> bool:
+    if entry.startswith("MIG-"):
+        return instances.is_called(device, entry)
+    return entry.startswith("GPU-") and device.parent is None and device.uuid.lower().startswith(entry.lower())
+
+
+def _number(entry: str) -> int:
+    """What C's ``strtol`` makes of it, where that can be the index of a GPU; else -1."""
+    number = re.match("([+-]?)0*([0-9]*)", entry)
+    if number is None or not number.group().lstrip("+-"):
+        return -1
+    sign, digits = number.groups()
+    return -1 if (sign == "-" and digits) or len(digits) > _MOST_DIGITS else int(digits or "0")
+
+
+def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
+    devices = instances.as_cuda_counts(inventory.devices)
     found: list[int] = []
     for entry in entries:
-        number = re.match(r"[+-]?\d+", entry)
-        index = int(number.group()) if number else -1
+        index = _number(entry)
         if not 0 <= index < len(devices) + len(inventory.unreadable):
             break
         if index in found:
-            return ()
+            return []
         found.append(index)
     if not found:
-        return ()
+        return []
     is_one_model = len({device.name for device in devices}) == 1
-    if inventory.unreadable or not (order == PCI_ORDER or is_one_model):
+    # How CUDA numbers the instances that it shows since R570 is nowhere said.
+    is_uncertain = instances.are_among(inventory.devices) and instances.shows_several(inventory.driver_version)
+    if inventory.unreadable or is_uncertain or not (order == PCI_ORDER or is_one_model):
         return None
-    return tuple(devices[index].uuid for index in found)
+    return [devices[index] for index in found]
 
 
 def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Sequence[str] = ()) -> tuple[Device, ...]:
@@ -178,7 +205,7 @@ def environment_for(
         index_is_certain: Whether NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost.
     """
     written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
-    if devices and identifier == "index" and index_is_certain:
+    if devices and identifier == "index" and index_is_certain and not instances.are_among(devices):
         numbers = ",".join(str(device.index) for device in devices)
         written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: PCI_ORDER}
     written[WRITTEN_VISIBLE_DEVICES] = written[CUDA_VISIBLE_DEVICES]

@@ -17,33 +17,16 @@ pytestmark = pytest.mark.timeout(600)
 USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\nprint('done')\n"
 BUSY = {5004242: "9GiB"}
 
-# What `import pynvml` means in an environment on a server with a GPU in MIG mode.
-WITH_MIG = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("real_pynvml", {file!r})
-real = importlib.util.module_from_spec(spec)
-sys.modules["real_pynvml"] = real
-spec.loader.exec_module(real)
-globals().update(vars(real))
-def nvmlDeviceGetMigMode(gpu):
-    return [1, 1]
-"""
 
-
-@pytest.mark.tensorflow
-def test_16_gpus_in_mig_mode_are_left_to_tensorflow_with_one_line(own_environment, requirements, machine, tmp_path):
-    environment = own_environment(environments.tensorflow())
-    real = environments.site_packages(requirements) / "pynvml.py"
-    (environment.packages / "pynvml.py").write_text(WITH_MIG.format(file=str(real)))
-    assert environment.run("-m", "autogpu", "install").returncode == 0
-    server = machine(Gpu(), Gpu())
-    (tmp_path / "train.py").write_text(USE)
-    done = server.run([str(environment.python), str(tmp_path / "train.py")], timeout=300)
-    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
-    assert (done.returncode, done.stdout, len(said)) == (0, "done\n", 1), done.stderr
-    assert "MIG" in said[0]
-    # As without autogpu.
-    assert {call.gpu for call in server.calls(call="context")} == {0, 1}
+def test_16_of_a_card_in_mig_mode_a_job_has_its_idlest_instance_and_no_more(lab):
+    card = Gpu(name="NVIDIA A100-SXM4-40GB", memory="40960MiB", compute_capability="8.0", mig=["2g.10gb", "1g.5gb"])
+    autogpu = lab(card)
+    parts = {gpu["uuid"]: gpu["name"].rpartition(" ")[2] for gpu in autogpu.status()["gpus"]}
+    first = autogpu.hold("--count", "2")
+    assert parts[first.line()] == "2g.10gb"
+    second = autogpu.hold()
+    assert parts[second.line()] == "1g.5gb"
+    assert [holder.end()[0] for holder in (first, second)] == [0, 0]
 
 
 def test_16_a_gpu_whose_utilization_is_not_known_comes_last_among_its_equals(lab):

@@ -144,10 +144,14 @@ def test_durations_that_say_no_time_are_refused(value, why):
         pytest.param(["0-3", "04 - 5"], ("0-3", "4-5"), id="ranges"),
         pytest.param(["GPU-5d0f", "MIG-GPU-5d0f/1/0"], ("GPU-5d0f", "MIG-GPU-5d0f/1/0"), id="uuid-prefixes"),
         pytest.param(["*A100*", "Tesla T4"], ("*A100*", "Tesla T4"), id="names"),
+        pytest.param(["0:1", "02:03"], ("0:1", "2:3"), id="instances"),
+        pytest.param(
+            ["1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me"], ("1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me"), id="parts"
+        ),
         pytest.param([], (), id="none"),
     ],
 )
-def test_devices_are_named_in_four_ways(entries, devices):
+def test_devices_are_named_in_six_ways(entries, devices):
     assert BY_DOTTED["select.devices"].kind.from_toml(entries) == devices
 
 

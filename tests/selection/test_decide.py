@@ -122,14 +122,9 @@ def test_gpus_that_cannot_be_taken_mean_cpu():
             1,
             "NVML reports: Driver/library version mismatch",
         ),
-        (
-            inventory(gpu(0, mig_enabled=True)),
-            1,
-            "a GPU is split into MIG instances, which autogpu does not choose among",
-        ),
         (inventory(gpu(0)), 2, "the CUDA driver and the framework count different GPUs"),
     ],
-    ids=["no-readings", "mig", "different-counts"],
+    ids=["no-readings", "different-counts"],
 )
 def test_an_obstacle_leaves_the_choice_to_the_framework(machine, gpu_count, why):
     decision = decided(gpu(0), machine=machine, gpu_count=gpu_count)

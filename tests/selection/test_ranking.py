@@ -54,7 +54,7 @@ def test_order(devices, expected):
     [
         (gpu(3), SelectionRules(devices=("0-2",)), "not among select.devices", Cause.EXCLUDED_BY_POLICY),
         (gpu(3), SelectionRules(exclude=("3",)), "excluded by select.exclude", Cause.EXCLUDED_BY_POLICY),
-        (gpu(mig_enabled=True), ANYTHING, "split into MIG instances", Cause.UNSUITABLE),
+        (gpu(mig_enabled=True), ANYTHING, "in MIG mode, and has no instance here", Cause.UNSUITABLE),
         (gpu(compute_mode="prohibited"), ANYTHING, "its compute mode is PROHIBITED", Cause.UNSUITABLE),
         (
             gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1),

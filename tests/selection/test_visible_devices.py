@@ -50,7 +50,16 @@ def indices(uuids, machine=SAME):
         pytest.param("GPU-00000001,2", [1], id="kinds-are-not-mixed"),
         pytest.param("1,GPU-00000002", [1], id="kinds-are-not-mixed-either-way"),
         pytest.param("GPU-00000001,GPU-00000001", [], id="a-repeated-uuid"),
-        pytest.param("MIG-1234", None, id="only-the-driver-knows-mig"),
+        pytest.param("MIG-1234", [], id="an-instance-that-is-not-there"),
+        pytest.param("gpu-00000001", None, id="a-prefix-in-lower-case-is-the-drivers"),
+        pytest.param("mig-1234", None, id="a-prefix-in-lower-case-of-an-instance"),
+        pytest.param("GPU-00000001,gpu-00000002", None, id="a-prefix-in-lower-case-later"),
+        pytest.param("-0,+1", [0, 1], id="signs"),
+        pytest.param("007", [], id="leading-zeros-that-end-out-of-range"),
+        pytest.param("0002", [2], id="leading-zeros"),
+        pytest.param("\u0661,0", [], id="digits-that-c-does-not-know"),
+        pytest.param("1," + "9" * 5000, [1], id="a-number-longer-than-python-reads"),
+        pytest.param("0" * 5000 + "1", [1], id="zeros-longer-than-python-reads"),
     ],
 )
 def test_named_uuids(value, expected):

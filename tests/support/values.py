@@ -25,5 +25,26 @@ def gpu(index=0, *, total_gib=24.0, used_gib=0.0, busy=0, pids=(), name="NVIDIA 
     return Device(**values)
 
 
+def cut(index=0, *sizes_gib, **fields):
+    """A card in MIG mode, and behind it an instance for each size."""
+    card = gpu(index, mig_enabled=True, busy=None, name="NVIDIA A100", **fields)
+    return (card, *(instance(index, number, total_gib=size) for number, size in enumerate(sizes_gib)))
+
+
+def instance(index=0, number=0, *, total_gib=5.0, **fields):
+    """A MIG instance of the card of that index, each in a GPU instance of its own."""
+    values = {
+        "uuid": f"MIG-{index:08x}-{number:04x}-bbbb-cccc-000000000000",
+        "name": f"NVIDIA A100 MIG {max(1, int(total_gib) // 5)}g.{int(total_gib)}gb",
+        "busy": None,
+        "parent": gpu(index).uuid,
+        "instance": number,
+        "gpu_instance_id": 7 + number,
+        "compute_instance_id": 0,
+        **fields,
+    }
+    return gpu(index, total_gib=total_gib, **values)
+
+
 def inventory(*devices, **fields):
     return Inventory(tuple(devices), **fields)

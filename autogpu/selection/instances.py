@@ -1,0 +1,170 @@
+"""MIG instances among the GPUs: what one process can have of them, and by which names they are known. Pure.
+
+The rules are those of NVIDIA's MIG user guide (docs.nvidia.com/datacenter/tesla/mig-user-guide, CUDA Device
+Enumeration): before driver R570 CUDA shows a process one instance, the first of its list, and no whole card beside it;
+from R570 on it shows one compute instance of each GPU instance, and whole cards as well. Whether one list may name
+instances and whole cards is nowhere said, so none that autogpu writes does.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping, Sequence
+
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.selection.model import Candidate
+
+_SEVERAL_SINCE = 570
+
+# Before R470 an instance had no UUID of its own, and newer drivers still read this name of it.
+_OLDER_NAME = re.compile(r"(?i)MIG-(GPU-[^/]+)/([0-9]{1,9})/([0-9]{1,9})")
+
+# What a card is called that nothing can run on.
+WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
+
+
+def takeable(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The GPUs that a process can have: instances instead of the card that they are of."""
+    devices = tuple(devices)
+    split = {device.parent for device in devices}
+    return tuple(device for device in devices if device.uuid not in split)
+
+
+def cards(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Those that are no instances, as NVML counts them."""
+    return tuple(device for device in devices if device.parent is None)
+
+
+def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances.
+
+    Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
+    """
+    split = {device.parent for device in devices}
+    whole = tuple(device for device in cards(devices) if not device.mig_enabled)
+    return whole + tuple(device for device in cards(devices) if device.mig_enabled and device.uuid in split)
+
+
+def are_among(devices: Iterable[Device]) -> bool:
+    """Whether one of them is an instance."""
+    return any(device.parent is not None for device in devices)
+
+
+def are_hidden(devices: Iterable[Device]) -> bool:
+    """Whether a card may have instances that could not be read."""
+    return any(device.mig_enabled for device in takeable(devices))
+
+
+def shows_several(driver_version: str | None) -> bool:
+    """Whether CUDA shows a process more than one instance, or a whole card beside one."""
+    major = re.match("[0-9]{1,9}", driver_version or "")
+    return major is not None and int(major.group()) >= _SEVERAL_SINCE
+
+
+def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device, ...]:
+    """What a list means that names these: a card in MIG mode stands for its instances, and before R570 instances hide
+    whole cards.
+    """
+    of_card: dict[str, list[Device]] = {}
+    for device in inventory.devices:
+        if device.parent is not None:
+            of_card.setdefault(device.parent, []).append(device)
+    shown = {each.uuid: each for device in named for each in of_card.get(device.uuid, (device,))}
+    if are_among(shown.values()) and not shows_several(inventory.driver_version):
+        return tuple(device for device in shown.values() if device.parent is not None)
+    return tuple(shown.values())
+
+
+def is_called(device: Device, name: str) -> bool:
+    """Whether ``MIG-...`` is this instance's name or the beginning of its UUID."""
+    older = _OLDER_NAME.fullmatch(name)
+    if device.parent is None:
+        return False
+    if older is None or device.uuid.lower() == name.lower():
+        return device.uuid.lower().startswith(name.lower())
+    ids = (int(older.group(2)), int(older.group(3)))
+    return older.group(1).lower() == device.parent.lower() and ids == (
+        device.gpu_instance_id,
+        device.compute_instance_id,
+    )
+
+
+def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:
+    """By the UUID that the CUDA driver tells of an instance, which has no prefix of its own there, that of NVML."""
+    return {"GPU-" + device.uuid[4:]: device.uuid for device in devices if device.parent is not None}
+
+
+def named_by_nvml(counted: Sequence[str], devices: Sequence[Device], listed: Sequence[str] = ()) -> tuple[str, ...]:
+    """What CUDA counts, by the UUIDs of NVML.
+
+    Args:
+        counted: UUIDs by CUDA ordinal, as the CUDA driver tells them: before R470, an instance's card.
+        listed: UUIDs of the GPUs that the process's list names.
+    """
+    names, known = uuids_of_cuda(devices), {device.uuid: device for device in devices}
+    mine = [known[uuid] for uuid in listed if uuid in known]
+
+    def name(uuid: str) -> str:
+        of_card = [device.uuid for device in mine if device.parent == uuid]
+        return of_card[0] if len(of_card) == 1 else names.get(uuid, uuid)
+
+    return tuple(map(name, counted))
+
+
+def most_of(devices: Iterable[Device], processes: int = 1) -> int:
+    """How many of them as many processes can have: every whole card, or one instance each."""
+    devices = tuple(devices)
+    return len(cards(devices)) or min(len(devices), processes)
+
+
+def best_together(candidates: Sequence[Candidate], each: int, processes: int = 1) -> list[Candidate]:
+    """Of the candidates, best first, those of which a job can take the first ones.
+
+    Args:
+        each: How many GPUs each process wants.
+        processes: How many processes choose together.
+    """
+    whole = [candidate for candidate in candidates if candidate.device.parent is None]
+    if len(whole) == len(candidates):
+        return whole
+    if each > 1:
+        return whole or list(candidates[:processes])
+    if processes > 1:
+        return list(candidates)
+    return whole if candidates[0].device.parent is None else list(candidates[:1])
+
+
+def of_one_process(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Of the GPUs of one process those that it can have together: its whole cards, else the first instance."""
+    return cards(devices) or tuple(devices[:1])
+
+
+def to_list(
+    taken: Sequence[Device],
+    of_ranks: Sequence[str],
+    pool: Sequence[Device],
+    *,
+    shows_several: bool,
+    is_named: bool,
+) -> tuple[Device, ...]:
+    """What ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken``, itself first where it can be.
+
+    Args:
+        of_ranks: UUIDs of the first GPU of each rank of its job, which count them among themselves.
+        pool: All that it may have.
+        shows_several: Of this driver.
+        is_named: Somebody else's list names the pool, and may be counted.
+    """
+    if not are_among(taken):
+        return cards(pool)
+    known = {device.uuid: device for device in pool}
+    ranks = [known[uuid] for uuid in of_ranks if uuid in known]
+    if shows_several and ranks and not cards(ranks):
+        return tuple(ranks)
+    if shows_several and is_named and not of_ranks:
+        others = [device for device in pool if device.parent is not None and device not in taken]
+        return (*taken[:1], *others)
+    return tuple(taken[:1])
