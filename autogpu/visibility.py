@@ -272,10 +272,7 @@ class VisibleDevices:
             self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
             return
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
-        devices = tuple(d for d in self._listed(pool, ranking, inventory, visible) if not d.mig_enabled)
-        if instances.are_among(devices) and len(devices) > 1:
-            self.candidates = tuple(device.uuid for device in devices)
-            devices = self._listed_of_one_kind(devices, inventory, visible)
+        devices = self._shown(self._listed(pool, ranking, inventory, visible), inventory, visible)
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
@@ -287,10 +284,12 @@ class VisibleDevices:
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
             self._environ.update(self._listing(inventory, devices))
 
-    def _listed_of_one_kind(
-        self, devices: tuple[Device, ...], inventory: Inventory, visible: str
-    ) -> tuple[Device, ...]:
-        """Of a pool with MIG instances what the variable can list as long as nothing is claimed."""
+    def _shown(self, devices: tuple[Device, ...], inventory: Inventory, visible: str) -> tuple[Device, ...]:
+        """Of the pool what the variable can list as long as nothing is claimed: CUDA shows one instance, or cards."""
+        devices = tuple(device for device in devices if not device.mig_enabled)
+        if len(devices) < 2 or not instances.are_among(devices):
+            return devices
+        self.candidates = tuple(device.uuid for device in devices)
         parents = self._parents_order(inventory)
         mine = tuple(device for device in devices if device.uuid in parents) or devices
         is_card = mine[0].parent is None or (self.grant.rank is not None and bool(instances.cards(mine)))
