@@ -119,9 +119,9 @@ def _head_lines(host: HostStatus, wanted: Wanted) -> Iterator[Text]:
     about += [time.strftime("%a %d %b %H:%M", time.localtime(host.time_s))] if host.time_s is not None else []
     about += [f"driver {printable(host.driver_version, 32)}"] if host.driver_version else []
     if host.gpus:
-        awaited = sum(gpu.is_awaited for gpu in host.gpus)
-        free = sum(gpu.state == "free" for gpu in host.gpus) - awaited
-        about += [f"{free} of {counted(len(host.gpus), 'GPU')} free"]
+        awaited = sum(gpu.is_awaited for gpu in host.takeable)
+        free = sum(gpu.state == "free" for gpu in host.takeable) - awaited
+        about += [f"{free} of {counted(len(host.takeable), 'GPU')} free"]
         about += [f"{awaited} awaited"] if awaited else []
     about += [f"{counted(len(host.queue), 'job')} waiting"] if host.queue else []
     if about:
@@ -209,9 +209,9 @@ def no_hook(wanted: Wanted) -> str:
 
 
 def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
-    index = {gpu.uuid: gpu.index for gpu in gpus}
+    label = {gpu.uuid: gpu.label for gpu in gpus}
     return {
-        "take": explain.gpu_names([index[uuid] for uuid in preview.uuids if uuid in index]),
+        "take": explain.gpu_names([label[uuid] for uuid in preview.uuids if uuid in label]),
         "cpu": "the CPU",
         "wait": "a place in the queue",
         "refuse": "an error",

@@ -100,6 +100,7 @@ class Row:
 
     Attributes:
         user: Whose jobs and processes alone are listed below it; ``None`` for all.
+        is_split: A card in MIG mode, whose instances have rows of their own.
     """
 
     gpus: Sequence[GpuStatus]
@@ -107,6 +108,7 @@ class Row:
     name: str
     frame: Frame
     user: str | None = None
+    is_split: bool = False
 
     def line(self, *, names_owners: bool = False) -> Text:
         """The row itself.
@@ -130,9 +132,9 @@ class Row:
             (busy_bar + " " if busy_bar else "", "magenta"),
             f"{'?' if busy is None else busy:>3} %  ",
             # Of another host it may be one that this version does not know.
-            (many + (_STATES.get(state) or printable(state, 20)), _STYLES.get(state, "")),
+            (many + (_STATES.get(state) or printable(state, 20)), _STYLES.get(state, "")) if not self.is_split else "MIG",
         )
-        if gpu.mig_enabled:
+        if gpu.mig_enabled and not self.is_split:
             line.append("  MIG")
         if names_owners:
             line.append(_owners(gpu, max(self.frame.width - line.cell_len, len(" ann +9"))))
@@ -163,12 +165,16 @@ def table(gpus: Sequence[GpuStatus], frame: Frame, user: str | None = None) -> t
         - frame.use_width
         - len("  idle lease")
     )
-    models = [printable(gpu.name, 40) for gpu in gpus]
+    split = {gpu.parent for gpu in gpus}
+    models = [printable(_name(gpu, gpus), 40) for gpu in gpus]
     if max(map(len, models)) > space:
         models = [model.replace("NVIDIA ", "") for model in models]
     shown = {gpu.uuid: printable(model, max(space, 10)) for gpu, model in zip(gpus, models)}
     longest = max(map(len, shown.values()))
-    rows = [Row(run, f"{_label(run):{labels}}", f"{shown[run[0].uuid]:{longest}}", frame, user) for run in runs]
+    rows = [
+        Row(run, f"{_label(run):{labels}}", f"{shown[run[0].uuid]:{longest}}", frame, user, run[0].uuid in split)
+        for run in runs
+    ]
     memory, use = ("memory, GiB", f"{'use':>{frame.use_width}}") if frame.is_narrow else ("memory", "utilization")
     heading = f"{'':{labels}}{'name':{longest}} {memory:{frame.memory_width}}  claimed  {use:{frame.use_width}}  state"
     return (Text(heading) if len(heading) <= frame.width else None), rows
@@ -188,11 +194,18 @@ def _runs(gpus: Sequence[GpuStatus]) -> list[list[GpuStatus]]:
     runs: list[list[GpuStatus]] = []
     for gpu in gpus:
         last = runs[-1][-1] if runs else None
-        if last is not None and _looks(gpu) == _looks(last) and gpu.index == last.index + 1:
+        if last is not None and _looks(gpu) == _looks(last) and _follows(gpu, last):
             runs[-1].append(gpu)
         else:
             runs.append([gpu])
     return [part for run in runs for part in ([run] if len(run) >= _FEWEST_IN_A_ROW else [[gpu] for gpu in run])]
+
+
+def _follows(gpu: GpuStatus, last: GpuStatus) -> bool:
+    """Whether its number is the next one."""
+    if gpu.instance is None or last.instance is None:
+        return gpu.instance is last.instance and gpu.index == last.index + 1
+    return gpu.index == last.index and gpu.instance == last.instance + 1
 
 
 def _looks(gpu: GpuStatus) -> tuple[object, ...]:
@@ -203,7 +216,17 @@ def _looks(gpu: GpuStatus) -> tuple[object, ...]:
 
 
 def _label(run: Sequence[GpuStatus]) -> str:
-    return f"GPU {run[0].index}" if len(run) == 1 else f"GPU {run[0].index}-{run[-1].index}"
+    # An instance stands below its card, without the word.
+    first = f"{'GPU' if run[0].instance is None else '   '} {run[0].label}"
+    last = run[-1].index if run[-1].instance is None else run[-1].instance
+    return first if len(run) == 1 else f"{first}-{last}"
+
+
+def _name(gpu: GpuStatus, gpus: Sequence[GpuStatus]) -> str:
+    """Of an instance below its card what it is made of, for the card's row says the rest."""
+    card, found, part = gpu.name.rpartition(" MIG ")
+    is_below = found and card and any(each.uuid == gpu.parent for each in gpus)
+    return f"MIG {part}" if is_below else gpu.name
 
 
 def _owners(gpu: GpuStatus, space: int) -> str:

@@ -10,7 +10,7 @@ from autogpu.doctor.model import Finding, failed, not_applicable, passed
 from autogpu.frameworks import registry
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable
-from autogpu.selection import explain
+from autogpu.selection import explain, instances
 from autogpu.selection.health import health_problems, memory_faults
 from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.model import VisibleSpec
@@ -106,13 +106,13 @@ def _check_driver(facts: Facts) -> Finding:
         lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
         remedy = "sudo dmesg | grep -i xid; a lost GPU needs a restart"
         return failed("driver", f"not every GPU can be read: {lost}", remedy)
-    gpus = counted(len(inventory.devices), "GPU")
+    gpus = counted(len(instances.cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
     return passed("driver", f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
 def _check_health(facts: Facts) -> Finding:
-    devices = facts.inventory.devices
+    devices = instances.cards(facts.inventory.devices)
     if not devices:
         return not_applicable("health", "no GPU to examine")
     bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
@@ -128,6 +128,24 @@ def _check_health(facts: Facts) -> Finding:
     if any(device.is_too_hot for device in devices):
         remedies.append("see to the cooling")
     return failed("health", "; ".join(bad), "; ".join(remedies))
+
+
+def _check_mig(facts: Facts) -> Finding:
+    split = [device for device in facts.inventory.devices if device.mig_enabled]
+    if not split:
+        return not_applicable("mig", "no GPU is in MIG mode")
+    empty = [device for device in instances.takeable(facts.inventory.devices) if device.mig_enabled]
+    if not empty:
+        count = sum(device.parent is not None for device in facts.inventory.devices)
+        names = explain.gpu_names(device.label for device in split)
+        return passed("mig", f"autogpu chooses among {counted(count, 'MIG instance')} of {names}")
+    names = explain.gpu_names(device.label for device in empty)
+    what = f"{names}: in MIG mode, and no instance can be read here, so that no job can use it"
+    each = ",".join(device.label for device in empty)
+    remedy = f"to use it whole: sudo nvidia-smi -i {each} -mig 0; to cut it: sudo nvidia-smi mig -i {each} -lgip"
+    return failed(
+        "mig", what, f"{remedy}; in a container, start it with its instance: docker run --gpus device=MIG-..."
+    )
 
 
 def _check_cuda(facts: Facts) -> Finding:
@@ -209,6 +227,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     _check_pynvml,
     _check_driver,
     _check_health,
+    _check_mig,
     _check_lists,
     _check_cuda,
     _check_visible,

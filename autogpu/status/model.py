@@ -50,14 +50,19 @@ class UnmanagedProcess:
 
 @dataclass(frozen=True)
 class GpuStatus:
-    """One GPU with all that is on it; its readings are those of :class:`autogpu.devices.model.Device`.
+    """One GPU or MIG instance with all that is on it; its readings are those of
+    :class:`autogpu.devices.model.Device`.
 
     Attributes:
         state: ``"free"``, ``"idle_lease"`` or ``"busy"``.
         unlisted_bytes: Used by processes that the driver does not list, such as those of other containers; 0 where
             nothing can be said.
-        health_problems: What is wrong with the GPU itself, in words; empty for a healthy one.
+        health_problems: What is wrong with the GPU itself, in words; empty for a healthy one, and for an instance,
+            whose card tells them.
         is_awaited: It is free, and a job in the queue could use it: others find it as good as taken.
+        parent: Of a MIG instance the UUID of its card, whose index it has; ``None`` for a card. What is on an instance
+            is not shown again on its card.
+        instance: Of a MIG instance its number on the card.
     """
 
     uuid: str
@@ -76,6 +81,13 @@ class GpuStatus:
     unlisted_bytes: int
     health_problems: tuple[str, ...] = ()
     is_awaited: bool = False
+    parent: str | None = None
+    instance: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
+        return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
 
 
 @dataclass(frozen=True)
@@ -172,7 +184,7 @@ class HostStatus:
     Attributes:
         has_driver: ``False`` on an ordinary machine without an NVIDIA GPU.
         failure: Why the GPUs can't be read at all.
-        gpus: In PCI bus order.
+        gpus: In PCI bus order; behind a card in MIG mode its instances.
         queue: In the order in which they are served.
         policy_problems: What could not be followed in the policy that holds here.
         lease_folder: ``None`` if there is none yet, or this user's jobs can't coordinate, for ``lease_folder_problem``.
@@ -194,3 +206,9 @@ class HostStatus:
     has_hook: bool = True
     host: str = ""
     time_s: float | None = None
+
+    @property
+    def takeable(self) -> tuple[GpuStatus, ...]:
+        """The GPUs that a job can have: instances instead of the card that they are of."""
+        split = {gpu.parent for gpu in self.gpus}
+        return tuple(gpu for gpu in self.gpus if gpu.uuid not in split and not gpu.mig_enabled)

@@ -57,7 +57,7 @@ def _escaped(value: str) -> str:
 
 
 def _gpu_labels(gpu: GpuStatus) -> tuple[str, ...]:
-    return str(gpu.index), _label(gpu.uuid), _label(gpu.name)
+    return gpu.label, _label(gpu.uuid), _label(gpu.name)
 
 
 def _label(text: str | None) -> str:
@@ -98,7 +98,8 @@ def _gpu_reads(host: HostStatus) -> Iterator[Sample]:
 
 
 def _states(host: HostStatus) -> Iterable[Sample]:
-    return [((*_gpu_labels(gpu), state), int(gpu.state == state)) for gpu in host.gpus for state in _STATES]
+    # A card that is split is no job's to take, whatever is on its instances.
+    return [((*_gpu_labels(gpu), state), int(gpu.state == state)) for gpu in host.takeable for state in _STATES]
 
 
 def _longest_waits(host: HostStatus) -> Iterable[Sample]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autogpu import engines, lease
 from autogpu.devices import probe
-from autogpu.frozen import frozen
+from autogpu.frozen import frozen, replace
 from autogpu.reporting import messages
 from autogpu.reporting.text import GIB, printable, user_name
 from autogpu.selection import explain
@@ -168,7 +168,10 @@ def host_status(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
-        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), is_awaited, names) for device in inventory.devices),
+        gpus=tuple(
+            _gpu(_without_instances(device, inventory), jobs, claims.get(device.uuid, ()), is_awaited, names)
+            for device in inventory.devices
+        ),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(
@@ -185,6 +188,21 @@ def host_status(
         host=printable(names.host(), 64),
         time_s=now_s,
     )
+
+
+def _without_instances(device: Device, inventory: Inventory) -> Device:
+    """A card with the processes that are on none of its MIG instances, each of which is shown by itself."""
+    pids = {
+        process.pid
+        for each in inventory.devices
+        if each.parent == device.uuid
+        for process in (*(each.compute_processes or ()), *(each.graphics_processes or ()))
+    }
+    if not pids:
+        return device
+    compute = tuple(process for process in device.compute_processes or () if process.pid not in pids)
+    graphics = tuple(process for process in device.graphics_processes or () if process.pid not in pids)
+    return replace(device, compute_processes=compute, graphics_processes=graphics)
 
 
 def _gpu(
@@ -210,8 +228,11 @@ def _gpu(
             *_unmanaged(device.compute_processes, holders, names, is_graphics=False),
             *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
         ),
-        unlisted_bytes=_unlisted_bytes(device),
-        health_problems=health_problems(device),
+        # Of a card in MIG mode all of it is used by its instances.
+        unlisted_bytes=0 if device.mig_enabled else _unlisted_bytes(device),
+        health_problems=() if device.parent else health_problems(device),
+        parent=device.parent,
+        instance=device.instance,
         is_awaited=device_tier is Tier.FREE and is_awaited(device.uuid, True, room_bytes(device, None, claims)),
     )
 

@@ -15,13 +15,23 @@ from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.doctor.conftest import NO_DRIVER, tensorflow
-from tests.support.values import gpu, inventory
+from tests.support.values import cut, gpu, inventory
 
 
 def test_a_healthy_machine_passes_everything(healthy):
     states = {finding.name: finding.state for finding in examine(healthy)}
     assert FindingState.FAILED not in states.values()
-    assert [name for name, state in states.items() if state is FindingState.NOT_APPLICABLE] == ["visible", "growth"]
+    assert [name for name, state in states.items() if state is FindingState.NOT_APPLICABLE] == [
+        "mig",
+        "visible",
+        "growth",
+    ]
+
+
+def test_mig_instances_are_counted_beside_their_cards(healthy):
+    findings = {each.name: each for each in examine(replace(healthy, inventory=inventory(*cut(0, 5, 5), gpu(1))))}
+    assert findings["mig"].what == "autogpu chooses among 2 MIG instances of GPU 0"
+    assert "reads 2 GPUs" in findings["driver"].what
 
 
 @pytest.mark.parametrize(
@@ -115,6 +125,13 @@ def test_a_healthy_machine_passes_everything(healthy):
                 ("pending", {"remapping_pending": True}, "pending until a reset", "--gpu-reset"),
                 ("hot", {"is_too_hot": True}, "GPU 1: slowed down by heat", "see to the cooling"),
             )
+        ),
+        pytest.param(
+            "mig",
+            {"inventory": inventory(*cut(0, 5), *cut(1))},
+            "GPU 1: in MIG mode, and no instance can be read here",
+            "sudo nvidia-smi -i 1 -mig 0",
+            id="mig-without-instances",
         ),
         pytest.param(
             "cuda", {"cuda": Cuda(error="no such file")}, "libcuda.so.1: no such file", "--gpus all", id="no-cuda"

@@ -1,0 +1,87 @@
+"""MIG instances, as the page, its JSON and its metrics show them below their card."""
+
+from __future__ import annotations
+
+import json
+
+from autogpu.cli.status_screen import Wanted, lines
+from autogpu.cli.status_table import Frame
+from autogpu.devices.model import Process
+from autogpu.frozen import replace
+from autogpu.reporting.text import GIB
+from autogpu.status.json import from_json, to_json
+from autogpu.status.prometheus import exposition
+from tests.support.host_states import holder, host
+from tests.support.values import cut, gpu, instance, inventory
+
+CARD, *PARTS = cut(0, 20, 5, 5, 5, compute_processes=(Process(7, GIB), Process(9, GIB), Process(99, GIB)))
+USED = [
+    replace(PARTS[0], memory_used_bytes=2 * GIB, compute_processes=(Process(7, GIB), Process(9, GIB))),
+    *PARTS[1:],
+]
+MINE = replace(holder("a"), claims={PARTS[0].uuid: 20 * GIB})
+LAB = host(inventory(CARD, *USED, gpu(1, name="NVIDIA A100", total_gib=40.0)), [MINE])
+
+
+def screen(view, user=None):
+    """Each row without its bars."""
+    shown = [line.plain for line in lines(view, Frame(width=120, has_blocks=False), Wanted(user=user))]
+    return [" ".join(word for word in line.split() if set(word) - set("#=.?")) for line in shown]
+
+
+def test_instances_stand_below_their_card_and_those_that_are_free_and_alike_in_one_row():
+    rows = screen(LAB)
+    start = rows.index("GPU 0 NVIDIA A100 0.0 of 24.0 GiB - % MIG")
+    assert rows[start + 1 : start + 7] == [
+        "bob python (pid 99), uses 1.0 GiB, no claim",
+        "0:0 MIG 4g.20gb 2.0 of 20.0 GiB 20.0 % busy",
+        "ann train.py (pid 7) claims 20.0 GiB, uses 1.0 GiB, for 60 s",
+        "bob python (pid 9), uses 1.0 GiB, no claim",
+        "0:1-3 MIG 1g.5gb 0.0 of 5.0 GiB - % 3 free",
+        "GPU 1 NVIDIA A100 0.0 of 40.0 GiB - 0 % free",
+    ]
+
+
+def test_a_card_that_is_split_is_counted_as_its_instances():
+    assert screen(LAB)[0].endswith("4 of 5 GPUs free")
+    assert screen(host(inventory(*cut(0), gpu(1))))[0].endswith("1 of 1 GPU free")
+
+
+def test_numbers_with_a_gap_between_them_are_not_one_row():
+    parts = [instance(0, number) for number in (0, 1, 3)]
+    rows = screen(host(inventory(CARD, *parts)))
+    assert sum("MIG 1g.5gb" in row and "of 5.0" in row for row in rows) == 3
+
+
+def test_an_instance_whose_card_is_not_shown_has_its_whole_name():
+    rows = screen(LAB, "ann")
+    assert "0:0 NVIDIA A100 MIG 4g.20gb 2.0 of 20.0 GiB 20.0 % busy" in rows
+
+
+def test_what_a_script_would_get_is_named_by_its_number():
+    view = host(inventory(CARD, *PARTS))
+    assert any("would get GPU 0:0: the idlest of 4" in line for line in screen(view))
+    assert view.preview.reasons[0].startswith("  GPU 0:0: first choice: free")
+
+
+def test_the_json_names_the_card_and_the_number_of_an_instance():
+    told = json.loads(json.dumps(to_json(LAB)))
+    assert [(each["parent"], each["instance"]) for each in told["gpus"]][:2] == [(None, None), (CARD.uuid, 0)]
+    assert from_json(told) == LAB
+    for each in told["gpus"]:
+        del each["parent"], each["instance"]  # as an older autogpu says it
+    assert [each.label for each in from_json(told).gpus] == ["0", "0", "0", "0", "0", "1"]
+
+
+def test_the_faults_of_a_card_are_told_once():
+    sick = replace(CARD, remapping_failed=True)
+    view = host(inventory(sick, *(replace(part, remapping_failed=True) for part in PARTS)))
+    assert [bool(each.health_problems) for each in view.gpus] == [True, False, False, False, False]
+
+
+def test_metrics_tell_the_state_of_what_a_job_can_take():
+    states = [
+        line for line in exposition(LAB).splitlines() if line.startswith("autogpu_gpu_state{") and line[-1] == "1"
+    ]
+    assert [line.split('"')[1] for line in states] == ["0:0", "0:1", "0:2", "0:3", "1"]
+    assert f'autogpu_gpu_memory_bytes{{gpu="0:1",uuid="{PARTS[1].uuid}"' in exposition(LAB)
