@@ -222,7 +222,7 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], visible_of: Map
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """``rank`` where its script has set ``CUDA_VISIBLE_DEVICES`` itself, to that many GPUs: the others do so as well."""
+    """``rank`` where its script has set ``CUDA_VISIBLE_DEVICES`` to that many GPUs, as those of the others do."""
     return replace(rank, place=0, sharers=1) if _is_own(rank, gpu_count) else replace(rank, place=None, sharers=None)
 
 
