@@ -5,12 +5,13 @@ FRAMEWORK_PYTHON ?= $(RUN)
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
 
-.PHONY: help demo demo-real test test-fast test-readme test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
+.PHONY: help demo demo-real lab test test-fast test-readme test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
 .PHONY: lint docs site package pictures clean
 
 help:
 	@echo "make demo             two jobs at once on a simulated four-GPU server, without and with autogpu"
 	@echo "make demo-real        the same on this machine's idle GPUs; asks first"
+	@echo "make lab              a shell on a simulated server on which other people's jobs come and go; FLEET=dgx-a100"
 	@echo "make test             lint, types and all tests; sets itself up, takes some minutes"
 	@echo "make test-fast        the tests that need no TensorFlow"
 	@echo "make test-readme      README.md typed into a terminal, from a clone to the first line and the uninstall"
@@ -30,6 +31,9 @@ demo: $(VENV)/ready
 
 demo-real: $(VENV)/ready
 	@$(RUN) -m demo.real
+
+lab: $(VENV)/ready
+	@$(RUN) -m demo.lab $(if $(FLEET),--fleet $(FLEET))
 
 test: lint
 	$(RUN) -m pytest $(SIDE_BY_SIDE)

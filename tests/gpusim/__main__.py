@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn, Sequence
 
 from tests.gpusim.build import BuildError
-from tests.gpusim.fleet import FleetError, read_fleet
+from tests.gpusim.fleet import Fleet, FleetError, read_fleet
 from tests.gpusim.fleets import FLEETS
 from tests.gpusim.server import lay_out, with_libraries_in_front, write_fleet
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--log: {options.log} is not a plain file")
     file = None if options.fleet in FLEETS else Path(options.fleet).resolve()
     try:
-        fleet = FLEETS[options.fleet] if file is None else read_fleet(Path(options.fleet))
+        fleet = fleet_named(options.fleet)
     except (FleetError, OSError) as error:
         return _fail(f"gpusim: {error}", WRONG_USAGE)
     folder = Path(tempfile.mkdtemp(prefix="gpusim-"))
@@ -82,6 +82,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), NOT_STARTED)
     _start_attendant(file, folder)
     return _become(command, {**os.environ, **with_libraries_in_front(environ, os.environ)})
+
+
+def fleet_named(name: str) -> Fleet:
+    """The fleet of that name, or of that file.
+
+    Raises:
+        FleetError: The file describes none.
+        OSError: There is neither.
+    """
+    return FLEETS[name] if name in FLEETS else read_fleet(Path(name))
 
 
 def _become(command: Sequence[str], environ: dict[str, str]) -> int:

@@ -70,11 +70,9 @@ def environment(
         name: Makes a second environment from the same parts, for a test that writes into its own.
     """
     bases = [on_top_of] if isinstance(on_top_of, Path) else list(on_top_of or ())
-    parts = [str(python), *requirements, wheel().parent.name if with_autogpu else "", name]
-    parts += [os.pathsep.join(map(str, bases)), "hook" if with_hook else ""]
-    parts += [f"{each} alone" for each in without_dependencies]
-    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    folder = CACHE / "environments" / digest
+    further = [wheel().parent.name if with_autogpu else "", name, os.pathsep.join(map(str, bases))]
+    further += ["hook" if with_hook else "", *(f"{each} alone" for each in without_dependencies)]
+    folder = _place(python, requirements, further)
     executable = folder / "bin" / "python"
     with _only_one(folder):
         if not (folder / "complete").exists():
@@ -96,6 +94,11 @@ def environment(
     return executable
 
 
+def _place(python: Path, requirements: Sequence[str], further: Sequence[str] = ("",) * 4) -> Path:
+    digest = hashlib.sha256("\n".join([str(python), *requirements, *further]).encode()).hexdigest()[:16]
+    return CACHE / "environments" / digest
+
+
 def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
     """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB.
 
@@ -107,6 +110,13 @@ def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
     if found is None:
         raise RuntimeError(f"no Python {python} on this machine")
     return environment(found, versions.requirements(version), with_autogpu=False)
+
+
+def tensorflow_if_there() -> Path | None:
+    """The interpreter of :func:`tensorflow` if that was made before; nothing is made or installed."""
+    found = interpreter("3.11")
+    folder = found and _place(found, versions.requirements("2.21.*"))
+    return folder / "bin" / "python" if folder and (folder / "complete").exists() else None
 
 
 def tensorflow_with_autogpu(version: str = "2.21.*", python: str = "3.11") -> Path:

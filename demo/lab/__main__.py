@@ -1,0 +1,231 @@
+"""``make lab``: a shell on a simulated GPU server on which other people's jobs come and go.
+
+The first shell has the server, and its end is the end of everything. A second ``make lab``, in another terminal, is a
+shell on the same server. Nothing is installed or downloaded, and nothing of the machine changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, Mapping
+
+from autogpu.install.files import template_folder
+from autogpu.reporting.text import counted
+from demo.lab import people
+from demo.lab.scene import PEOPLE
+from demo.lab.shell import end_all_below, open_shell, terminal_as_before
+from demo.lab.stage import Orders
+from tests.gpusim.__main__ import fleet_named
+from tests.gpusim.build import BuildError
+from tests.gpusim.fleet import Fleet, FleetError
+from tests.gpusim.fleets import FLEETS
+from tests.gpusim.server import lay_out, with_libraries_in_front
+from tests.support import environments
+
+ROOT = Path(__file__).resolve().parents[2]
+FLEET = "rtx-4090"
+OF_AUTOGPU_AND_CUDA = ("AUTOGPU", "CUDA_", "GPUSIM", "NVIDIA_")
+
+JOB = '''\
+"""A program that uses CUDA and no framework: takes 2 GiB of a GPU for a minute."""
+
+import ctypes
+import time
+
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0, "no GPU"
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+cuda.cuCtxSetCurrent(context)
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 << 30)) == 0, "no memory"
+print("computing for a minute; autogpu status shows it", flush=True)
+time.sleep(60)
+'''
+
+
+class Ended(Exception):
+    """The terminal was closed, or we were told to end."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Have a server and a shell on it, or a shell on the one that there is."""
+    parser = argparse.ArgumentParser(prog="python -m demo.lab", description="A shell on a living simulated GPU server.")
+    parser.add_argument("--fleet", default=FLEET, help=f"{', '.join(FLEETS)}, or a file as tests/gpusim/lab.toml")
+    parser.add_argument("--seed", type=int, default=1, help="of what comes and goes")
+    options = parser.parse_args(arguments)
+    people.adopt_orphans()
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, _end)
+    try:
+        with _registered().open("a+") as lab:
+            try:
+                fcntl.flock(lab, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _join(lab)
+            return _have(lab, options.fleet, options.seed)
+    except (FleetError, BuildError, OSError) as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 2
+    except (Ended, KeyboardInterrupt):
+        return 0
+    finally:
+        end_all_below()
+
+
+def _end(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise Ended
+
+
+def _registered() -> Path:
+    """The file that is locked for as long as there is a server of this user; it says how to get there."""
+    folder = Path(tempfile.gettempdir()) / f"autogpu-lab.{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise OSError(f"{folder} belongs to another user; remove it, or set TMPDIR")
+    return folder / "lab.json"
+
+
+def _have(lab: IO[str], name: str, seed: int) -> int:
+    lab.truncate(0)  # what an earlier server left
+    fleet = fleet_named(name)
+    with tempfile.TemporaryDirectory(prefix="autogpu-lab-", ignore_cleanup_errors=True) as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        environ = _lay_out(fleet, folder)
+        users = people.add_users(PEOPLE, folder)
+        orders = Orders(str(folder), name if name in FLEETS else str(Path(name).resolve()), seed, users)
+        command = [sys.executable, "-m", "demo.lab.stage", orders.text()]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with terminal_as_before(), subprocess.Popen(command, env=environ, cwd=ROOT, **pipes) as stage:
+            try:
+                assert stage.stdout is not None
+                if stage.stdout.readline() != b"ready\n":
+                    return 1
+                json.dump({"pid": os.getpid(), "folder": made, "environ": environ}, lab)
+                lab.flush()
+                print(_welcome(name, fleet, users, has_tensorflow=(folder / "home" / "train.py").exists()), flush=True)
+                _in_shell(environ, folder)
+                return 0
+            finally:
+                # Before the folder goes, which they write to.
+                end_all_below()
+
+
+def _join(lab: IO[str]) -> int:
+    told = _told(lab)
+    if told is None:
+        print("lab: the server that there was has ended; once more: make lab", file=sys.stderr)
+        return 1
+    people.join(told["pid"])
+    print("A shell on the server that runs already; it ends with the first shell.")
+    with terminal_as_before():
+        _in_shell(told["environ"], Path(told["folder"]), lab)
+    return 0
+
+
+def _told(lab: IO[str]) -> dict | None:
+    """What the server's own process has written, which takes it some seconds; ``None`` if it ends meanwhile."""
+    while True:
+        lab.seek(0)
+        with contextlib.suppress(ValueError):
+            return json.loads(lab.read())
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lab, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        time.sleep(0.1)
+
+
+def _in_shell(environ: Mapping[str, str], folder: Path, until_free: IO[str] | None = None) -> None:
+    """Have a shell until it ends, or until that file is no longer locked."""
+    # The shell's own affair from now on.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)
+    shell = open_shell(environ, folder)
+
+    def watch() -> None:
+        assert until_free is not None
+        fcntl.flock(until_free, fcntl.LOCK_SH)
+        fcntl.flock(until_free, fcntl.LOCK_UN)
+        print("\r\nThe server has ended.", file=sys.stderr)
+        shell.send_signal(signal.SIGHUP)
+
+    if until_free is not None:
+        threading.Thread(target=watch, daemon=True).start()
+    shell.wait()
+
+
+def _lay_out(fleet: Fleet, folder: Path) -> dict[str, str]:
+    """Make the server, and what a visitor finds there; the environment of a process on it."""
+    leases, home, commands, library = (folder / name for name in ("leases", "home", "bin", "lib"))
+    for each in (leases, home, commands, library):
+        each.mkdir()
+    leases.chmod(0o1777)
+    tensorflow = environments.tensorflow_if_there()
+    # TensorFlow's environment has no autogpu: it is given that, and what that needs.
+    (library / "autogpu").symlink_to(ROOT / "autogpu")
+    (library / "sitecustomize_template").symlink_to(ROOT / "sitecustomize_template")
+    (library / "pynvml.py").symlink_to(Path(__import__("pynvml").__file__ or ""))
+    python = f'PYTHONPATH="$PYTHONPATH:{library}" exec {tensorflow}' if tensorflow else f"exec {sys.executable}"
+    for name, program in (("python", python), ("autogpu", f"exec {sys.executable} -m autogpu")):
+        wrapper = commands / name
+        wrapper.write_text(f'#!/bin/sh\n{program} "$@"\n', encoding="utf-8")
+        wrapper.chmod(0o755)
+    (home / "job.py").write_text(JOB, encoding="utf-8")
+    if tensorflow:
+        (home / "train.py").write_text((ROOT / "demo" / "train.py").read_text(encoding="utf-8"), encoding="utf-8")
+    given = {name: value for name, value in os.environ.items() if not name.startswith(OF_AUTOGPU_AND_CUDA)}
+    server = with_libraries_in_front(lay_out(fleet, folder, folder / "gpusim.log", device_nodes=True), given)
+    paths = [str(template_folder()), given.get("PYTHONPATH", "")]
+    return {
+        **given,
+        **server,
+        "AUTOGPU_LEASE_DIR": str(leases),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def _welcome(name: str, fleet: Fleet, users: Mapping[str, int], *, has_tensorflow: bool) -> str:
+    others = f"{', '.join(users)}" if users else "here under your name; started by root, it has several users"
+    script = (
+        "python train.py                       a Keras script that names no GPU"
+        if has_tensorflow
+        else "(after `make demo` there is TensorFlow here as well, and a train.py)"
+    )
+    return f"""
+A simulated server with {counted(len(fleet.gpus), "GPU")} ({shlex.quote(name)}), on which jobs of other people
+come and go: {others}.
+
+  autogpu status                        who has which GPU, who waits; -w: watch
+  autogpu pick --explain                which GPU you would get, and why
+  autogpu run --hold -- python job.py   a program that uses CUDA
+  autogpu wait --count 2                until two GPUs are free
+  {script}
+
+Another shell on it: `make lab` in another terminal. `exit` ends the server.
+Other servers: make lab FLEET=NAME; there are {", ".join(others_than(name)[:4])},
+{", ".join(others_than(name)[4:])}.
+"""
+
+
+def others_than(name: str) -> list[str]:
+    """The fleets that could be chosen instead."""
+    return [each for each in FLEETS if each != name]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
