@@ -60,8 +60,8 @@ mistakes are reported at once, each with file and line, what is allowed, the nea
 used instead. Names in the system file that this version does not know are shown by `autogpu doctor` only,
 since one host may have several versions. A policy can't name code to run.
 
-The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put `#:schema
-./docs/autogpu.schema.json` (or its address) on the first line of a file.
+The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json), which is installed with autogpu:
+`autogpu init` writes its place as `#:schema` on the first line of a file, where editors look for it.
 
 ## How values are written
 

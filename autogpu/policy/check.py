@@ -119,6 +119,8 @@ class _Reader:
             key = BY_DOTTED.get(name)
             if key is not None and not key.section:
                 self._take(key, value)
+            elif name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
+                self._of_pyproject(value["autogpu"])
             elif name not in SECTIONS or not name:
                 self._unknown("", name, value)
             elif not isinstance(value, dict):
@@ -140,6 +142,17 @@ class _Reader:
             self._layer.problems.append(_refusal(key, value, refused, origin))
         else:
             _keep(self._layer, key, read, origin)
+
+    def _of_pyproject(self, ours: object) -> None:
+        """Answer ``[tool.autogpu.select]`` in a file that is all autogpu's."""
+        inside = ours if isinstance(ours, dict) else {}
+        sections = [name for name in SECTIONS if name and name in inside]
+        for name in sections:
+            what = f"[tool.autogpu.{name}] is for pyproject.toml; here it is written [{name}]"
+            self._problem(("tool", "autogpu", name), what)
+        if not sections or len(inside) > len(sections):
+            what = "[tool.autogpu] is for pyproject.toml; here its keys are written at the top, without a table"
+            self._problem(("tool", "autogpu"), what)
 
     def _unknown(self, section: str, name: str, value: object) -> None:
         key = BY_NAME.get(name)

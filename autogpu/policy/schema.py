@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from autogpu.policy.model import KEYS, SECTIONS, Key
+
+NAME = "autogpu.schema.json"
 
 
 def schema() -> str:
@@ -30,6 +33,15 @@ def schema() -> str:
         "properties": top,
     }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def schema_file() -> Path | None:
+    """The file of the same text that came with this autogpu: inside the package, in ``docs`` in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package, package.parent / "docs"):
+        if (folder / NAME).is_file():
+            return folder / NAME
+    return None
 
 
 def _schema_of(key: Key) -> dict[str, object]:

@@ -30,9 +30,13 @@ def example() -> str:
     return "".join(parts)
 
 
-def template() -> str:
-    """A project's own file to start from, in which nothing is set."""
-    parts = [_TEMPLATE_HEAD]
+def template(schema: str = "") -> str:
+    """A project's own file to start from, in which nothing is set.
+
+    Args:
+        schema: The address of the JSON schema, for the line by which editors find it.
+    """
+    parts = [f"#:schema {schema}\n" if schema else "", _TEMPLATE_HEAD]
     for section in SECTIONS:
         keys = [key for key in KEYS if key.section == section and not key.system_only]
         if keys:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import jsonschema
 import pytest
@@ -150,9 +151,39 @@ def test_init_never_overwrites(run, project):
     assert (project / "autogpu.toml").read_text() == "# mine\n"
 
 
+def test_init_tells_editors_where_the_schema_is(run, project):
+    run("init")
+    first = (project / "autogpu.toml").read_text().splitlines()[0]
+    file = first[len("#:schema ") :]
+    assert first.startswith("#:schema file:///")
+    assert json.loads(Path(unquote(urlsplit(file).path)).read_text()) == json.loads(run("config", "schema")[1])
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "autogpu.toml"])
+def test_init_names_the_policy_above_that_the_new_file_replaces(run, project, monkeypatch, name):
+    inner = project / "code" / "nlp"
+    inner.mkdir(parents=True)
+    above = project / name
+    above.write_text("[tool.autogpu.select]\ncount = 2\n" if name == "pyproject.toml" else "[select]\ncount = 2\n")
+    monkeypatch.chdir(inner)
+    table = "[tool.autogpu] in " if name == "pyproject.toml" else ""
+    said = f"It is used in and below its folder from now on, and {table}{above} is not."
+    assert run("init")[1].splitlines()[1:] == [said]
+
+
+def test_init_names_no_file_above_without_a_policy(run, project, monkeypatch):
+    (project / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert len(run("init")[1].splitlines()) == 1
+
+
+def test_init_says_that_another_file_is_named(run, project, monkeypatch):
+    monkeypatch.setenv("AUTOGPU_POLICY", "/dev/null")
+    assert run("init")[1].splitlines()[1:] == ["It is not used as long as AUTOGPU_POLICY names /dev/null."]
+
+
 def test_init_says_which_of_two_files_counts(run, project):
     (project / "pyproject.toml").write_text("[tool.autogpu.select]\ncount = 2\n")
-    assert "[tool.autogpu] in pyproject.toml is not" in run("init")[1]
+    assert f"[tool.autogpu] in {project}/pyproject.toml is not" in run("init")[1]
 
 
 def test_init_for_the_user(run, tmp_path, monkeypatch):

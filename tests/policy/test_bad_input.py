@@ -140,6 +140,18 @@ def test_wrong_types_and_ranges(workplace, text, what):
             id="nothing-near",
         ),
         pytest.param(
+            "[tool.autogpu.select]\ncount = 2",
+            "~/proj/autogpu.toml:1: [tool.autogpu.select] is for pyproject.toml; here it is written [select]; "
+            "it is ignored",
+            id="table-of-a-pyproject",
+        ),
+        pytest.param(
+            "[tool.autogpu]\nenabled = false",
+            "~/proj/autogpu.toml:1: [tool.autogpu] is for pyproject.toml; here its keys are written at the top, "
+            "without a table; it is ignored",
+            id="keys-of-a-pyproject",
+        ),
+        pytest.param(
             "[report]\nqqq = 1",
             "~/proj/autogpu.toml:2: unknown key report.qqq; known in [report]: level; it is ignored",
             id="nothing-near-in-section",

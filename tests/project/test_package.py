@@ -48,6 +48,12 @@ def test_the_licence_is_named_as_indexes_read_it(metadata):
     assert metadata["Description-Content-Type"].partition(";")[0] == "text/markdown"
 
 
+def test_the_schema_for_editors_is_installed():
+    with zipfile.ZipFile(wheel()) as opened:
+        text = opened.read("autogpu/autogpu.schema.json").decode("utf-8")
+    assert text == (ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8")
+
+
 def test_the_source_archive_has_every_file_of_the_project(tmp_path):
     command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, capture_output=True, timeout=250, check=True)
