@@ -90,8 +90,11 @@ def acquire(
         # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
         is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)
         job = "" if is_held else job
-        launcher = parent.name if parent is not None and request.grant.rank is not None and not is_held else ""
-        return _Acquirer(request, folder, script, read, on_wait, job, launcher).acquire()
+        launcher = parent if request.grant.rank is not None and not is_held else None
+        if parent is None:
+            launcher = lease.parent_lease(environ, folder, with_any_list=True)
+        name = "" if launcher is None else launcher.name
+        return _Acquirer(request, folder, script, read, on_wait, job, name).acquire()
     except lease.LeaseUnavailable as error:
         decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed(begun_s)
         return Acquisition(decision, problem=error, is_unclaimed=True)
@@ -195,7 +198,7 @@ class _Acquirer:
         request = replace(self._request, inventory=self._without_ended(pids.values()))
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
         jobs = jobs_of(
-            # A rank's launcher may only have asked whether there is a GPU.
+            # Who starts ranks, or a program with a list of its own, may only have asked whether there is a GPU.
             [h for h in holders if h not in ranks and not (h.name == self._launcher and h.is_unused)],
             pids,
             request.inventory,

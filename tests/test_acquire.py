@@ -21,7 +21,7 @@ from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import SelectionRequest, Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
-from autogpu.variables import LEASE, LEASE_DIR
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
 from tests.lease.conftest import needs_root
 from tests.support.holders import other_job
 from tests.support.values import gpu, inventory
@@ -227,6 +227,21 @@ def test_ranks_disregard_a_launcher_that_has_only_asked_for_a_gpu(tmp_path):
             acquired(tmp_path, request(gpu(2), busy="wait", wait_s=0.0))
     assert first.reserved == {gpu(1).uuid, gpu(2).uuid}
     first.lease.release()
+
+
+@pytest.mark.parametrize("is_unused", [True, False])
+def test_so_does_a_program_to_which_its_launcher_has_given_a_list_of_its_own(tmp_path, is_unused):
+    marker = {LEASE: "v1:{0.name}:{0.pid}:{0.start_time}:=GPU-1,GPU-2", CUDA_VISIBLE_DEVICES: "2"}
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(2).uuid: 24 * GIB}, is_unused=is_unused):
+        (holder,) = lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders
+        marker[LEASE] = marker[LEASE].format(holder)
+        if is_unused:
+            taken = acquired(tmp_path, request(gpu(2), busy="error"), **marker)
+            assert (dict(taken.decision.claims), taken.decision.shares) == ({gpu(2).uuid: 24 * GIB}, {})
+            taken.lease.release()
+        else:
+            with pytest.raises(NoEligibleDevice):
+                acquired(tmp_path, request(gpu(2), busy="error"), **marker)
 
 
 @pytest.mark.parametrize(

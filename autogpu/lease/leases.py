@@ -292,12 +292,17 @@ def write_lease(
         raise
 
 
-def parent_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
+def parent_lease(environ: Mapping[str, str], folder: Folder, *, with_any_list: bool = False) -> Holder | None:
     """The lease of which this process is a member, because a parent left the marker; else ``None``.
 
     A member uses the same GPU and claims nothing. The lock must be alive, the lease another process's (a
     program that starts itself anew by ``os.execv`` has lost its own), and ``CUDA_VISIBLE_DEVICES``
     unchanged: a value that was set since is an explicit choice.
+
+    Args:
+        environ: Of this process.
+        folder: The host's.
+        with_any_list: Find the lease also of a parent that has given this process another list, and so no part in it.
 
     Raises:
         Uncoordinated: The folder can't be read.
@@ -306,7 +311,8 @@ def parent_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     name, _, rest = rest.partition(":")
     pid, _, rest = rest.partition(":")
     start, _, visible = rest.partition(":")
-    if version != _MARKER_VERSION or visible != _visible(environ) or pid == str(os.getpid()):
+    is_listed = with_any_list or visible == _visible(environ)
+    if version != _MARKER_VERSION or not is_listed or pid == str(os.getpid()):
         return None
     with folder.opened() as descriptor:
         holder = holder_named(descriptor, name)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support.framework_jobs import HOLD
+from tests.support.framework_machines import GIB
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
@@ -35,3 +36,34 @@ def test_a_child_is_on_its_parents_gpu(framework_pythons, machine_of, case):
     assert machine.server.contexts()[child] == parent.contexts == [2 if case == "another-came-between" else 3]
     parent.go_on()
     assert parent.end().exit_status == 0
+
+
+LAUNCHER = """
+import os
+import subprocess
+import sys
+import torch
+assert torch.cuda.is_available()
+print("asked", flush=True)
+sys.stdin.readline()
+environ = {**os.environ, "CUDA_VISIBLE_DEVICES": sys.argv[1], "AUTOGPU_BUSY": sys.argv[3]}
+sys.exit(subprocess.run([sys.argv[2], "-c", sys.argv[4]], env=environ).returncode)
+"""
+
+
+@pytest.mark.parametrize(("framework", "busy"), [("torch", "error"), ("torch", "share"), ("jax", "error")])
+def test_what_a_launcher_has_claimed_by_asking_is_for_the_program_to_which_it_gives_that_gpu(
+    framework, busy, framework_pythons, machine_of
+):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    arguments = ("3", str(framework_pythons[framework]), busy, HOLD[framework])
+    launcher = machine.start(LAUNCHER, arguments=arguments)
+    assert launcher.line() == "asked"
+    assert machine.claims() == {launcher.pid: [3]}
+    launcher.go_on()
+    assert launcher.line() == "ready cuda:0 1"
+    (claim,) = [sizes for pid, sizes in machine.claimed_bytes().items() if pid != launcher.pid]
+    assert claim[3] > 20 * GIB
+    launcher.go_on()
+    ran = launcher.end()
+    assert (ran.exit_status, "capped" in ran.stderr) == (0, False), ran.stderr
