@@ -132,7 +132,7 @@ class Row:
             (busy_bar + " " if busy_bar else "", "magenta"),
             f"{'?' if busy is None else busy:>3} %  ",
             # Of another host it may be one that this version does not know.
-            (many + (_STATES.get(state) or printable(state, 20)), _STYLES.get(state, "")) if not self.is_split else "MIG",
+            "MIG" if self.is_split else (many + (_STATES.get(state) or printable(state, 20)), _STYLES.get(state, "")),
         )
         if gpu.mig_enabled and not self.is_split:
             line.append("  MIG")

@@ -192,7 +192,7 @@ def _gpus_of_ranks(pool: _Pool) -> list[tuple[int, Device]]:
     ]
     # Where there is a whole card for each of them, none has to do with an instance.
     whole = [(ordinal, device) for ordinal, device in usable if device.parent is None]
-    return whole if promised is None and rank is not None and len(whole) >= _ranks_of(rank) else usable
+    return whole if promised is None and rank is not None and len(whole) >= rank.at_most(len(usable)) else usable
 
 
 def _memory_of_slice(
