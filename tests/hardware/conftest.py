@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.failure_modes import conftest as failure_modes
+from tests.frameworks import conftest as frameworks
 from tests.frameworks.tensorflow import conftest as jobs
 
 host, python = jobs.host, jobs.python
 hooked, machine, commands = failure_modes.hooked, failure_modes.machine, failure_modes.commands
 lab, train = failure_modes.lab, failure_modes.train
+framework_pythons, machine_of = frameworks.framework_pythons, frameworks.machine_of

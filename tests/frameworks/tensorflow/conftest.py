@@ -22,10 +22,10 @@ def host(tmp_path, python, lease_folder):
     """Start jobs on a server of ``gpus``; each is killed at the end."""
     servers = []
 
-    def running(*gpus, script=HOLD):
+    def running(*gpus, script=HOLD, **faults):
         place = tmp_path / f"server{len(servers)}"
         place.mkdir()
-        server = Server(gpus, folder=place)
+        server = Server(gpus, folder=place, **faults)
         server.__enter__()
         servers.append(server)
         file = place / "train.py"
