@@ -1,111 +1,50 @@
 """``make pictures``: the pictures of the README and the documents, drawn from what the commands really print.
 
-The jobs are processes on a simulated server, which claim and take memory as any job does. Made up are the people, the
-pids, the host and the hour, which would be those of this machine, and the hours that claims are old.
+``status`` and ``explain`` are of the server of ``make lab`` as it is when one comes: its people start one after the
+other, so that the scene is decided. The jobs are processes, which decide, claim and take memory as any job does. Put in
+at the drawing are the names of the users, the pids, the ages of claims, the host and the hour, which would be those of
+this machine; they are those of ``demo/lab/scene.py``.
 
 ``python -m demo.pictures status explain`` draws those two alone, for which no TensorFlow is needed.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from autogpu.cli.screen import folded
-from demo.screen import show
-from tests.gpusim import Gpu, Server
-from tests.gpusim.__main__ import DEFAULT_FLEET
-from tests.gpusim.fleet import read_fleet, size_bytes
-from tests.support import environments
-
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-COLUMNS = 122
-
-# The simulated server of `status`: every GPU works but one, whose notebook holds an idle lease.
-SHARED = (
-    Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", utilization=97),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", utilization=88),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", utilization_samples=(0,) * 64),
-    Gpu(name="NVIDIA RTX A6000", memory="48GiB", utilization=64),
-)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One process of the picture; without ``claims`` it makes no claim, with ``waits_for`` it stands in the queue."""
-
-    who: str
-    pid: int
-    script: str
-    gpu: int
-    uses: str = "0"
-    claims: str = ""
-    waits_for: str = ""
-    minutes: float = 0
-
-
-JOBS = (
-    Job("anna", 21877, "train.py", 0, uses="4.6GiB", claims="6GiB", minutes=42),
-    Job("ben", 20518, "bert.py", 1, uses="20.9GiB", claims="24GiB", minutes=190),
-    Job("chen", 8211, "ipykernel_launcher.py", 2, uses="1.4GiB", claims="24GiB", minutes=26 * 60),
-    Job("dora", 23150, "", 3, uses="30GiB"),
-    Job("emil", 24402, "sweep.py", 3, waits_for="40GiB", minutes=12),
-)
-
-# A process that takes memory on one GPU, claims it or waits for it, and stays until its input ends.
-PROCESS = """
-import ctypes, os, sys, time
-script, used, claimed, wanted, age_s = sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5])
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context, memory, name = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.create_string_buffer(16)
-cuda.cuInit(0)
-from autogpu import lease
-from autogpu.devices import cuda as driver
-from autogpu.lease import leases, queue
-now = time.time
-folder, uuid = lease.find_folder(os.environ), driver.visible_uuids()[0]
-if used:
-    cuda.cuDeviceGet(ctypes.byref(device), 0)
-    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-    cuda.cuCtxSetCurrent(context)
-    assert not cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(used))
-leases.unix_s = queue.unix_s = lambda: now() - age_s
-if claimed:
-    held = lease.acquire_lease(folder, lambda *_: {uuid: claimed}, script=script)
-if not wanted:
-    print("ready", flush=True)
-    sys.stdin.read()
-else:
-    def stand_in_line(state):
-        print("ready", flush=True)
-    lease.wait_for_lease(folder, lambda *_: None, demand=lease.Demand(1, wanted, (uuid,)), script=script, timeout_s=600,
-                   on_wait=stand_in_line)
-"""
-
-# `autogpu status` on a terminal, before its lines are folded: the pids and people of the picture are put in first,
-# or where a line is folded would depend on those of this machine.
-STATUS = """
-import os, sys
-from dataclasses import replace
-from rich.console import Console
 from autogpu.cli.status_screen import lines
 from autogpu.cli.status_table import Frame
-from autogpu.cli.policy_options import resolve_here
-from autogpu.status.snapshot import read_status
-console = Console(force_terminal=True, color_system="standard", highlight=False)
-found = replace(read_status(os.environ, resolve_here(os.environ)), host="lab", time_s=1_790_000_000.0, has_hook=True)
-for line in lines(found, Frame(int(sys.argv[1]), True)):
-    console.print(line, soft_wrap=True)
-"""
+from autogpu.status.json import from_json
+from autogpu.status.model import HostStatus
+from demo.lab.scene import Part, scene_for
+from demo.lab.stage import Orders
+from demo.screen import show
+from demo.svg import svg
+from tests.gpusim import Server
+from tests.gpusim.fleet import size_bytes
+from tests.gpusim.fleets import FLEETS
+from tests.support import environments
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "pictures"
+# Of a terminal as it begins; more would be too small to read on a page of 640 pixels.
+COLUMNS = 80
+FLEET = "rtx-4090"
+# The hour is a local one: the same in each time zone.
+HOST, HOUR_S = "lab", time.mktime((2026, 9, 21, 14, 13, 20, 0, 0, -1))
 
 
 def main(names: list[str]) -> int:
@@ -126,45 +65,18 @@ def main(names: list[str]) -> int:
 
 def draw_status(folder: Path, path: Path) -> None:
     """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
-    environ = {"AUTOGPU_LEASE_DIR": str(_leases(folder)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    with Server(SHARED, folder=folder) as server:
-        pids = {}
-        started = []
-        for job in JOBS:
-            sizes = [str(size_bytes(size or 0)) for size in (job.uses, job.claims, job.waits_for)]
-            process = server.popen(
-                [sys.executable, "-c", PROCESS, job.script, *sizes, str(job.minutes * 60)],
-                environ={**environ, "CUDA_VISIBLE_DEVICES": str(job.gpu)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            if process.stdout is None or process.stdout.readline().strip() != "ready":
-                raise SystemExit(f"the picture's process {job.script or 'of ' + job.who} did not start")
-            pids[process.pid] = job
-            started.append(process)
-        done = server.run([sys.executable, "-c", STATUS, str(COLUMNS)], environ={**environ, "TZ": "UTC"}, cwd=folder)
-        for process in started:
-            process.kill()
-    if done.returncode or done.stderr:
-        raise SystemExit(f"autogpu status ended with {done.returncode}: {done.stderr}")
-    lines = [_as_told(Text.from_ansi(line), pids) for line in done.stdout.splitlines()]
-    _save("autogpu status", lines, path)
+    with _lab(folder) as ask:
+        found = _as_told(from_json(json.loads(ask("status", "--json"))))
+    _save("autogpu status", list(lines(found, Frame(COLUMNS, True))), path)
 
 
 def draw_explain(folder: Path, path: Path) -> None:
-    """``autogpu pick --explain`` on the machine of ``tests/gpusim/lab.toml``."""
-    fleet = read_fleet(DEFAULT_FLEET)
-    with Server(fleet.gpus, folder=folder) as server:
-        done = server.run(
-            [sys.executable, "-m", "autogpu", "pick", "--explain"],
-            environ={"AUTOGPU_LEASE_DIR": str(_leases(folder))},
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-    if done.returncode:
-        raise SystemExit(f"autogpu pick ended with {done.returncode}: {done.stdout}")
-    _save("autogpu pick --explain", [Text(line) for line in done.stdout.splitlines()], path)
+    """``autogpu pick --explain`` on the same server."""
+    with _lab(folder) as ask:
+        pids = _pids(from_json(json.loads(ask("status", "--json"))))
+        printed = ask("pick", "--explain")
+    told = re.sub(r"\bpid (\d+)", lambda found: f"pid {pids[int(found[1])].pid}", printed)
+    _save("autogpu pick --explain", [Text(line) for line in told.splitlines()], path)
 
 
 def draw_demo(folder: Path, path: Path) -> None:
@@ -178,56 +90,85 @@ def draw_demo(folder: Path, path: Path) -> None:
         raise SystemExit("a job of the demo failed")
     before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]
     with (folder / "screen").open("w") as screen:
-        console = Console(record=True, width=COLUMNS, file=screen, force_terminal=True)
+        console = Console(record=True, width=122, file=screen, force_terminal=True)
         show(console, before, [index for index, gpu in enumerate(LAB) if gpu.processes], without, with_)
-    lines = list(Text.from_ansi(console.export_text(styles=True)).split("\n"))
+    printed = list(Text.from_ansi(console.export_text(styles=True)).split("\n"))
     # The table; the sentences below it stand in the README.
-    end = next(place for place, line in enumerate(lines) if line.plain.startswith("What autogpu printed"))
-    _save("make demo", [line for line in lines[:end] if line.plain.strip()], path, columns=76)
+    end = next(place for place, line in enumerate(printed) if line.plain.startswith("What autogpu printed"))
+    _save("make demo", [line for line in printed[:end] if line.plain.strip()], path, columns=76)
 
 
-def _leases(folder: Path) -> Path:
+@contextmanager
+def _lab(folder: Path) -> Iterator:
+    """The server of ``make lab`` on which nothing changes, as a way to ask autogpu there."""
     leases = folder / "leases"
     leases.mkdir()
     leases.chmod(0o1777)
-    return leases
+    environ = {"AUTOGPU_LEASE_DIR": str(leases), "TZ": "UTC"}
+    with Server(FLEETS[FLEET].gpus, folder=folder) as server:
+        command = [sys.executable, "-m", "demo.lab.stage", Orders(str(folder), FLEET, is_still=True).text()]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        stage = server.popen(command, environ=environ, cwd=ROOT, **pipes)
+        if stage.stdout is None or stage.stdout.readline() != "ready\n":
+            raise SystemExit("the server of the pictures did not start")
+
+        def ask(*arguments: str) -> str:
+            done = server.run(
+                [sys.executable, "-m", "autogpu", *arguments],
+                environ=environ,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            if done.returncode:
+                raise SystemExit(f"autogpu {' '.join(arguments)} ended with {done.returncode}: {done.stdout}")
+            return done.stdout
+
+        yield ask
+        stage.communicate(timeout=60)
 
 
-def _as_told(line: Text, pids: Mapping[int, Job]) -> Text:
-    """``line`` with the picture's people and pids in place of those of this machine."""
-    found = re.search(r"\(pid (\d+)", line.plain)
-    job = pids.get(int(found.group(1))) if found else None
-    if job is not None:
-        # The owner's column, or the word after the place in the queue.
-        line = _replaced(line, r"^ {8}\S+ +(?=\S)|(?<=^  \d\. )\S+ ", job)
-    for hit in reversed(list(re.finditer(r"\bpid (\d+)\b", line.plain))):
-        if int(hit.group(1)) in pids:
-            line = _put(line, hit.start(), hit.end(), f"pid {pids[int(hit.group(1))].pid}")
-    return line
+def _part(script: str) -> Part:
+    (found,) = [part for part in scene_for(len(FLEETS[FLEET].gpus)).parts if part.script == script]
+    return found
 
 
-def _replaced(line: Text, pattern: str, job: Job) -> Text:
-    hit = re.search(pattern, line.plain)
-    if hit is None:
-        return line
-    is_row = hit.group().startswith(" " * 8)
-    return _put(line, hit.start(), hit.end(), f"{'':8}{job.who:10} " if is_row else f"{job.who} ")
+def _pids(host: HostStatus) -> Mapping[int, Part]:
+    """By pid on this machine, what stands for it in a picture."""
+    jobs = [job for gpu in host.gpus for job in gpu.jobs]
+    unmanaged = [process for gpu in host.gpus for process in gpu.unmanaged_processes]
+    return {
+        **{each.pid: _part(each.script) for each in [*jobs, *host.queue] if each.pid is not None},
+        **{process.pid: _part("python") for process in unmanaged},
+    }
 
 
-def _put(line: Text, start: int, end: int, words: str) -> Text:
-    style = line.get_style_at_offset(Console(), start)
-    return Text.assemble(line[:start], (words, style), line[end:])
+def _as_told(host: HostStatus) -> HostStatus:
+    """``host`` with the picture's people, pids, ages and hour in place of those of this machine."""
+    pids = _pids(host)
+
+    def told(each: Any, age: str = "") -> Any:
+        part = pids[each.pid]
+        return replace(each, user=part.who, pid=part.pid, **({age: part.minutes * 60} if age else {}))
+
+    gpus = [
+        replace(
+            gpu,
+            jobs=tuple(told(job, "age_s") for job in gpu.jobs),
+            unmanaged_processes=tuple(
+                replace(told(process), program=pids[process.pid].script) for process in gpu.unmanaged_processes
+            ),
+        )
+        for gpu in host.gpus
+    ]
+    queue = tuple(told(waiter, "waited_s") for waiter in host.queue)
+    return replace(host, gpus=tuple(gpus), queue=queue, host=HOST, time_s=HOUR_S, has_hook=True)
 
 
-def _save(command: str, lines: list[Text], path: Path, columns: int = COLUMNS) -> None:
-    with tempfile.TemporaryFile("w") as nowhere:
-        console = Console(record=True, width=columns, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
-        for line in lines:
-            for piece in folded(line, columns):
-                console.print(piece, soft_wrap=True)
-        # A fixed id: the same screen is the same file.
-        console.save_svg(str(path), title=command, theme=MONOKAI, unique_id=f"autogpu-{path.stem}")
+def _save(command: str, printed: Sequence[Text], path: Path, columns: int = COLUMNS) -> None:
+    prompt = Text.assemble(("$ ", "bold green"), (command, "bold"))
+    pieces = [piece for line in (prompt, *printed) for piece in folded(line, columns)]
+    path.write_text(svg(pieces, columns), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from demo.lab import job, people
 from demo.lab.scene import Part, comings, scene_for
 from tests.gpusim.__main__ import fleet_named
 from tests.gpusim.fleet import Fleet
+from tests.gpusim.fleets import FLEETS
 from tests.gpusim.server import write_fleet
 
 LONGEST_START_S = 60.0
@@ -73,6 +74,8 @@ class Stage:
         self._orders = orders
         self._folder = Path(orders.folder)
         self._fleet: Fleet = fleet_named(orders.fleet)
+        # A file may describe what is on its GPUs, and anything may be too large for those.
+        self._is_ours = orders.fleet in FLEETS
         self._scene = scene_for(len(self._fleet.gpus))
         self._running: list[Running] = []
         self._last: Inventory = self._prepared()
@@ -80,7 +83,7 @@ class Stage:
     def _prepared(self) -> Inventory:
         """Load, and do once, all that a job does: some users could not read it from this checkout."""
         lost = self._scene.lost
-        if lost is not None:
+        if lost is not None and self._is_ours:
             gpus = list(self._fleet.gpus)
             gpus[lost] = replace(gpus[lost], nvml="GPU_IS_LOST")
             self._fleet = replace(self._fleet, gpus=tuple(gpus))
@@ -103,7 +106,7 @@ class Stage:
             end_s = time.monotonic() + LONGEST_START_S
             while one.state == "starting" and time.monotonic() < end_s:
                 self._listen(0.5)
-            if one.state not in ("on", "waiting"):
+            if one.state not in ("on", "waiting") and self._is_ours:
                 raise SystemExit(f"{part.script} of {part.who} did not start: {one.state}")
 
     def go_on(self) -> None:
@@ -173,10 +176,11 @@ class Stage:
         gpus = []
         for gpu in self._fleet.gpus:
             busy = [one.part.utilization for one in self._running if gpu.uuid in one.uuids]
-            idle = IDLE_SAMPLES if busy and not max(busy) else ()
-            gpus.append(replace(gpu, utilization=max(busy, default=0), utilization_samples=idle))
-        self._fleet = replace(self._fleet, gpus=tuple(gpus))
-        write_fleet(self._fleet, self._folder)
+            if busy:
+                idle = () if max(busy) else IDLE_SAMPLES
+                gpu = replace(gpu, utilization=max(busy), utilization_samples=idle)
+            gpus.append(gpu)
+        write_fleet(replace(self._fleet, gpus=tuple(gpus)), self._folder)
 
 
 def main(text: str) -> None:
