@@ -183,7 +183,7 @@ class Allocation:
         if inventory and (self.policy.devices or self.policy.exclude) and self.policy.level != "quiet":
             from autogpu.selection.lists import unmatched_lists
 
-            self.say(unmatched_lists(self.resolved, inventory.devices, self._visible.spec).values())
+            self.say(unmatched_lists(self.resolved, inventory, self._visible.spec).values())
 
     @property
     def _is_assigned(self) -> bool:

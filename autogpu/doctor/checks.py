@@ -212,7 +212,7 @@ def _check_policy(facts: Facts) -> Finding:
 def _check_lists(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     spec = VisibleSpec(value, "unset" if value is None else "inherited")
-    unmatched = unmatched_lists(facts.resolved, facts.inventory.devices, spec)
+    unmatched = unmatched_lists(facts.resolved, facts.inventory, spec)
     if not unmatched:
         return passed("lists", "select.devices and select.exclude match GPUs here, where they are set")
     origins = " and ".join(str(facts.resolved.settings[dotted].origin) for dotted in unmatched)

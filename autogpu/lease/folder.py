@@ -112,13 +112,17 @@ def find_folder(
         path, origin = fallback, "fallback"
     try:
         if origin != "host" and not os.path.lexists(str(path)):
-            if not make:
+            if not make and path.parent.is_dir():
                 raise NoFolderYet(f"there is no lease folder {path} yet", remedy="the first claim makes it")
-            _make(path)
+            if make:
+                _make(path)
         status = path.lstat()
     except OSError as error:
-        what = f"the lease folder {path} can't be used: {error.strerror}"
-        raise LeaseUnavailable(what, remedy=_HOST_SETUP) from error
+        what, remedy = f"the lease folder {path} can't be used: {error.strerror}", _HOST_SETUP
+        if not path.parent.is_dir():
+            what = f"the lease folder {path} can't be made: there is no folder {path.parent}"
+            remedy = f"make that, or name another folder by {LEASE_DIR}"
+        raise LeaseUnavailable(what, remedy=remedy) from error
     reason = _why_not_trusted(status)
     if reason:
         remedy = f"`chmod +t {path}`" if reason == _NOT_STICKY else f"remove it or repair it; {_HOST_SETUP}"

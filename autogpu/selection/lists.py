@@ -1,4 +1,4 @@
-"""``select.devices`` and ``select.exclude`` that match none of the GPUs: what is said of them. Pure."""
+"""Entries of ``select.devices`` and ``select.exclude`` that match none of the GPUs: what is said of them. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
-    from autogpu.devices.model import Device
+    from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Resolved
     from autogpu.selection.model import VisibleSpec
 
 
-def unmatched_lists(resolved: Resolved, devices: Sequence[Device], spec: VisibleSpec) -> Mapping[str, str]:
-    """By key, what to say of a list that counts and matches none of ``devices``, which are those of the machine."""
-    found, policy = {}, resolved.policy
+def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Mapping[str, str]:
+    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine.
+
+    Where a GPU can't be read, an entry may mean that one: a list of which another entry matches is then not spoken of.
+    """
+    found, policy, devices = {}, resolved.policy, inventory.devices
+    is_complete = not (inventory.unreadable or inventory.denied)
     for dotted, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
         counts = entries and devices and spec.admits(dotted, policy)
-        if counts and not any(matches(device, entries) for device in devices):
-            written = ", ".join(printable(entry, 64) for entry in entries)
-            found[dotted] = (
-                f"{dotted} = {written} ({resolved.settings[dotted].origin}) matches none of the GPUs here; "
-                f"{_what_there_is(entries, devices)}"
-            )
+        if not counts:
+            continue
+        unmatched = [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
+        if len(unmatched) == len(entries):
+            said = f"{dotted} = {_written(entries)} ({resolved.settings[dotted].origin}) matches"
+        elif unmatched and is_complete:
+            verb = "matches" if len(unmatched) == 1 else "match"
+            said = f"{_written(unmatched)} in {dotted} ({resolved.settings[dotted].origin}) {verb}"
+        else:
+            continue
+        found[dotted] = f"{said} none of the GPUs here; {_what_there_is(unmatched, devices)}"
     return found
+
+
+def _written(entries: Sequence[str]) -> str:
+    return ", ".join(printable(entry, 64) for entry in entries)
 
 
 def _what_there_is(entries: Sequence[str], devices: Sequence[Device]) -> str:

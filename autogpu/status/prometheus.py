@@ -148,6 +148,12 @@ METRICS = (
         _per_gpu(lambda gpu: _ratio(gpu.utilization_percent)),
     ),
     Metric("autogpu_gpu_state", "1 for the state that the GPU is in, 0 for the others.", (*_GPU, "state"), _states),
+    Metric(
+        "autogpu_gpu_health_problems",
+        "Kinds of problems of the GPU itself, memory errors and heat, that the driver tells; 0 if it is healthy.",
+        _GPU,
+        _per_gpu(lambda gpu: len(gpu.health_problems)),
+    ),
     Metric("autogpu_claims", "Jobs that claim the GPU.", _CLAIM, _per_claim(lambda job: 1)),
     Metric(
         "autogpu_idle_claims",

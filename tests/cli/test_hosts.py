@@ -16,6 +16,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import referencing
 
 from autogpu.cli import hosts
 from autogpu.cli.status_table import Frame
@@ -30,6 +31,7 @@ from tests.support.ssh_hosts import SshHosts, why_not
 from tests.support.values import gpu, inventory
 
 SCHEMA = json.loads((ROOT / "docs" / "status.schema.json").read_text())
+SCHEMA_OF_HOSTS = json.loads((ROOT / "docs" / "status-on.schema.json").read_text())
 HERE = f"{shlex.quote(sys.executable)} -m autogpu"
 EVIL = "\x1b]0;title\x07\x1b[2J\u202e"
 
@@ -62,6 +64,28 @@ def lab(ssh, tmp_path):
         yield ssh
 
 
+def validate(told):
+    of_a_host = referencing.Resource.from_contents(SCHEMA)
+    registry = referencing.Registry().with_resource("status.schema.json", of_a_host)
+    jsonschema.Draft202012Validator(SCHEMA_OF_HOSTS, registry=registry).validate(told)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"problem": None, "status": None},
+        {"problem": "why", "status": {"version": 1}},
+        {"problem": None, "status": {"version": 2}},
+        {"status": None},
+    ],
+    ids=["neither", "both", "other-version", "no-reason"],
+)
+def test_the_schema_refuses_what_is_no_answer(answer):
+    with pytest.raises(jsonschema.ValidationError):
+        validate({"version": 1, "hosts": {"lab1": answer}})
+    validate({"version": 1, "hosts": {"lab1": {"problem": "why", "status": None}}})
+
+
 def asked(ssh, hosts, *options, **environ):
     command = [sys.executable, "-m", "autogpu", "status", "--on", hosts, "--timeout", "60s", *options]
     given = {**os.environ, "PATH": f"{ssh.bin}{os.pathsep}{os.environ['PATH']}", **environ}
@@ -86,10 +110,10 @@ def test_json_is_an_object_by_host(lab):
     lab.know("gone", unused_port())
     done = asked(lab, "lab2,gone,lab1", "--json", "--remote-command", HERE)
     told = json.loads(done.stdout)
+    validate(told)
     assert (done.returncode, told["version"], list(told["hosts"])) == (1, 1, ["lab2", "gone", "lab1"])
     for name, gpus in (("lab1", 2), ("lab2", 1)):
         answer = told["hosts"][name]
-        jsonschema.validate(answer["status"], SCHEMA)
         assert (len(answer["status"]["gpus"]), answer["problem"]) == (gpus, None)
     assert told["hosts"]["gone"]["status"] is None
     assert told["hosts"]["gone"]["problem"].endswith("Connection refused")

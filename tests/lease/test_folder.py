@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from autogpu.lease import LeaseUnavailable, Uncoordinated, acquire_lease, find_folder
+from autogpu.lease.model import NoFolderYet
+from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
 
 
@@ -119,6 +121,16 @@ def test_a_sticky_folder_may_be_any_users(path, places):
 def test_a_folder_that_can_not_be_made_is_unavailable(value):
     with pytest.raises(LeaseUnavailable):
         find_folder({"AUTOGPU_LEASE_DIR": value})
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_folder_whose_parent_is_missing_is_told_what_to_make(path, make):
+    inside = path / "missing" / "leases"
+    with pytest.raises(LeaseUnavailable) as raised:
+        find_folder({LEASE_DIR: str(inside)}, make=make)
+    assert not isinstance(raised.value, NoFolderYet)
+    assert str(raised.value) == f"the lease folder {inside} can't be made: there is no folder {inside.parent}"
+    assert raised.value.remedy == f"make that, or name another folder by {LEASE_DIR}"
 
 
 def test_a_folder_that_is_trusted_no_longer_is_not_used(folder, path):

@@ -50,7 +50,7 @@ def values(host_status, name, *labels):
 
 
 MACHINE = inventory(
-    gpu(0, used_gib=6, pids=[7, 99], busy=97, graphics_processes=(Process(50, 64 << 20),)),
+    gpu(0, used_gib=6, pids=[7, 99], busy=97, remapping_failed=True, is_too_hot=True, graphics_processes=(Process(50, 64 << 20),)),
     gpu(1, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"),
     gpu(2, used_gib=2, pids=[8], idle_s=99.0),
     unreadable=(UnreadableDevice(3, "lost"),),
@@ -67,6 +67,7 @@ LAB = host(MACHINE, HOLDERS, WAITERS)
         ("autogpu_info", ("version", "driver_version"), {(__version__, "550.54.15"): 1}),
         ("autogpu_driver_read_success", (), {(): 1}),
         ("autogpu_leases_read_success", (), {(): 1}),
+        ("autogpu_gpu_health_problems", ("gpu",), {("0",): 2, ("1",): 0, ("2",): 0}),
         (
             "autogpu_gpu_read_success",
             ("gpu", "name"),
