@@ -1,92 +1,86 @@
 """Which GPU a script is about to name to PyTorch's C++, told by its command line and its text. Pure.
 
-A wrong guess costs a script the idlest GPU, so what could mean anything else counts as no number.
+A wrong guess costs a script the idlest GPU: so a number counts only where the text is seen to use it as a GPU's.
 """
 
 from __future__ import annotations
 
-import re
+from autogpu.frameworks.torch.text import Option, device_number
+from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Sequence
 
-# Not `cuda` alone, which is a yes or no as often, nor a short `-g`, which may be a count.
-_OPTION = r"(?:gpu|device)(?:[-_]?(?:id|idx|index|no))?|cuda[-_]?(?:id|idx|index|no|device)|gpu[-_]device"
-_NUMBER = r"(?:(?:cuda|gpu):)?([0-9]{1,4})"
-
-# "--gpu=2", "device=cuda:2" and "train.device=2" as one word; "cuda:2" as any.
-_ASSIGNED = re.compile(rf"-{{0,2}}(?:\w+\.)*(?:{_OPTION})=(.*)", re.IGNORECASE | re.DOTALL)
-_FLAG = re.compile(rf"--?(?:{_OPTION})", re.IGNORECASE)
-_VALUE = re.compile(_NUMBER, re.IGNORECASE)
-_DEVICE = re.compile(r"cuda:([0-9]{1,4})")
-
-# In a text: a number from elsewhere becomes that of a GPU.
-_USES_NUMBER = re.compile(
-    r"cuda:(?:\{|%|[\"']\s*(?:\+|,|\.format))|[\"']cuda[\"']\s*,\s*(?:index\s*=\s*)?(?!\w+\s*=)[A-Za-z_]"
-    r"|\b(?:set_device|cuda\.device)\(\s*[A-Za-z_]|\.cuda\(\s*(?!non_blocking)[A-Za-z_]"
-)
-
-_COMMENT = re.compile(r"(?m)(?:^|\s)#.*$")
-_BY_CALL = re.compile(
-    # The thread's GPU, for all that says "cuda" after it; and what an option says where the command line does not.
-    r"\bset_device\(\s*(?:device\s*=\s*)?(?:[\"']cuda:)?([0-9]{1,4})\b"
-    r"|\bcuda\.device\(\s*(?:[\"']cuda:)?([0-9]{1,4})\b"
-    rf"|[\"']--?(?:{_OPTION})[\"'][^()]{{0,200}}?\bdefault\s*=\s*(?:([0-9]{{1,4}})|[\"']{_NUMBER}[\"'])\s*[,)]"
-)
-_BY_NAME = re.compile(
-    r"[\"']cuda:([0-9]{1,4})[\"']|[\"']cuda[\"']\s*,\s*(?:index\s*=\s*)?([0-9]{1,4})\b"
-    r"|\.cuda\(\s*(?:device\s*=\s*)?([0-9]{1,4})\s*[,)]"
-)
-_CURRENT = re.compile(
-    r"[\"']cuda[\"'](?!\s*,\s*(?:index\s*=\s*)?(?:[0-9]|[\w.\[\]]+\s*\)))|\.cuda\(\s*(?:\)|non_blocking)"
-)
-_MAKES_CURRENT = re.compile(r"\bset_device\(\s*[A-Za-z_]")
+    from autogpu.frameworks.torch.text import Program
 
 
-def named_ordinal(arguments: Sequence[object], text: str) -> int:
-    """The one GPU that a script is about to use, as it counts them; 0 where none, or more than one, is named.
+@frozen
+class Named:
+    """The GPU that a script is about to use, as it counts them.
 
-    What the command line says comes before what the text does: ``--gpu 2``, ``--device cuda:2``, ``device=2``; unless
-    the text speaks of CUDA, and of no number that is given to it. In the text that is a call that makes a GPU the
-    current one, or the default of such an option; or else ``cuda:2`` where nothing says ``cuda`` alone.
+    Attributes:
+        ordinal: 0 where none, or more than one, is named.
+        is_told: It uses numbers that come from elsewhere, such as from a parent process.
+    """
+
+    ordinal: int = 0
+    is_told: bool = False
+
+
+def named(arguments: Sequence[object], program: Program) -> Named:
+    """The one GPU that a program is about to use.
+
+    What the command line says comes before what the text does: a number that makes a GPU the current one, or that
+    stands where nothing says ``cuda`` alone.
 
     Args:
         arguments: Of the script; text, but scripts may put anything there.
-        text: The script itself; empty where that is unknown.
+        program: What its text says.
     """
-    text = _COMMENT.sub("", text)
-    # Where the text does not speak of CUDA, another module does.
-    takes_numbers = "cuda" not in text or _USES_NUMBER.search(text) is not None
-    named = _in_arguments([str(argument) for argument in arguments], takes_numbers=takes_numbers)
-    if named is None:
-        named = _in_text(text)
-    return named.pop() if len(named) == 1 else 0
+    words = [str(argument) for argument in arguments]
+    given: set[int] = set()
+    written: set[int] = set()
+    is_current = makes_current = is_told = False
+    for value in program.values:
+        number, is_given = value.number, False
+        if value.option is not None:
+            said, is_given = _said(value.option, words, program)
+            number = device_number(said)
+            is_current |= said == "cuda"
+        is_current |= value.is_current
+        is_told |= value.is_told
+        if number is not None:
+            makes_current |= value.makes_current
+            (given if is_given else written).add(number)
+    numbers = given or (written if makes_current or not is_current else set())
+    return Named(numbers.pop() if len(numbers) == 1 else 0, is_told)
 
 
-def _in_arguments(words: Sequence[str], *, takes_numbers: bool) -> set[int] | None:
-    """``None`` where they say nothing; an empty set where they say something else.
+def _said(name: str | int, words: Sequence[str], program: Program) -> tuple[object, bool]:
+    """An option's value, and whether the command line names it."""
+    if isinstance(name, int):
+        return (words[name], True) if name < len(words) else (None, False)
+    option = program.options.get(name)
+    found = _on_command_line(name, option or Option(), words)
+    if found is not None:
+        return found, True
+    return (option.default if option else None), False
 
-    Args:
-        takes_numbers: Whether a number alone can be meant for a GPU.
-    """
-    assigned = [match.group(1) for match in map(_ASSIGNED.fullmatch, words) if match]
-    values = [*assigned, *(value for flag, value in zip(words, words[1:]) if _FLAG.fullmatch(flag))]
-    devices = [match for match in map(_DEVICE.fullmatch, words) if match]
-    if not values and not devices:
+
+def _on_command_line(name: str, option: Option, words: Sequence[str]) -> str | None:
+    if not option.takes_value:
         return None
-    numbers = [_VALUE.fullmatch(value) for value in values]
-    if not all(numbers) or not (takes_numbers or all("cuda:" in value for value in values)):
-        return set()
-    return {int(match.group(1)) for match in [*numbers, *devices] if match}
-
-
-def _in_text(text: str) -> set[int]:
-    named = _numbers(_BY_CALL, text)
-    if not named and (_MAKES_CURRENT.search(text) or not _CURRENT.search(text)):
-        named = _numbers(_BY_NAME, text)
-    return named
-
-
-def _numbers(pattern: re.Pattern[str], text: str) -> set[int]:
-    return {int(next(group for group in match.groups() if group)) for match in pattern.finditer(text)}
+    values = []
+    for place, word in enumerate(words):
+        before, equals, after = word.partition("=")
+        # "trainer.device=cuda:1", as Hydra reads it, is for what no option declares.
+        if equals and (before in option.flags or (not option.flags and before.rpartition(".")[2] == name)):
+            values.append(after)
+        elif word in option.flags and place + 1 < len(words):
+            values.append(words[place + 1])
+        elif any(len(flag) == 2 and word.startswith(flag) and word[2:].isdigit() for flag in option.flags):
+            values.append(word[2:])
+    if not values and option.place is not None and not any(word.startswith("-") for word in words):
+        values = list(words[option.place : option.place + 1])
+    return values[-1] if values else None

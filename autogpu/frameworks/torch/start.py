@@ -10,7 +10,7 @@ import threading
 
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.torch.program import script_text
+from autogpu.frameworks.torch.program import sources
 from autogpu.frameworks.words import memory_in_words
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, Mapping
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
+    from autogpu.frameworks.torch.names import Named
 
 # A tensor makes a context without a word to Python. Soon after the start most of them come; from then on the lease is
 # half a second behind at most, at some 20 microseconds for each look.
@@ -51,7 +52,7 @@ class CudaStart:
         self.set_fraction: Callable[[float, int], None] | None = None
         self._allocator = allocator
         self._core = core
-        self._named: int | None = None
+        self._named: Named | None = None
         self._limited: set[int] = set()
         self._followed_in: int | None = None
         self._stop = threading.Event()
@@ -74,11 +75,12 @@ class CudaStart:
         with self._lock, self._allocator.guard():
             if self._named is None:
                 # Not at the top: many processes import PyTorch and never start CUDA.
-                from autogpu.frameworks.torch.names import named_ordinal
+                from autogpu.frameworks.torch.names import named
+                from autogpu.frameworks.torch.text import read
 
-                self._named = named_ordinal(getattr(sys, "argv", [])[1:], script_text())
+                self._named = named(getattr(sys, "argv", [])[1:], read(sources()))
             fraction = fraction_of_settings(os.environ)
-            self._allocator.prepare(DeviceRequest(0, fraction=fraction, ordinal=self._named))
+            self._allocator.prepare(DeviceRequest(0, fraction=fraction, ordinal=self._named.ordinal))
             self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support import framework_environments
-from tests.support.framework_jobs import becomes_true
 from tests.support.framework_machines import BUSY
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
@@ -127,13 +126,29 @@ if not sys.argv[1:]:
     assert [call.gpu for call in ran.calls if call.call == "context"] == [3, 3]
 
 
-def test_a_wrong_guess_is_on_a_free_gpu_all_the_same(framework_pythons, machine_of):
-    # In each of them it is an option that has no effect.
+def test_a_number_that_the_text_uses_otherwise_costs_no_idle_gpu(framework_pythons, machine_of):
     script = TRAINING.replace("int(sys.argv[2])", "0 * len(sys.argv)")
-    machine = machine_of(framework_pythons["torch"], *IDLE)
+    machine = machine_of(framework_pythons["torch"], *ONE_BUSY)
     jobs = []
     for _ in range(3):
         jobs.append(started(machine, 2, script))
         assert ready(jobs[-1]) == "ready cuda:0 0"
-        assert becomes_true(lambda: machine.claims() == {job.pid: job.contexts for job in jobs}, within_s=20)
-    assert len({tuple(job.contexts) for job in jobs}) == 3
+    assert [job.contexts for job in jobs] == [[3], [2], [1]]
+
+
+def test_an_option_of_any_name_counts_where_a_module_beside_the_script_uses_it(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *ONE_BUSY)
+    (machine.project / "placement.py").write_text(
+        "import torch\ndef place(options):\n    return torch.device(f'cuda:{options.which}')\n"
+    )
+    script = """
+import argparse, sys, torch
+from placement import place
+parser = argparse.ArgumentParser()
+parser.add_argument("-w", "--which", type=int, default=0)
+print("ready", torch.ones(3, device=place(parser.parse_args())).device, flush=True)
+sys.stdin.readline()
+"""
+    job = machine.start(script, arguments=("-w", "2"))
+    assert job.line() == "ready cuda:2"
+    assert job.contexts == [3]
