@@ -65,9 +65,13 @@ def main(names: list[str]) -> int:
 
 def draw_status(folder: Path, path: Path) -> None:
     """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
+    _save("autogpu status", list(lines(status_of_lab(folder), Frame(COLUMNS, True))), path)
+
+
+def status_of_lab(folder: Path) -> HostStatus:
+    """The server as the documents show it; ``folder`` is empty, and the server's."""
     with _lab(folder) as ask:
-        found = _as_told(from_json(json.loads(ask("status", "--json"))))
-    _save("autogpu status", list(lines(found, Frame(COLUMNS, True))), path)
+        return _as_told(from_json(json.loads(ask("status", "--json"))))
 
 
 def draw_explain(folder: Path, path: Path) -> None:

@@ -15,11 +15,12 @@ import click
 import pytest
 
 from autogpu.cli.main import cli
+from autogpu.cli.status_screen import lines
+from autogpu.cli.status_table import Frame
 from autogpu.policy import problems_of
 from demo import pictures
 from tests.gpusim import Server
-from tests.gpusim.__main__ import DEFAULT_FLEET
-from tests.gpusim.fleet import read_fleet
+from tests.gpusim.__main__ import DEFAULT_FLEET, fleet_named
 from tests.support import environments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,10 @@ COMMENT = re.compile(r" *# .*$", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 # Where a command begins: at the start, behind variables, inside $( ), behind sudo and behind another program's `--`.
 COMMAND = re.compile(r"(?:^|\$\(|sudo |-- |&& )(?:\w+=\S+ )*autogpu(?![\w./-])([^)]*)")
-RUNS, RUNS_TENSORFLOW = "<!-- runs -->\n", "<!-- runs with TensorFlow -->\n"
+# What a block was printed by: on the server of `lab.toml`, or on one that ships by that name.
+RUNS = re.compile(r"<!-- runs(?P<tensorflow> with TensorFlow)?(?: on (?P<fleet>[\w-]+))? -->\n\Z")
+MARK = re.compile(r"<!--.*?-->\n")
+STATUS = "<!-- status of make lab -->\n"
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def test_a_page_says_the_same_in_both_languages(chinese):
 
 def contents(page: Path) -> dict[str, object]:
     """What a page has in common with its translation."""
-    whole = page.read_text(encoding="utf-8")
+    whole = MARK.sub("", page.read_text(encoding="utf-8"))
     text = FENCE.sub("", whole)
     code = [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]  # a long one goes over two lines
     prose = LINK.sub("]", re.sub(r"`[^`]+`", "", text))
@@ -173,38 +177,46 @@ def test_a_command_exists(tmp_path, monkeypatch, place, arguments):
 
 @pytest.fixture
 def lab(tmp_path):
-    """The server of ``lab.toml``, and a folder of scripts that is the working directory there."""
+    """A server, and a folder of scripts that is the working directory there."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
     (tmp_path / "server").mkdir()
-    with Server(read_fleet(DEFAULT_FLEET).gpus, folder=tmp_path / "server") as server:
 
-        def run(command, **environ):
+    def run(block, command, **environ):
+        gpus = fleet_named(RUNS.search(block.before)["fleet"] or str(DEFAULT_FLEET)).gpus
+        with Server(gpus, folder=tmp_path / "server") as server:
             everything = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             return server.run(command, cwd=project, environ=environ, **everything).stdout
 
-        yield run
+    return run
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(RUNS)], ids=str)
+def those_that_run(*, with_tensorflow):
+    marked = [(block, RUNS.search(block.before)) for block in BLOCKS]
+    return [block for block, mark in marked if mark and bool(mark["tensorflow"]) == with_tensorflow]
+
+
+@pytest.mark.parametrize("block", those_that_run(with_tensorflow=False), ids=str)
 def test_a_command_prints_what_stands_there(lab, block):
     assert block.kind == "console"
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         line, _, expected = part.partition("\n")
         (arguments,) = arguments_in(line)
-        printed = lab([sys.executable, "-m", "autogpu", *shlex.split(arguments)])
+        printed = lab(block, [sys.executable, "-m", "autogpu", *shlex.split(arguments)])
         assert matches(expected, printed), printed
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(RUNS_TENSORFLOW)], ids=str)
+@pytest.mark.parametrize("block", those_that_run(with_tensorflow=True), ids=str)
 def test_a_script_says_what_stands_there(lab, block):
-    line, _, expected = block.text.partition("\n")
+    # A notebook has no command.
+    text = block.text if block.text.startswith("$ ") else f"$ python train.py\n{block.text}"
+    line, _, expected = text.partition("\n")
     *settings, program, script = line.removeprefix("$ ").split()
     assert (program, script) == ("python", "train.py")
     python = environments.tensorflow_with_autogpu()
-    printed = lab([str(python), script], **dict(setting.split("=") for setting in settings))
+    printed = lab(block, [str(python), script], **dict(setting.split("=") for setting in settings))
     said = "".join(f"{each}\n" for each in printed.splitlines() if each.startswith("autogpu: "))
     assert matches(expected, said), printed
 
@@ -215,6 +227,16 @@ def matches(expected: str, printed: str) -> bool:
     for line in expected.splitlines():
         pattern += r"(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
     return re.fullmatch(pattern, printed) is not None
+
+
+def test_the_line_of_the_readme_is_one_that_is_printed():
+    assert ROOT / "README.md" in [block.page for block in those_that_run(with_tensorflow=True)]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.before.endswith(STATUS)], ids=str)
+def test_a_part_of_a_status_is_what_is_shown(tmp_path, block):
+    shown = [line.plain for line in lines(pictures.status_of_lab(tmp_path), Frame(120, True))]
+    assert [line for line in block.text.splitlines() if line not in shown] == []
 
 
 @pytest.mark.parametrize("name", ["status", "explain"])
