@@ -165,7 +165,6 @@ class VisibleDevices:
             decision.of_ranks,
             [known[uuid] for uuid in self.candidates if uuid in known] if is_all else taken,
             shows_several=instances.shows_several(inventory.driver_version),
-            is_named=self.spec.value is not None,
         )
         self.narrow(inventory, listed)
 
@@ -285,10 +284,13 @@ class VisibleDevices:
             self._environ.update(self._listing(inventory, devices))
 
     def _shown(self, devices: tuple[Device, ...], inventory: Inventory, visible: str) -> tuple[Device, ...]:
-        """Of the pool what the variable can list as long as nothing is claimed: CUDA shows one instance, or cards."""
+        """Of the pool what the variable can list as long as nothing is claimed: before R570 CUDA shows one instance, or
+        cards. Ranks count what they divide, on any driver."""
         devices = tuple(device for device in devices if not device.mig_enabled)
         if len(devices) < 2 or not instances.are_among(devices):
             return devices
+        if instances.shows_several(inventory.driver_version) and self.grant.rank is None:
+            return instances.best_kind_first(devices)
         self.candidates = tuple(device.uuid for device in devices)
         parents = self._parents_order(inventory)
         mine = tuple(device for device in devices if device.uuid in parents) or devices

@@ -127,10 +127,22 @@ def test_one_instance_alone_needs_no_claim_before_there_is_a_context(process, ki
     assert held(mine) == ["0:0"]
 
 
-@pytest.mark.parametrize(("version", "shown"), [(R535, ["0:1"]), (R570, ["0:1", "0:0"])])
-def test_of_an_inherited_list_of_instances_the_idlest_is_the_first_that_cuda_shows(process, version, shown):
-    mine = process(*CUT, version=version, CUDA_VISIBLE_DEVICES=f"{CUT[1].uuid},{CUT[2].uuid}")
-    assert (listed(mine), held(mine)) == (shown, ["0:1"])
+def test_of_an_inherited_list_of_instances_the_idlest_is_the_first_that_cuda_shows(process):
+    mine = process(*CUT, CUDA_VISIBLE_DEVICES=f"{CUT[1].uuid},{CUT[2].uuid}")
+    assert (listed(mine), held(mine)) == (["0:1"], ["0:1"])
+
+
+def test_since_r570_instances_are_listed_as_cards_are_and_an_import_claims_none(process):
+    mine = process(*CUT, version=R570, counted=[CUT[3], CUT[2], CUT[1]])
+    assert (listed(mine), held(mine)) == (["0:2", "0:1", "0:0"], [])
+    with other_job(mine.environ, {CUT[3].uuid: 5 * GIB}):
+        assert mine.framework.take().ordinals == (1,)
+        assert held(mine) == ["0:1"]
+
+
+def test_since_r570_a_script_finds_whole_cards_and_instances(process):
+    mine = process(*MIXED, version=R570)
+    assert (listed(mine), held(mine)) == (["2", "1", "0:0", "0:1"], [])
 
 
 def test_a_list_that_a_script_has_written_is_a_pool_as_well(process):

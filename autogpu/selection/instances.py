@@ -2,8 +2,8 @@
 
 The rules are those of NVIDIA's MIG user guide (docs.nvidia.com/datacenter/tesla/mig-user-guide, CUDA Device
 Enumeration): before driver R570 CUDA shows a process one instance, the first of its list, and no whole card beside it;
-from R570 on it shows one compute instance of each GPU instance, and whole cards as well. Whether one list may name
-instances and whole cards is nowhere said, so none that autogpu writes does.
+from R570 on it shows one compute instance of each GPU instance, and whole cards as well, so that a script counts on
+them. Whether one list may name both is nowhere said: the kind of the best one is listed first, which CUDA reads anyway.
 """
 
 from __future__ import annotations
@@ -142,13 +142,17 @@ def of_one_process(devices: Sequence[Device]) -> tuple[Device, ...]:
     return cards(devices) or tuple(devices[:1])
 
 
+def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Whole cards before instances, or behind them, as the best one is."""
+    return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
+
+
 def to_list(
     taken: Sequence[Device],
     of_ranks: Sequence[str],
     pool: Sequence[Device],
     *,
     shows_several: bool,
-    is_named: bool,
 ) -> tuple[Device, ...]:
     """What ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken``, itself first where it can be.
 
@@ -156,7 +160,6 @@ def to_list(
         of_ranks: UUIDs of the first GPU of each rank of its job, which count them among themselves.
         pool: All that it may have.
         shows_several: Of this driver.
-        is_named: Somebody else's list names the pool, and may be counted.
     """
     if not are_among(taken):
         return cards(pool)
@@ -164,7 +167,4 @@ def to_list(
     ranks = [known[uuid] for uuid in of_ranks if uuid in known]
     if shows_several and ranks and not cards(ranks):
         return tuple(ranks)
-    if shows_several and is_named and not of_ranks:
-        others = [device for device in pool if device.parent is not None and device not in taken]
-        return (*taken[:1], *others)
     return tuple(taken[:1])

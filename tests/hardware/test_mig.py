@@ -22,6 +22,15 @@ BALANCED = ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 USE = "import tensorflow as tf\ntf.random.uniform((256, 256))\nprint(len(tf.config.list_logical_devices('GPU')))\n"
 
 
+USE_THE_LAST = """
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+tf.config.set_visible_devices(gpus[-1], "GPU")
+tf.random.uniform((256, 256))
+print(len(gpus))
+"""
+
+
 def a100(*mig: str | Instance, **fields) -> Gpu:
     return Gpu(**{**vars(A100), "mig": mig, **fields})
 
@@ -251,6 +260,16 @@ def test_a_list_that_was_given_means_what_it_means_to_cuda(train, driver, visibl
     assert (given.stdout, places(given.calls)) == ("1\n", [expected]), given.stderr
     hard_coded = run(f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n{USE}")
     assert places(hard_coded.calls) == [expected], hard_coded.stderr
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("cards", [[CUT], [WHOLE, CUT], [CUT, WHOLE]], ids=["cut", "whole-and-cut", "cut-and-whole"])
+def test_a_script_finds_as_many_gpus_as_without_autogpu(train, driver, cards):
+    run = train(*cards, driver=driver)
+    without = run(USE_THE_LAST, AUTOGPU="0")
+    ran = run(USE_THE_LAST)
+    assert ran.stdout == without.stdout, ran.stderr
+    assert len(places(ran.calls)) == 1
 
 
 @pytest.mark.tensorflow

@@ -226,29 +226,34 @@ UUIDS = {device.label: device for device in MIXED}
 
 
 @pytest.mark.parametrize(
-    ("mine", "ranks", "version", "is_named", "expected"),
+    ("mine", "ranks", "version", "expected"),
     [
-        (["0:1"], [], R535, False, ["0:1"]),
-        (["0:1"], [], R570, False, ["0:1"]),
-        (["0:1"], [], R535, True, ["0:1"]),
-        (["0:1"], [], R570, True, ["0:1", "0:0", "0:2"]),
-        (["2"], [], R535, False, ["1", "2"]),
-        (["2"], [], R570, True, ["1", "2"]),
-        (["0:1"], ["0:0", "0:1"], R535, False, ["0:1"]),
-        (["0:1"], ["0:0", "0:1"], R570, False, ["0:0", "0:1"]),
-        (["0:1"], ["1", "0:1"], R570, False, ["0:1"]),
-        (["1"], ["1", "0:1"], R570, False, ["1", "2"]),
+        (["0:1"], [], R535, ["0:1"]),
+        (["2"], [], R535, ["1", "2"]),
+        (["0:1"], ["0:0", "0:1"], R535, ["0:1"]),
+        (["0:1"], ["0:0", "0:1"], R570, ["0:0", "0:1"]),
+        (["0:1"], ["1", "0:1"], R570, ["0:1"]),
+        (["1"], ["1", "0:1"], R570, ["1", "2"]),
     ],
 )
-def test_what_is_listed_is_one_instance_or_whole_cards(mine, ranks, version, is_named, expected):
+def test_what_is_listed_is_one_instance_or_whole_cards(mine, ranks, version, expected):
     listed = instances.to_list(
         [UUIDS[label] for label in mine],
         [UUIDS[label].uuid for label in ranks],
         pool_of(MIXED),
         shows_several=instances.shows_several(version),
-        is_named=is_named,
     )
     assert [device.label for device in listed] == expected
+
+
+@pytest.mark.parametrize(
+    ("ranked", "listed"),
+    [(["2", "0:1", "1", "0:0"], ["2", "1", "0:1", "0:0"]), (["0:1", "2", "0:0"], ["0:1", "0:0", "2"])],
+    ids=["a-card-is-best", "an-instance-is-best"],
+)
+def test_since_r570_all_are_listed_the_kind_of_the_best_one_first(ranked, listed):
+    found = instances.best_kind_first([UUIDS[label] for label in ranked])
+    assert [device.label for device in found] == listed
 
 
 @pytest.mark.parametrize("version", [None, "", "unknown", "5.70"])
