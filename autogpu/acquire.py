@@ -10,6 +10,7 @@ from autogpu import lease
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import frozen, replace
+from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import most_together, wanted_count, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
@@ -286,8 +287,11 @@ def raise_if_refused(decision: Decision) -> None:
         NoEligibleDevice: The decision is to stop.
     """
     if decision.verdict is Verdict.REFUSE:
-        remedy = 'to wait for one, set select.busy = "wait"; to share one, select.busy = "share"'
-        raise NoEligibleDevice(decision.why, remedy=remedy)
+        raise NoEligibleDevice(
+            decision.why,
+            remedy=explain.busy_remedy(decision, 'set select.busy = "{}"'),
+            option=explain.busy_remedy(decision, "--busy {}"),
+        )
 
 
 def running_script() -> str:

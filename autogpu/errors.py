@@ -16,7 +16,15 @@ class AutoGpuError(Exception):
 
 
 class NoEligibleDevice(AutoGpuError):
-    """No GPU satisfies the policy at this moment. Its text ends a script, so that it has the remedy as well."""
+    """No GPU satisfies the policy at this moment. Its text ends a script, so that it has the remedy as well.
+
+    Attributes:
+        option: The remedy as options of a command of ``autogpu``.
+    """
+
+    def __init__(self, what: str, *, remedy: str, option: str) -> None:
+        super().__init__(what, remedy=remedy)
+        self.option = option
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}"

@@ -25,15 +25,20 @@ if TYPE_CHECKING:
     from autogpu.selection.model import SelectionRequest
 
 
+class NoDriver(DriverUnavailable):
+    """This is a machine without NVIDIA GPUs."""
+
+
 def read_gpus() -> Inventory:
     """The GPUs.
 
     Raises:
-        DriverUnavailable: There are none, or they can't be read.
+        NoDriver: There are none.
+        DriverUnavailable: They can't be read.
     """
     inventory = probe.finish(probe.start(os.environ))
     if inventory.has_no_driver:
-        raise DriverUnavailable("no NVIDIA driver on this machine", remedy="start the program without autogpu")
+        raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
     if inventory.failure:
         raise DriverUnavailable(printable(inventory.failure), remedy="`nvidia-smi` should report the same")
     return inventory

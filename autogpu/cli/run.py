@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from autogpu.acquire import acquire, script_name
-from autogpu.cli.gpu_request import listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, listing, read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.install.files import template_folder
@@ -26,7 +27,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, NoReturn
+    from typing import Mapping, NoReturn, Sequence
 
     from autogpu.devices.model import Inventory
     from autogpu.policy import Resolved
@@ -62,7 +63,8 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     """Run COMMAND with autogpu in every Python that it starts; flags override every file and variable.
 
     With --hold any program can be run: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
-    the command ends. Where no GPU is free, select.busy decides as for a script: by default the command shares one,
+    the command ends. On a machine without an NVIDIA driver the command starts without one, unless --busy error
+    is given. Where no GPU is free, select.busy decides as for a script: by default the command shares one,
     of which nothing is held; with --busy wait it waits.
     """
     if not command[0]:
@@ -104,10 +106,17 @@ def _not_started(name: str, error: OSError) -> click.ClickException:
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    inventory = read_gpus()
+    script = name_of(command)
+    try:
+        inventory = read_gpus()
+    except NoDriver as error:
+        if resolved.policy.busy == "error":
+            raise
+        if resolved.policy.level != "quiet":
+            say(f"no GPU for {printable(script)}: {error.what}")
+        _become(command, environ)
     request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
-    script = script_name(command)
     tell = say if request.grant.is_first and resolved.policy.level != "quiet" else lambda line: None
     acquired = acquire(request, environ, script, _read_again, WaitingReport(tell))
     if acquired.problem:
@@ -128,6 +137,26 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         environ[LEASE] = acquired.lease.marker(environ)
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
+
+
+def name_of(command: Sequence[str]) -> str:
+    """What the others see of a command: the name of the script or the module that a Python in front of it runs."""
+    own = script_name(command)
+    if not re.fullmatch(r"python[0-9.]*", own):
+        return own
+    rest = list(command[1:])
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        # As Python reads them: several letters in one word, of which the last may have a value. "-" is standard input.
+        found = re.match(r"-(?!-)[^cmWX]*(?:([cmWX])(.*))?$", option, re.DOTALL)
+        kind, value = found.groups() if found else (None, None)
+        if kind == "c" or option == "-":
+            return own
+        if kind == "m":
+            return value or (rest[0] if rest else own)
+        if (kind and not value) or option == "--check-hash-based-pycs":
+            del rest[:1]
+    return script_name(rest) if rest else own
 
 
 def _read_again() -> Inventory | None:

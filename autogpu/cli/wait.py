@@ -12,13 +12,13 @@ from autogpu.cli.gpu_request import read_gpus, request_gpus
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.devices import probe
-from autogpu.errors import WaitTimeout
+from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease.inotify import Watch
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import printable, span
 from autogpu.selection import explain
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Decision, Verdict
 from autogpu.selection.preview import preview
 from autogpu.status.snapshot import read_leases
 
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from autogpu.selection.model import Decision, SelectionRequest
+    from autogpu.selection.model import SelectionRequest
 
 VERSION = 1
 
@@ -66,11 +66,17 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
     """
     begun_s = monotonic_s()
     progress = _Progress(timeout_s)
+    resolved = resolve_or_complain(os.environ, flags)
     try:
-        request = request_gpus(resolve_or_complain(os.environ, flags), read_gpus(), os.environ)
+        request = request_gpus(resolved, read_gpus(), os.environ)
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
         decision = _decision_at_the_end(request, begun_s, timeout_s, progress)
+    except AutoGpuError as error:
+        if as_json:
+            nothing = Decision(Verdict.CANNOT_CHOOSE, error.what)
+            click.echo(json.dumps(_as_values(nothing, monotonic_s() - begun_s), indent=2))
+        raise
     finally:
         progress.clear()
     waited_s = monotonic_s() - begun_s

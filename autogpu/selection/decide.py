@@ -301,17 +301,23 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], taken: int, *, is_a
         why = explain.waiting_for_more(_could_have(pool), taken)
     else:
         why = explain.none_taken(candidates, ranking)
+    if verdict is Verdict.WAIT:
+        why += explain.waiting_for_fewer(wanted_count(pool.request), _suitable(pool))
     return Decision(verdict, why, ranking=ranking, visible=pool.visible)
 
 
 def _could_have(pool: _Pool) -> int:
     """How many GPUs it makes sense to wait for: those that are suitable, and what the user may have now."""
-    ranking, request = pool.ranking, pool.request
-    usable = [candidate.device for candidate in ranking.candidates]
-    usable += [rejection.device for rejection in ranking.rejected if rejection.cause is Cause.IN_USE]
     # A user who is at the cap waits for one of the GPUs held.
-    quota = max(user_quota(request, pool.claims_on), 1)
-    return min(wanted_count(request), most_together(usable, request), quota)
+    quota = max(user_quota(pool.request, pool.claims_on), 1)
+    return min(wanted_count(pool.request), _suitable(pool), quota)
+
+
+def _suitable(pool: _Pool) -> int:
+    """How many GPUs one process could have if none were in use."""
+    usable = [candidate.device for candidate in pool.ranking.candidates]
+    usable += [rejection.device for rejection in pool.ranking.rejected if rejection.cause is Cause.IN_USE]
+    return most_together(usable, pool.request)
 
 
 def _busy_if_awaited(candidate: Candidate, request: SelectionRequest, is_awaited: IsAwaited) -> Candidate:

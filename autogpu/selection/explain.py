@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from autogpu.reporting.text import GIB, counted, listed, printable, size
 from autogpu.selection.health import health_problems
 from autogpu.selection.model import Cause, Tier, connection_score
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Device, Inventory, Process, Topology, UnreadableDevice
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Candidate, Claim, Ranking, SelectionRequest, VisibleSpec
+    from autogpu.selection.model import Candidate, Claim, Decision, Ranking, SelectionRequest, VisibleSpec
     from autogpu.selection.ranks import LocalRank
 
 NO_READING = "NVML timed out"
@@ -176,6 +178,27 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
 def waiting_for_more(wanted: int, free: int) -> str:
     """Why a process waits although some GPUs are free."""
     return f"{wanted} GPUs wanted, {free} {'is' if free == 1 else 'are'} free: waiting for {wanted - free} more"
+
+
+def waiting_for_fewer(asked: int, suitable: int) -> str:
+    """That a process waits for fewer GPUs than it asks for, after the reason why it waits; ``""`` where it does not."""
+    if asked <= suitable or asked == sys.maxsize:
+        return ""
+    return f"; {asked} are asked for, there are no more than {suitable}"
+
+
+def busy_remedy(decision: Decision, written: str) -> str:
+    """What gives a GPU to a process that stops because none is free.
+
+    Args:
+        written: How ``select.busy`` is set there, with ``{}`` for its value.
+    """
+    ranking, remedies = decision.ranking, []
+    if ranking.candidates or ranking.may_come_free():
+        remedies.append("to wait for one, " + written.format("wait"))
+    if ranking.candidates:
+        remedies.append("to share one, " + written.format("share"))
+    return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
 
 
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from autogpu.cli.run import name_of
 from autogpu.lease import find_folder, snapshot
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
@@ -91,6 +92,67 @@ def test_a_pick_stays_inside_the_inherited_list(server):
     hidden = autogpu(server, "pick", CUDA_VISIBLE_DEVICES="-1")
     assert (hidden.returncode, hidden.stdout) == (1, "(exit 1)\n")
     assert "hides every GPU" in hidden.stderr
+
+
+def test_without_a_driver_a_command_that_would_hold_a_gpu_starts_without_one():
+    def held(*options):
+        command = [sys.executable, "-m", "autogpu", "run", "--hold", *options, "--", "sh", "-c", "echo started; exit 7"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done, refused = held(), held("--busy", "error")
+    said = "autogpu: no GPU for sh: no NVIDIA driver on this machine\n"
+    assert (done.returncode, done.stdout, done.stderr) == (7, "started\n", said)
+    assert held("--level", "quiet").stderr == ""
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("autogpu: no NVIDIA driver on this machine\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("./my-cuda-program", "my-cuda-program"),
+        ("python code/train.py --lr 1", "train.py"),
+        ("/opt/env/bin/python3.11 -u -W ignore -Xdev train.py", "train.py"),
+        ("python -m pkg.train --fast", "pkg.train"),
+        ("python -c code", "python"),
+        ("python -uc code", "python"),
+        ("python -Xdev -cprint(1) x", "python"),
+        ("python -Bmpkg.train x", "pkg.train"),
+        ("python -uW ignore - train.py", "python"),
+        ("python --check-hash-based-pycs never train.py", "train.py"),
+        ("python", "python"),
+        ("python -V", "python"),
+        ("pythonic x", "pythonic"),
+    ],
+)
+def test_a_script_that_python_runs_gives_the_command_its_name(command, name):
+    assert name_of(command.split()) == name
+
+
+def test_what_python_runs_is_what_others_see(server, tmp_path, lease_folder):
+    (tmp_path / "train.py").write_text("import sys; sys.stdin.read()")
+    command = [sys.executable, "-m", "autogpu", "run", "--hold", "--", sys.executable, str(tmp_path / "train.py")]
+    held = server.popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert held.stderr.readline().startswith("autogpu: GPU 2 for train.py: ")
+        folder = find_folder({"AUTOGPU_LEASE_DIR": str(lease_folder)})
+        assert [holder.script for holder in snapshot(folder).holders] == ["train.py"]
+    finally:
+        held.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (("--devices", "0"), "to wait for one, --busy wait; to share one, --busy share"),
+        (("--need", "80GiB"), "`autogpu status --explain` shows what keeps it from each GPU"),
+    ],
+    ids=["busy", "never-fits"],
+)
+def test_a_remedy_is_named_once_as_an_option_and_where_it_helps(server, options, remedy):
+    done = autogpu(server, "run", "--hold", "--busy", "error", *options, "--", "true")
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (1, [f"autogpu: {remedy}"])
+    assert "select.busy" not in done.stderr
 
 
 def test_without_a_driver_a_pick_fails_in_words():

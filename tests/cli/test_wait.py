@@ -89,12 +89,22 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
     ("options", "status", "why"),
     [
         (("--count", "3"), 75, "3 GPUs wanted, 2 are free: waiting for 1 more"),
+        (("--count", "9"), 75, "waiting for 1 more; 9 are asked for, there are no more than 3"),
+        (("--count", "9", "--devices", "0"), 75, "; 9 are asked for, there are no more than 1"),
         (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 could be taken now"),
         (("--devices", "0", "--need", "6GiB"), 75, "GPU 0: "),
         (("--need", "100GiB"), 1, "waiting can't help"),
         (("--count", "0"), 1, "select.count is 0"),
     ],
-    ids=["count", "need-fits", "need-does-not-fit", "no-such-gpu", "no-gpu-wanted"],
+    ids=[
+        "count",
+        "more-than-there-are",
+        "more-than-the-policy-allows",
+        "need-fits",
+        "need-does-not-fit",
+        "no-such-gpu",
+        "no-gpu-wanted",
+    ],
 )
 def test_what_is_asked_for_decides(server, options, status, why):
     done = waited(server, *options, "--timeout", "0")
@@ -127,6 +137,15 @@ def test_json_tells_the_end(server, options, verdict, uuids):
     told = json.loads(waited(server, "--json", *options).stdout)
     assert (told["version"], told["verdict"], len(told["uuids"])) == (1, verdict, uuids)
     assert set(told) == {"version", "verdict", "uuids", "why", "waited_s"}
+
+
+def test_json_ends_with_json_without_a_driver():
+    command = [sys.executable, "-m", "autogpu", "wait", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["verdict"], told["uuids"]) == (1, "cannot_choose", [])
+    assert told["why"] == "no NVIDIA driver on this machine"
+    assert done.stderr.startswith("autogpu: no NVIDIA driver on this machine\n")
 
 
 def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
