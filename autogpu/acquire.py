@@ -95,7 +95,10 @@ def acquire(
         if parent is None:
             launcher = lease.parent_lease(environ, folder, with_any_list=True)
         name = "" if launcher is None else launcher.name
-        return _Acquirer(request, folder, script, read, on_wait, job, name).acquire()
+        # What a child uses without a word is its job's as well.
+        is_used = bool(request.chosen) and set(request.chosen or ()) <= set(request.in_use)
+        group = request.group or (parent.group if parent is not None and is_used and not job else "")
+        return _Acquirer(request, folder, script, read, on_wait, job, name, group).acquire()
     except lease.LeaseUnavailable as error:
         decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed(begun_s)
         return Acquisition(decision, problem=error, is_unclaimed=True)
@@ -117,8 +120,10 @@ class _Acquirer:
         on_wait: OnWait,
         job: str,
         launcher: str = "",
+        group: str = "",
     ) -> None:
         self._launcher = launcher
+        self._group = job or group or None
         self._problem: LeaseUnavailable | None = None
         self._job = job or None
         self._reserved: frozenset[str] = frozenset()
@@ -135,7 +140,7 @@ class _Acquirer:
     def acquire(self) -> Acquisition:
         assert self._folder is not None
         held = lease.acquire_lease(
-            self._folder, self._choose, script=self._script, group=self._job, on_problem=self._note
+            self._folder, self._choose, script=self._script, group=self._group, on_problem=self._note
         )
         if self._decision.verdict is Verdict.WAIT:
             self._is_waiting = True
@@ -197,7 +202,7 @@ class _Acquirer:
         listed = compute_pids(self._request.inventory)
         pids = {holder.name: holder.pid_here if holder.pid in listed else None for holder in holders}
         request = replace(self._request, inventory=self._without_ended(pids.values()))
-        ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
+        ranks = [holder for holder in holders if self._group == holder.group and holder.uid == request.own_uid]
         jobs = jobs_of(
             # Who starts ranks, or a program with a list of its own, may only have asked whether there is a GPU.
             [h for h in holders if h not in ranks and not (h.name == self._launcher and h.is_unused)],

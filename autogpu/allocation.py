@@ -8,18 +8,18 @@ import threading
 
 from autogpu import engines
 from autogpu.claim import Claim
+from autogpu.contexts import Contexts
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Readings
 from autogpu.frameworks.base import DeviceRequest
 from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
-from autogpu.selection.explain import CHOSEN_BY_SCRIPT, ORDER_IS_FIXED
+from autogpu.selection.explain import CHOSEN_BY_SCRIPT, order_is_fixed
 from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import demand_of_script
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import TF_CONFIG
 from autogpu.threads import in_forked_children, one_at_a_time
@@ -29,7 +29,7 @@ from autogpu.workers import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Collection, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
+    from typing import Callable, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.acquire import Acquisition, OnWait
     from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading, TopologyQuestion
@@ -112,7 +112,8 @@ class Allocation:
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
         self._is_listed = self._is_ordered = False
         self._assigned_to: set[str] = set()
-        self._claim = Claim(environ, self.selection_request, self._acquire)
+        self._claim = Claim(environ, self.selection_request, self._acquire, self._readings.take)
+        self._contexts = Contexts(self._claim, lambda: self.counted_uuids, lambda: self._readings.newest)
         # Two frameworks may be used in two threads, and the contexts of one are looked for in a third.
         self.lock = threading.RLock()
         in_forked_children(self._unlock_in_child)
@@ -206,6 +207,8 @@ class Allocation:
             self._cluster = self._environ.get(TF_CONFIG)
             grant = engines.granted_here(self._visible.environ_without_ours())
         is_listed_anew = self._visible.refresh(inventory, self._workers.ranked(grant), self._visible_at_first)
+        if said is not None and said.is_told:
+            self._visible.count_with_siblings(inventory, self._visible_at_first)
         if is_listed_anew:
             self._is_ordered = False
             self._hide_all_but_claimed(inventory)
@@ -242,7 +245,7 @@ class Allocation:
     def _put_claimed_first(self, inventory: Inventory | None, said: DeviceRequest) -> None:
         """Claim before CUDA counts the GPUs, and let it count the claimed ones first; ranks in the order of ranks."""
         # Ranks count what their script lists among themselves, and a list of ordinals counts what CUDA would.
-        is_counted = said.visible is not None or (self.grant.rank is not None and self._visible.spec.source == "script")
+        is_counted = said.visible is not None or self._visible.keeps_scripts_order
         if inventory is None or self.follows_parent or is_counted or not self._claim_before_cuda(said):
             return
         self._list_claimed_first(inventory, said)
@@ -297,7 +300,7 @@ class Allocation:
         decision, is_assigned = self.decision, self._is_assigned
         if selection.chosen == ():
             # This framework goes without; that says nothing of the others.
-            return self._left_alone(selection, CHOSEN_BY_SCRIPT)
+            return left_alone(selection, CHOSEN_BY_SCRIPT)
         self._assigned_to.add(framework.NAME)
         if decision is not None and self._holds(selection):
             decision = decision.counted_as(selection.uuids or (), selection.chosen)
@@ -330,13 +333,7 @@ class Allocation:
     @one_at_a_time
     def leave_order(self, selection: SelectionRequest) -> Decision:
         """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
-        return self.decision or self._left_alone(selection, ORDER_IS_FIXED)
-
-    def _left_alone(self, selection: SelectionRequest, why: str) -> Decision:
-        """For one framework: it takes what it would without us, and the next one is decided about all the same."""
-        known = by_uuid(selection.inventory.devices if selection.inventory else ())
-        visible = tuple(known.get(uuid) for uuid in selection.uuids or ())
-        return Decision(Verdict.NOT_OUR_CHOICE, why, visible=visible)
+        return self.decision or left_alone(selection, order_is_fixed(self.policy))
 
     @property
     def has_order(self) -> bool:
@@ -443,29 +440,25 @@ class Allocation:
     @one_at_a_time
     def follow_contexts(self) -> bool:
         """Let the lease name the GPUs that the driver says the process has; whether these are its first contexts."""
-        uuids, in_use = self.counted_uuids, self._cuda.ordinals_in_use()
-        if not uuids:
-            return False
-        before = self._claim.contexts
+        in_use, before = self._cuda.ordinals_in_use(), self._claim.contexts
         if in_use != before:
             self.state = State.IN_USE
-        unused = self._claim.follow(
-            in_use,
-            uuids,
+        line = self._contexts.follow(
             self.decision,
+            in_use,
             takes_by_itself=self._needs_order,
             keeps_unused=self._needs_order and self.policy.count != 1,
             is_ahead=self._is_ordered,
+            is_guest=self.grant.rank is None and not self.follows_parent,
         )
-        self._report_other_gpus(in_use, uuids, unused)
+        if line and True in self.reported and self.policy.level != "quiet":
+            self.say([line])
         return in_use != before and not before
 
-    def _report_other_gpus(self, in_use: Sequence[int], uuids: Sequence[str], unused: Collection[str]) -> None:
-        """Say that the script uses other GPUs than those that were announced; it named them to C++ alone."""
-        known = by_uuid(self._readings.newest.devices if self._readings.newest else ())
-        used = {ordinal: known[uuids[ordinal]].label for ordinal in in_use if uuids[ordinal] in known}
-        if self._needs_order and unused and True in self.reported and self.policy.level != "quiet":
-            self.say([messages.other_gpus(used, sorted(known[uuid].label for uuid in unused if uuid in known))])
+    @property
+    def shares(self) -> Mapping[int, int]:
+        """By CUDA ordinal, the most that the process may take of a GPU that it came to use beside others."""
+        return self._contexts.shares
 
     @one_at_a_time
     def give_back(self, framework: Framework) -> bool:

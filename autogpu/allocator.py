@@ -5,6 +5,7 @@ from __future__ import annotations
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices.model import by_uuid
 from autogpu.frameworks.base import Assignment, GpuListing
+from autogpu.frozen import replace
 from autogpu.reporting import messages
 from autogpu.selection.memory import caps, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import Verdict
@@ -40,6 +41,7 @@ class Allocator:
         self._decision: Decision | None = None
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
+        self._shares: Mapping[int, int] = {}
         allocation.begin_import(framework)
 
     def imported(self) -> None:
@@ -158,7 +160,20 @@ class Allocator:
     def follow_contexts(self) -> tuple[int, ...]:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.follow_contexts`."""
         self._allocation.follow_contexts()
+        self._follow_shares()
         return self._cuda.ordinals_in_use()
+
+    def _follow_shares(self) -> None:
+        """Of GPUs that the process came to use beside others it may take a part; and all, once they have gone."""
+        shares = self._allocation.shares
+        if shares == self._shares or self._decision is None or self.assignment is None:
+            return
+        self._shares = shares
+        decision = replace(self._decision, shares={**self._decision.shares, **shares})
+        most = caps(
+            self._allocation.policy, decision, self._context_reserves, default_share=self.framework.DEFAULT_SHARE
+        )
+        self.assignment = replace(self.assignment, caps=most)
 
     def on_unused(self) -> None:
         """Give back what no framework uses."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Callable, Collection, Mapping, MutableMapping, Sequence
 
     from autogpu.acquire import Acquisition, OnWait
+    from autogpu.devices.model import Inventory
     from autogpu.lease import Lease
     from autogpu.selection.model import Decision, SelectionRequest
 
@@ -31,6 +32,8 @@ class Claim:
         lease: ``None`` where nothing is claimed.
         is_parents: Whether it is a part of what the process that started this one has claimed.
         contexts: The GPUs on which the process had contexts when that was last looked at, as CUDA counts them.
+        shares: By UUID, the most that it may take of a GPU which it came to use while others were on it.
+        shared: The last decision by which it was one of several there; ``None`` before that.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Claim:
         environ: MutableMapping[str, str],
         ask: Callable[[DeviceRequest], SelectionRequest],
         acquire: Callable[[SelectionRequest, OnWait], Acquisition],
+        read: Callable[[], Inventory | None] = lambda: None,
     ) -> None:
         """Nothing is claimed yet.
 
@@ -45,13 +49,17 @@ class Claim:
             environ: Names the lease folder.
             ask: What is known at the moment, for a decision about more GPUs.
             acquire: Decides and claims.
+            read: Takes a fresh reading of the driver.
         """
         self.lease: Lease | None = None
         self.is_parents = False
         self.contexts: tuple[int, ...] = ()
+        self.shares: dict[str, int] = {}
+        self.shared: Decision | None = None
         self._environ = environ
         self._ask = ask
         self._acquire = acquire
+        self._read = read
         self._has_estimate = False
         self._reserved: frozenset[str] = frozenset()
         self._pause_s, self._again_s = _FIRST_PAUSE_S, 0.0
@@ -89,6 +97,7 @@ class Claim:
         takes_by_itself: bool,
         keeps_unused: bool,
         is_ahead: bool,
+        is_guest: bool = False,
     ) -> Collection[str]:
         """Let the lease name the GPUs on which the process has contexts.
 
@@ -99,18 +108,19 @@ class Claim:
             takes_by_itself: The script can name GPUs to the framework that nobody is asked for.
             keeps_unused: What was claimed stays claimed, since the framework may take it at any time.
             is_ahead: It was claimed before CUDA was initialised.
+            is_guest: Where it uses other GPUs than those, it is to leave to others what they have there.
 
         Returns:
             The UUIDs of those that are no longer claimed.
         """
         if in_use == self.contexts:
             if takes_by_itself:
-                self._claim_what_came_free(in_use, uuids, decision)
+                self._claim_what_came_free(in_use, uuids, decision, is_guest)
             return ()
         if self.lease is None and decision and decision.verdict is Verdict.CANNOT_CHOOSE:
             self._claim_all_of(in_use, uuids)
         elif takes_by_itself:
-            self._claim_more([ordinal for ordinal in in_use if uuids[ordinal] not in self.uuids], len(uuids))
+            self._claim_more([ordinal for ordinal in in_use if uuids[ordinal] not in self.uuids], uuids, is_guest)
         unused: Collection[str] = ()
         if self.lease is not None:
             named = self._reserved | {uuids[ordinal] for ordinal in in_use} | (self.uuids if keeps_unused else set())
@@ -130,7 +140,9 @@ class Claim:
         claims = dict.fromkeys([uuids[ordinal] for ordinal in in_use], _ALL_BYTES)
         self.lease = lease.acquire_lease(lease.find_folder(self._environ), lambda *_: claims, script=running_script())
 
-    def _claim_what_came_free(self, in_use: Sequence[int], uuids: Sequence[str], decision: Decision | None) -> None:
+    def _claim_what_came_free(
+        self, in_use: Sequence[int], uuids: Sequence[str], decision: Decision | None, is_guest: bool
+    ) -> None:
         """Claim what the script named while it was another's: two that name the second GPU first claim each other's."""
         mine = decision.ordinals if decision else ()
         claims = self.lease.claims if self.lease else {}
@@ -138,14 +150,20 @@ class Claim:
         if others and monotonic_s() >= self._again_s:
             self._again_s = monotonic_s() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self._claim_more(others, len(uuids))
+            self._claim_more(others, uuids, is_guest)
 
-    def _claim_more(self, ordinals: Sequence[int], gpu_count: int) -> None:
+    def _claim_more(self, ordinals: Sequence[int], uuids: Sequence[str], is_guest: bool) -> None:
         """Claim GPUs that the script has named to the framework alone, as far as that breaks no promise."""
         if not ordinals:
             return
-        asked = self._ask(DeviceRequest(gpu_count, tuple(ordinals)))
-        more = self._acquire(replace(asked, chosen_by_position=False), lambda *_: None).lease
+        asked = replace(self._ask(DeviceRequest(len(uuids), tuple(ordinals))), chosen_by_position=False)
+        if is_guest:  # others may have come since CUDA's start
+            asked = replace(asked, is_taken=True, inventory=self._read() or asked.inventory)
+        if self.lease is not None:  # its children's claims are of its own job
+            asked = replace(asked, group=self.lease.group)
+        acquired = self._acquire(asked, lambda *_: None)
+        self._share([(ordinal, uuids[ordinal]) for ordinal in ordinals], acquired.decision)
+        more = acquired.lease
         if more is None or self.lease is None:
             self.lease = self.lease or more
             return
@@ -153,6 +171,15 @@ class Claim:
             self.lease.update({**self.lease.claims, **more.claims})
         finally:
             more.release()
+
+    def _share(self, gpus: Sequence[tuple[int, str]], decision: Decision) -> None:
+        """Note what the process may take of GPUs on which there are others; once, until they have gone."""
+        for ordinal, uuid in gpus:
+            if ordinal not in decision.shares:
+                self.shares.pop(uuid, None)
+            elif uuid not in self.shares:
+                self.shares[uuid] = decision.shares[ordinal]
+                self.shared = decision
 
     def lower(self, uuid: str, size: int) -> None:
         """The framework may allocate only that much on a GPU; what is more than was claimed may be others'."""

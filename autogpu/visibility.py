@@ -79,6 +79,7 @@ class VisibleDevices:
         self._environ = environ
         self._cuda = cuda
         self._is_worker = is_worker
+        self._counts_with_siblings = False
         self._pid = os.getpid()
         self._initial = initial_visibility(environ, started_with)
         self._written: str | None = _NOT_YET
@@ -127,6 +128,19 @@ class VisibleDevices:
         if now != self._seen:
             self.ignored_value = "" if now is None else now
         return False
+
+    def count_with_siblings(self, inventory: Inventory | None, visible: str) -> None:
+        """For one of several workers that are told a number each: list the GPUs as its siblings count them as well.
+
+        Args:
+            inventory: As for :meth:`write`.
+            visible: As for :meth:`write`.
+        """
+        if self._counts_with_siblings or not self._is_worker() or self.grant.rank is not None or visible != "pool":
+            return
+        self._counts_with_siblings = True
+        if not self._has_parents_order and self._cuda.visible_uuids() is None:
+            self.write(inventory, visible)
 
     def environ_without_ours(self) -> dict[str, str]:
         """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in
@@ -228,12 +242,20 @@ class VisibleDevices:
     @property
     def follows_parent(self) -> bool:
         """Whether this process is one of several that its parent tells which GPU of their common order to use."""
-        is_forked = self._pid != os.getpid()
-        return (
-            (self.has_parents_list or is_forked)
-            and self.spec.source != "script"
-            and (self.is_lone_rank or (self._is_worker() and not self.is_one_of_workers))
-        )
+        if self.spec.source == "script" or self.is_one_of_workers:
+            return False
+        if self._has_parents_order:
+            return self.is_lone_rank or self._is_worker()
+        return self._counts_with_siblings
+
+    @property
+    def keeps_scripts_order(self) -> bool:
+        """Whether the list is the script's own, and other processes of it count by that as well."""
+        return self.spec.source == "script" and (self.grant.rank is not None or self._counts_with_siblings)
+
+    @property
+    def _has_parents_order(self) -> bool:
+        return self.has_parents_list or self._pid != os.getpid()
 
     @property
     def has_parents_list(self) -> bool:
@@ -275,7 +297,7 @@ class VisibleDevices:
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
-        self.is_our_order = bool(devices) and self.grant.rank is None
+        self.is_our_order = bool(devices) and self.grant.rank is None and not self._counts_with_siblings
         self.hidden_pool = () if devices else pool
         self.pool = tuple(device.uuid for device in devices)
         if self.spec.value is None:
@@ -321,7 +343,7 @@ class VisibleDevices:
             parents = self._parents_order(inventory)
             listed = pool_in_order(ranking, kept_order=parents)
             return tuple(device for device in listed if not parents or device.uuid in parents)
-        if self.grant.rank is not None:
+        if self.grant.rank is not None or (self._counts_with_siblings and not self._has_parents_order):
             return pool_in_order(ranking, kept_order=pool)
         if visible == "chosen" and not instances.are_among(each.device for each in ranking.candidates):
             return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)

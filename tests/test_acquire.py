@@ -229,6 +229,17 @@ def test_ranks_disregard_a_launcher_that_has_only_asked_for_a_gpu(tmp_path):
     first.lease.release()
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_what_a_child_uses_without_a_word_is_its_parents_jobs(tmp_path, parent, is_used):
+    asked = request(gpu(0), gpu(1), chosen=(0, 1), in_use=(0, 1) if is_used else (), is_taken=True)
+    taken = acquired(tmp_path, asked, **parent)
+    groups = {holder.group for holder in lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders}
+    assert len(groups) == (1 if is_used else 2)
+    assert dict(taken.decision.claims) == {gpu(0).uuid: (24 if is_used else 0) * GIB, gpu(1).uuid: 24 * GIB}
+    assert bool(taken.decision.shares) != is_used
+    taken.lease.release()
+
+
 @pytest.mark.parametrize("is_unused", [True, False])
 def test_so_does_a_program_to_which_its_launcher_has_given_a_list_of_its_own(tmp_path, is_unused):
     marker = {LEASE: "v1:{0.name}:{0.pid}:{0.start_time}:=GPU-1,GPU-2", CUDA_VISIBLE_DEVICES: "2"}

@@ -19,6 +19,7 @@ from autogpu.variables import (
     WRITTEN_VISIBLE_DEVICES,
 )
 from tests.support.fakes import FakeCuda, FakeFramework
+from tests.support.framework_jobs import becomes_true
 from tests.support.holders import other_job
 from tests.support.processes import Process
 from tests.support.values import gpu
@@ -142,6 +143,36 @@ def test_what_another_job_was_promised_meanwhile_is_not_claimed_by_use(first, tm
         process.framework.use(0, 1)
         (mine,) = [holder for holder in process.holders if holder.is_mine]
     assert {size >> 30 for uuid, size in mine.claims.items() if uuid == gpu(0).uuid} <= {0, 4}
+
+
+def test_where_the_script_ends_beside_another_job_it_is_capped_until_that_one_has_gone(first, tmp_path):
+    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
+    process.framework.count()
+    # It has come since.
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 20 << 30}, script="late.py"):
+        process.framework.use(1)
+        assert process.lines[1].startswith(
+            "the script uses GPU 0 (number 1 of its list); not GPU 1, which is given back; GPU 0 is shared "
+            "(claimed by late.py"
+        )
+        assert "and capped at half of what is free and not claimed" in process.lines[1]
+        assert dict(process.allocator.assignment.caps) == {1: 2 << 30}
+        assert [dict(holder.claims) for holder in process.holders if holder.is_mine] == [{gpu(0).uuid: 0}]
+        process.framework.use(1)
+        assert len(process.lines) == 2
+    assert becomes_true(lambda: process.framework.use(1) and not process.allocator.assignment.caps, within_s=20)
+    assert process.claims == {0: 24 * 1024}
+
+
+def test_beside_its_own_children_a_process_is_not_capped(first, tmp_path):
+    process = first(gpu(0), gpu(1), counted=[gpu(1), gpu(0)])
+    process.framework.count()
+    process.framework.use(0)
+    (own,) = process.holders
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 20 << 30}, group=own.group):
+        process.framework.use(0, 1)
+        assert process.allocator.assignment.caps == {}
+        assert [dict(each.claims)[gpu(0).uuid] for each in process.holders if each.is_mine] == [24 << 30]
 
 
 def test_gpus_that_were_asked_for_stay_claimed_until_they_are_used(first):

@@ -10,6 +10,7 @@ from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranks import LONE_RANK, LocalRank
 from autogpu.variables import CUDA_DEVICE_ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
+from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
 from autogpu.visibility import VisibleDevices
 from tests.support.fakes import FakeCuda
@@ -19,8 +20,8 @@ MACHINE = inventory(gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2))
 IDLEST_FIRST = ",".join(gpu(index).uuid for index in (2, 0, 1))
 
 
-def made(environ, *, policy=Policy(), started_with=None, cuda=None, grant=NO_ENGINE):  # noqa: B008
-    return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), grant)
+def made(environ, *, policy=Policy(), started_with=None, cuda=None, grant=NO_ENGINE, is_worker=False):  # noqa: B008
+    return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), grant, is_worker=lambda: is_worker)
 
 
 def test_the_pool_is_written_idlest_first():
@@ -42,6 +43,45 @@ def test_a_rank_that_was_told_no_more_than_its_number_counts_what_its_parent_lis
     lone = Grant(rank=LocalRank(1, 2, LONE_RANK))
     made(environ, started_with=parents, grant=lone).write(MACHINE, "pool")
     assert environ[VISIBLE] == parents
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_worker", "order", "follows"),
+    [
+        (None, True, (0, 1, 2), True),
+        ("1,0", True, (1, 0), True),
+        (None, False, (2, 0, 1), False),
+        ("1,0", False, (0, 1), False),
+    ],
+    ids=str,
+)
+def test_workers_that_are_told_a_number_each_count_by_one_order(listed, is_worker, order, follows):
+    environ = {} if listed is None else {VISIBLE: listed}
+    visible = made(environ, started_with=listed, is_worker=is_worker)
+    visible.write(MACHINE, "pool")
+    visible.count_with_siblings(MACHINE, "pool")
+    assert environ[VISIBLE] == ",".join(gpu(index).uuid for index in order)
+    assert visible.follows_parent is follows
+    assert visible.refresh(MACHINE, NO_ENGINE, "pool") is False
+
+
+def test_workers_count_a_list_of_their_scripts_own_in_its_order():
+    environ = {}
+    visible = made(environ, is_worker=True)
+    visible.write(MACHINE, "pool")
+    environ[VISIBLE] = "1,0"
+    visible.refresh(MACHINE, NO_ENGINE, "pool")
+    assert (visible.keeps_scripts_order, visible.follows_parent) == (False, False)
+    visible.count_with_siblings(MACHINE, "pool")
+    assert (visible.keeps_scripts_order, visible.follows_parent, environ[VISIBLE]) == (True, False, "1,0")
+
+
+def test_workers_follow_a_list_that_their_parents_autogpu_left_as_it_was():
+    environ = {VISIBLE: "2,0", WRITTEN: "2,0", ORIGINAL: "2,0"}
+    visible = made(environ, started_with="2,0", is_worker=True)
+    visible.write(MACHINE, "pool")
+    assert visible.follows_parent
+    assert visible.pool == (gpu(2).uuid, gpu(0).uuid)
 
 
 def test_chosen_lists_as_many_as_the_policy_wants():

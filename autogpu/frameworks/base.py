@@ -27,6 +27,7 @@ class DeviceRequest:
         limits: Bytes that it lets the framework take, for each GPU for which it set that.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
         ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first.
+        is_told: It uses numbers that come from elsewhere, such as those that a parent process gives its workers.
     """
 
     gpu_count: int
@@ -37,6 +38,7 @@ class DeviceRequest:
     limits: tuple[int, ...] = ()
     fraction: float = 0.0
     ordinal: int = 0
+    is_told: bool = False
 
 
 @frozen

@@ -8,7 +8,7 @@ from autogpu.selection.model import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Collection, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Assignment, Hooks, Usage
@@ -97,15 +97,25 @@ def visible_devices_ignored(value: str, framework: str) -> str:
     )
 
 
-def other_gpus(used: Mapping[int, str], unused: Sequence[str]) -> str:
+def other_gpus(
+    used: Mapping[int, str], unused: Sequence[str], decision: Decision | None = None, shared: Collection[str] = ()
+) -> str:
     """That the script uses other GPUs than those that were announced.
 
     Args:
         used: By ordinal as the script counts, the number of the GPU.
         unused: Numbers of the GPUs that are not claimed any more.
+        decision: The one by which the process is a best-effort job on some of them.
+        shared: Their UUIDs.
     """
     names = listed([f"GPU {index} (number {ordinal} of its list)" for ordinal, index in used.items()])
-    return f"the script uses {names}; not {listed([f'GPU {index}' for index in unused])}, which is given back"
+    line = f"the script uses {names}"
+    if unused:
+        line += f"; not {listed([f'GPU {index}' for index in unused])}, which is given back"
+    for candidate in decision.ranking.candidates if decision is not None else ():
+        if decision is not None and candidate.device.uuid in shared:
+            line += f"; GPU {candidate.device.label} is shared ({candidate.why}) and {decision.cap}"
+    return printable(line, 1000)
 
 
 def not_applied(why: str, framework: str) -> str:

@@ -32,7 +32,7 @@ from autogpu.selection.memory import (
     within_context,
 )
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
-from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
+from autogpu.selection.occupancy import own_memory_bytes, room_bytes, tier, unclaimed_bytes
 from autogpu.selection.positions import place
 from autogpu.selection.ranking import rank, rules_for
 from autogpu.selection.ranks import WORKERS
@@ -143,10 +143,15 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
     """The script named its GPUs; they are claimed as far as that breaks no promise."""
     visible = pool.visible
     named = [device for device in (visible[ordinal] for ordinal in chosen if ordinal < len(visible)) if device]
+    uuids = {device.uuid for device in named} if pool.request.is_taken else set()
+    shared = [c for c in pool.ranking.candidates if c.device.uuid in uuids and c.is_best_effort]
+    claims = {device.uuid: pool.unclaimed(device, pool.demand) for device in named}
     return Decision(
         Verdict.NOT_OUR_CHOICE,
         explain.CHOSEN_BY_SCRIPT + explain.idle_alternative(pool.idle_alternatives(named)),
-        claims={device.uuid: pool.unclaimed(device, pool.demand) for device in named},
+        claims={**claims, **dict.fromkeys([candidate.device.uuid for candidate in shared], 0)},
+        shares=_shares(pool, shared, {uuid: ordinal for ordinal, uuid in enumerate(pool.request.uuids or ())}),
+        cap=_why_capped(pool, shared),
         ranking=pool.ranking,
         visible=pool.visible,
     )
@@ -280,7 +285,9 @@ def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int])
     shares = {}
     for candidate in taken:
         if candidate.is_best_effort:
-            shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, candidate.spare_bytes)
+            own = sum(own_memory_bytes(pool.request.inventory, (candidate.device.uuid,), pool.request.own_pid).values())
+            share = best_effort_share(candidate.device, candidate.spare_bytes, own)
+            shares[ordinal[candidate.device.uuid]] = share
     return {position: share for position, share in shares.items() if share is not None}
 
 

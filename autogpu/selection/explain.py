@@ -37,6 +37,9 @@ BEST_EFFORT_BY_SCRIPT = (
 )
 BEST_EFFORT_OF_PART = "capped at half of what is free and not claimed, because the granted part of it is not free"
 
+# Of select.busy, what can't be in force where a process is on a GPU already.
+_NEEDS_CHOICE = ("cpu", "error", "share-own", "wait")
+
 # What is between two GPUs that no NVLink connects.
 _ANCESTORS = {
     "internal": "the board",
@@ -237,6 +240,13 @@ def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str
         return ""
     where = f"what {grant.engine} granted" if grant.engine else "a list that is set already"
     return f", {listed(keys)} {'does' if len(keys) == 1 else 'do'} not apply to {where}"
+
+
+def order_is_fixed(policy: Policy) -> str:
+    """Why a framework that takes what CUDA counts first takes that, whatever it is."""
+    if policy.busy not in _NEEDS_CHOICE:
+        return ORDER_IS_FIXED
+    return f'{ORDER_IS_FIXED}, so that busy = "{policy.busy}" has no effect'
 
 
 def granted_part(grant: Grant) -> str:

@@ -7,6 +7,7 @@ allocate itself.
 
 from __future__ import annotations
 
+import sys
 from types import MappingProxyType
 
 from autogpu.reporting.text import GIB
@@ -109,7 +110,7 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_share(device: Device, room_bytes: int | None) -> int | None:
+def best_effort_share(device: Device, room_bytes: int | None, own_bytes: int = 0) -> int | None:
     """What a job to which nothing is promised may take beside others: half of what is free and not promised.
 
     It must not take what they were about to grow into. Where all is promised, mostly to jobs that said nothing of
@@ -117,10 +118,13 @@ def best_effort_share(device: Device, room_bytes: int | None) -> int | None:
 
     Args:
         room_bytes: What is neither used nor promised; ``None`` where that is unknown.
+        own_bytes: What the process itself uses there already.
     """
     if device.memory_free_bytes is None:
         return None
-    return (device.memory_free_bytes if room_bytes is None or room_bytes < GIB else room_bytes) // 2
+    # Two readings that the driver gives one after the other.
+    free_bytes = min(device.memory_free_bytes + own_bytes, device.memory_total_bytes or sys.maxsize)
+    return (free_bytes if room_bytes is None or room_bytes < GIB else room_bytes) // 2
 
 
 def caps(

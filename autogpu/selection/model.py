@@ -150,6 +150,8 @@ class SelectionRequest:
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
+        is_taken: The framework took the chosen ones by itself, and may not have been meant to: what others use there is
+            protected from it.
         chosen_by_position: The ordinals count the pool in autogpu's order, so that they mean a GPU each, and not
             certain ones.
         named_count: On how many different GPUs the script's device names would be; 0 if it has none.
@@ -158,6 +160,7 @@ class SelectionRequest:
         script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
         own_uid: Its user.
+        group: The job of the lease that it has already; ``""`` without one.
         grant: What an engine granted to it, and its place among the processes of a launcher.
         promised: By UUID, what the ranks of this job were promised together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
@@ -171,7 +174,9 @@ class SelectionRequest:
     gpu_count: int
     own_uid: int
     own_pid: int | None = None
+    group: str = ""
     chosen: Sequence[int] | None = None
+    is_taken: bool = False
     chosen_by_position: bool = False
     named_count: int = 0
     asked_count: int = 0
@@ -318,3 +323,9 @@ class Decision:
         place = {candidate.device.uuid: place for place, candidate in enumerate(self.ranking.candidates)}
         named = (self.visible[ordinal] for ordinal in self.ordinals)
         return tuple(sorted((d for d in named if d), key=lambda device: place.get(device.uuid, len(place))))
+
+
+def left_alone(request: SelectionRequest, why: str) -> Decision:
+    """For one framework: it takes what it would without us, and the next one is decided about all the same."""
+    known = {device.uuid: device for device in (request.inventory.devices if request.inventory else ())}
+    return Decision(Verdict.NOT_OUR_CHOICE, why, visible=tuple(known.get(uuid) for uuid in request.uuids or ()))

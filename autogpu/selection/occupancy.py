@@ -96,7 +96,7 @@ def unmanaged_processes(device: Device, claims: Sequence[Claim]) -> tuple[Proces
     return tuple(process for process in device.compute_processes or () if process.pid not in holders)
 
 
-def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int) -> Mapping[int, int]:
+def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
     """By CUDA ordinal, the bytes that process ``pid`` takes.
 
     A GPU is missing where NVML does not tell: inside a container that has process ids of its own, on WSL2.

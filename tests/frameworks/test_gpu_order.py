@@ -6,7 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support.framework_jobs import AT_ONCE, becomes_true
-from tests.support.framework_machines import GIB
+from tests.support.framework_machines import BUSY, GIB
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
@@ -63,3 +63,31 @@ def test_a_device_of_jax_has_the_same_name_as_without(framework_pythons, machine
     machine = machine_of(framework_pythons["jax"], *IDLE)
     jobs = [machine.start(AT_ONCE["jax"]) for _ in range(4)]
     assert at_once(*jobs) == ["ready cuda:0 1"] * 4
+
+
+@pytest.mark.parametrize("busy", ["share", "wait"])
+def test_where_another_library_has_started_cuda_others_on_the_gpu_are_named_and_protected(
+    busy, framework_pythons, machine_of
+):
+    script = """
+import ctypes
+assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+import sys, torch
+x = torch.ones(3, device="cuda")
+sys.stdin.readline()
+try:
+    # It holds right after the line.
+    while torch.empty(13 << 30, dtype=torch.uint8, device=x.device).numel():
+        torch.cuda.empty_cache()
+except torch.cuda.OutOfMemoryError:
+    print("refused")
+"""
+    job = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu()).start(script, AUTOGPU_BUSY=busy)
+    line = job.heard("CUDA had counted the GPUs before autogpu could choose")
+    assert ("busy = \"wait\" has no effect" in line) == (busy == "wait")
+    line = job.heard("is shared")
+    assert "GPU 0 is shared (pid 5004242 on it without a claim" in line
+    assert "capped at half of what is free and not claimed" in line
+    job.go_on()
+    ran = job.end()
+    assert (ran.exit_status, ran.stdout) == (0, "refused\n"), ran.stderr

@@ -16,6 +16,7 @@ ROWS = (
     {"devices", "policy", "lease", "selection"},
     {"frameworks", "reporting", "acquire", "engines", "visibility", "workers"},
     {"claim"},
+    {"contexts"},
     {"allocation", "status", "install", "host_setup"},
     {"allocator"},
     {"activation", "doctor"},

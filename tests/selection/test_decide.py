@@ -292,6 +292,15 @@ def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_beside_others_what_the_process_has_allocated_already_is_of_its_own_share(is_taken):
+    # By the first look at its context it has 13 GiB of the 24.
+    there = gpu(0, pids=[1], used_gib=13)
+    decision = decided(there, chosen=[0], in_use=[0], is_taken=is_taken, own_pid=1, claims_on=claimed((0, claim(24))))
+    assert decision.shares == ({0: 12 * GIB} if is_taken else {})
+    assert dict(decision.claims) == {there.uuid: 0}
+
+
 def test_workers_that_share_a_gpu_are_not_held_to_equal_parts():
     decision = decided(gpu(0), grant=Grant(rank=LocalRank(1, 2, WORKERS)))
     assert (decision.shares, dict(decision.claims)) == ({}, {gpu(0).uuid: 24 * GIB})

@@ -53,7 +53,8 @@ class CudaStart:
         self._allocator = allocator
         self._core = core
         self._named: Named | None = None
-        self._limited: set[int] = set()
+        self._by_script: set[int] = set()
+        self._limited: dict[int, float] = {}
         self._followed_in: int | None = None
         self._stop = threading.Event()
         self._lock = threading.RLock()
@@ -80,7 +81,8 @@ class CudaStart:
 
                 self._named = named(getattr(sys, "argv", [])[1:], read(sources()))
             fraction = fraction_of_settings(os.environ)
-            self._allocator.prepare(DeviceRequest(0, fraction=fraction, ordinal=self._named.ordinal))
+            said = DeviceRequest(0, fraction=fraction, ordinal=self._named.ordinal, is_told=self._named.is_told)
+            self._allocator.prepare(said)
             self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:
@@ -127,7 +129,7 @@ class CudaStart:
         """What a script's own limit may come to."""
         allowed = fraction
         with self._allocator.guard():
-            self._limited.add(ordinal)
+            self._by_script.add(ordinal)
             assignment = self._allocator.assignment
             total = assignment.totals.get(ordinal) if assignment else None
             if assignment is not None and total:
@@ -144,9 +146,13 @@ class CudaStart:
             cap, total = _cap(assignment, ordinal), assignment.totals.get(ordinal)
             if fraction:
                 cap = assignment.ceilings.get(ordinal)
-            if cap is not None and total and cap < (fraction or 1.0) * total and ordinal not in self._limited:
-                self._limited.add(ordinal)
-                self.set_fraction(min(1.0, cap / total), ordinal)
+            part = fraction or 1.0
+            if cap is not None and total:
+                part = min(part, cap / total)
+            # Without one PyTorch allocates all, which needs no word to it; it does once others have gone.
+            if ordinal not in self._by_script and part != self._limited.get(ordinal, fraction or 1.0):
+                self._limited[ordinal] = part
+                self.set_fraction(part, ordinal)
 
     def _follow_contexts(self) -> None:
         """Look from now on for contexts, in a thread; it does not survive a fork, nor do they."""

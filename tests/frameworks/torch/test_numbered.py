@@ -6,6 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support import framework_environments
+from tests.support.framework_jobs import HOLD
 from tests.support.framework_machines import BUSY
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
@@ -152,3 +153,32 @@ sys.stdin.readline()
     job = machine.start(script, arguments=("-w", "2"))
     assert job.line() == "ready cuda:2"
     assert job.contexts == [3]
+
+
+def test_where_a_script_ends_beside_a_job_that_has_come_since_it_is_capped_and_told(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], Gpu(), Gpu())
+    script = """
+import sys, torch
+assert torch.cuda.is_available()
+print("asked", flush=True)
+number = int(sys.stdin.readline())
+x = torch.ones(3, device=f"cuda:{number}")
+sys.stdin.readline()
+try:
+    # It holds right after the line.
+    while torch.empty(13 << 30, dtype=torch.uint8, device=x.device).numel():
+        torch.cuda.empty_cache()
+except torch.cuda.OutOfMemoryError:
+    print("refused", torch.empty(9 << 30, dtype=torch.uint8, device=x.device).device, flush=True)
+"""
+    job = machine.start(script)
+    assert job.line() == "asked"
+    other = machine.start(HOLD["torch"])
+    assert other.line() == "ready cuda:0 2"
+    assert (machine.claims()[job.pid], other.contexts) == ([1], [0])
+    job.tell("1")
+    line = job.heard("is shared")
+    assert f"GPU 0 is shared (claimed by job2.py (pid {other.pid})" in line
+    assert "capped at half of what is free and not claimed" in line
+    job.go_on()
+    assert job.line() == "refused cuda:1"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support import framework_environments
+from tests.support.framework_machines import BUSY
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
@@ -101,3 +102,57 @@ def test_workers_that_use_no_gpu_take_none(framework_pythons, machine_of):
     assert machine.claims() == {}
     job.go_on()
     assert job.end().exit_status == 0
+
+
+# Its workers import PyTorch, and it does not.
+PLAIN = """
+import multiprocessing
+import os
+import sys
+
+def work(rank, answers, end):
+    import torch
+    x = torch.ones(3, device={device})
+    answers.put((rank, os.getpid(), str(x.device)))
+    end.wait()
+
+if __name__ == "__main__":
+    os.environ.update({environ})
+    context = multiprocessing.get_context({method!r})
+    answers, end = context.SimpleQueue(), context.Event()
+    workers = [context.Process(target=work, args=(rank, answers, end)) for rank in range({count})]
+    for worker in workers:
+        worker.start()
+    for rank, pid, device in sorted(answers.get() for _ in workers):
+        print(pid, device, flush=True)
+    sys.stdin.readline()
+    end.set()
+    for worker in workers:
+        worker.join()
+"""
+
+
+def gpus_of_workers(machine, count, *, device='f"cuda:{rank}"', method="spawn", **environ):
+    job = machine.start(PLAIN.format(device=device, method=method, count=count, environ=environ))
+    lines = [job.line() for _ in range(count)]
+    contexts = machine.server.contexts()
+    found = [contexts[int(line.partition(" ")[0])] for line in lines]
+    job.go_on()
+    assert job.end().exit_status == 0
+    return found
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(method, framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu())
+    assert gpus_of_workers(machine, 4, method=method) == [[0], [1], [2], [3]]
+
+
+def test_they_count_a_list_of_their_script(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    assert gpus_of_workers(machine, 3, CUDA_VISIBLE_DEVICES="1,3,0") == [[1], [3], [0]]
+
+
+def test_those_that_name_no_number_have_a_gpu_each(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE)
+    assert sorted(gpus_of_workers(machine, 4, device='"cuda"')) == [[0], [1], [2], [3]]
