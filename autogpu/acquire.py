@@ -14,7 +14,7 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import most_together, wanted_count, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.members import decide_as_member
+from autogpu.selection.members import decide_as_member, family_of
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
+    from autogpu.selection.members import Family
     from autogpu.selection.model import Claim, IsAwaited, SelectionRequest
 
     OnWait = Callable[[QueueState, Decision], None]
@@ -79,29 +80,32 @@ def acquire(
     request, folder, begun_s = by_scripts_list(request), None, monotonic_s()
     try:
         folder = lease.find_folder(environ)
-        parent = lease.parent_lease(environ, folder)
-        shared = decide_as_member(request, parent) if parent is not None else None
-        if parent is not None and shared is not None:
+        family = _family(environ, folder)
+        shared = decide_as_member(request, family) if family is not None else None
+        if family is not None and shared is not None:
             problems: list[LeaseUnavailable] = []
+            claims, group = shared.claims or None, family.parent.group
             held = lease.acquire_lease(
-                folder, lambda *_: shared.claims, script=script, group=parent.group, on_problem=problems.append
+                folder, lambda *_: claims, script=script, group=group, on_problem=problems.append
             )
             return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
-        job = job_of_ranks(request)
-        # Where a parent holds all that the ranks see, as `run --hold` does, they share that.
-        is_held = parent is not None and parent.group != job and set(request.uuids or ()) <= set(parent.claims)
-        job = "" if is_held else job
-        launcher = parent if request.grant.rank is not None and not is_held else None
-        if parent is None:
-            launcher = lease.parent_lease(environ, folder, with_any_list=True)
-        name = "" if launcher is None else launcher.name
+        job, in_use = job_of_ranks(request), set(request.in_use)
         # What a child uses without a word is its job's as well.
-        is_used = bool(request.chosen) and set(request.chosen or ()) <= set(request.in_use)
-        group = request.group or (parent.group if parent is not None and is_used and not job else "")
-        return _Acquirer(request, folder, script, read, on_wait, job, name, group).acquire()
+        is_childs = family is not None and family.has_parents_list and not job
+        is_used = is_childs and bool(request.chosen) and in_use.issuperset(request.chosen or ())
+        group = request.group or (family.parent.group if family is not None and is_used else "")
+        return _Acquirer(request, folder, script, read, on_wait, job, family, group).acquire()
     except lease.LeaseUnavailable as error:
         decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed(begun_s)
         return Acquisition(decision, problem=error, is_unclaimed=True)
+
+
+def _family(environ: Mapping[str, str], folder: lease.Folder) -> Family | None:
+    """The job that has started this process; ``None`` where there is none."""
+    parent = lease.ancestor_lease(environ, folder)
+    if parent is None:
+        return None
+    return family_of(parent, lease.snapshot(folder).holders, has_parents_list=lease.has_parents_list(environ))
 
 
 class _NothingToWaitFor(Exception):
@@ -119,10 +123,10 @@ class _Acquirer:
         read: Callable[[], Inventory | None],
         on_wait: OnWait,
         job: str,
-        launcher: str = "",
+        family: Family | None = None,
         group: str = "",
     ) -> None:
-        self._launcher = launcher
+        self._family = family
         self._group = job or group or None
         self._problem: LeaseUnavailable | None = None
         self._job = job or None
@@ -204,8 +208,7 @@ class _Acquirer:
         request = replace(self._request, inventory=self._without_ended(pids.values()))
         ranks = [holder for holder in holders if self._group == holder.group and holder.uid == request.own_uid]
         jobs = jobs_of(
-            # Who starts ranks, or a program with a list of its own, may only have asked whether there is a GPU.
-            [h for h in holders if h not in ranks and not (h.name == self._launcher and h.is_unused)],
+            [h for h in holders if h not in ranks and (self._family is None or self._family.is_rival(h))],
             pids,
             request.inventory,
             unix_s(),
@@ -229,17 +232,16 @@ class _Acquirer:
         claims_on: Mapping[str, Sequence[Claim]],
         is_awaited: IsAwaited,
     ) -> Mapping[str, int]:
-        """This rank's part of what the ranks of its job were promised; the first of them takes that for all."""
-        held: Mapping[str, int] = {}
+        """This rank's part of what the ranks of its job were promised; each keeps that for all until its own end."""
         self._reserved = frozenset()
         if not promised:
             self._decision = decide(request_of_all(request), claims_on, is_awaited)
             if self._decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
                 return {}
-            promised = held = self._decision.claims
-            self._reserved = frozenset(held)
+            promised = self._decision.claims
+        self._reserved = frozenset(promised)
         self._decision = decide(replace(request, promised=promised or None), claims_on)
-        return {**held, **self._decision.claims}
+        return {**promised, **self._decision.claims}
 
     def _without_ended(self, holder_pids: Iterable[int | None]) -> Inventory | None:
         """The readings without the processes of leases that ended since they were taken."""

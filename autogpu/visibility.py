@@ -19,7 +19,7 @@ from autogpu.selection.visible_devices import (
     restore,
     visible_spec,
 )
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,6 +149,10 @@ class VisibleDevices:
         environ = dict(self._environ)
         if environ.get(CUDA_VISIBLE_DEVICES) == self._written:
             restore(environ, self._initial.value)
+            if self._initial.value is not None and self.has_parents_list:
+                # As the one that wrote it did.
+                environ[WRITTEN_VISIBLE_DEVICES] = self._initial.value
+                restore(environ, self._initial.inherited, ORIGINAL_VISIBLE_DEVICES)
         return environ
 
     def _parents_order(self, inventory: Inventory) -> tuple[str, ...]:

@@ -158,9 +158,38 @@ def test_what_a_rank_holds_for_all_is_theirs_alone(tmp_path):
         with pytest.raises(WaitTimeout):
             acquired(tmp_path, rank_of(0, BUSY, *idle, job="launcher.8.1"))
         second = acquired(tmp_path, rank_of(1, BUSY, *idle))
-    assert (second.decision.ordinals, dict(second.lease.claims)) == ((2,), {gpu(2).uuid: 24 * GIB})
-    assert not second.reserved
+    assert (second.decision.ordinals, dict(second.decision.claims)) == ((2,), {gpu(2).uuid: 24 * GIB})
+    # The one that came first may end first.
+    assert (second.lease.claims, second.reserved) == (claims, frozenset(claims))
     second.lease.release()
+
+
+def test_what_ranks_were_promised_is_kept_when_the_first_of_them_ends(tmp_path):
+    devices = [gpu(0), gpu(1)]
+    claims = {device.uuid: 24 * GIB for device in devices}
+    with other_job({LEASE_DIR: str(tmp_path)}, claims, group="launcher.7.1"):
+        second = acquired(tmp_path, rank_of(1, *devices))
+        second.lease.release()
+    with other_job({LEASE_DIR: str(tmp_path)}, second.lease.claims, group="launcher.7.1"):
+        with pytest.raises(WaitTimeout):
+            acquired(tmp_path, rank_of(0, *devices, job="launcher.8.1"))
+        again = acquired(tmp_path, rank_of(0, *devices))
+    assert dict(again.decision.claims) == {gpu(0).uuid: 24 * GIB}
+    again.lease.release()
+
+
+@pytest.mark.parametrize(("others_gib", "is_capped"), [(24, True), (8, True), (0, False)])
+def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_there(tmp_path, others_gib, is_capped):
+    devices = [gpu(0), gpu(1)]
+    rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: others_gib * GIB}):
+        late = acquired(tmp_path, request(*devices, grant=Grant(rank=rank)))
+        granted = acquired(tmp_path, request(*devices, grant=Grant("Slurm", rank=rank)))
+    assert (late.decision.ordinals, bool(late.decision.cap), 1 in late.decision.shares) == ((1,), is_capped, is_capped)
+    assert late.decision.claims == {gpu(1).uuid: 0 if is_capped else 24 * GIB}
+    assert (granted.decision.cap, granted.decision.shares) == ("", {}), "a scheduler's word"
+    for result in (late, granted):
+        result.lease.release()
 
 
 def test_ranks_with_another_list_choose_for_themselves(tmp_path):
@@ -187,6 +216,85 @@ def test_ranks_under_a_hold_have_a_part_of_it_each(tmp_path):
         second = acquired(tmp_path, rank_of(1, gpu(1), gpu(2)), **marker)
     assert (second.decision.ordinals, second.reserved) == ((1,), frozenset())
     second.lease.release()
+
+
+def marker_of(folder, visible=""):
+    """What the oldest job leaves to its children."""
+    holder, *_ = lease.snapshot(lease.find_folder({LEASE_DIR: str(folder)})).holders
+    return {LEASE: f"v1:{holder.name}:{holder.pid}:{holder.start_time}:{visible}"}
+
+
+# Below a job that holds two GPUs, with the list that it left and with one that was made since.
+HELD = {gpu(1).uuid: 24 * GIB, gpu(2).uuid: 24 * GIB}
+LISTS = {
+    "its-list": {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"},
+    "in-another-order": {
+        "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "AUTOGPU_ORIG_WRITTEN": "GPU-a,GPU-b",
+        "AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a",
+    },
+    "by-the-script": {"CUDA_VISIBLE_DEVICES": "0,1"},
+}
+BELOW = {
+    "a-rank": ({"grant": Grant(rank=LocalRank(1, 2, "torchrun", job="launcher.7.1"))}, (1,)),
+    "a-rank-of-an-unknown-launcher": ({"grant": Grant(rank=LocalRank(1, 2, "torchrun"))}, (1,)),
+    "a-rank-that-names-its-gpu": ({"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "chosen": (1,)}, (1,)),
+    "a-script": ({}, (0, 1)),
+    "a-script-that-names-one": ({"chosen": (0,), "chosen_by_position": True}, (0,)),
+}
+
+
+@pytest.mark.parametrize("listed", LISTS)
+@pytest.mark.parametrize("below", BELOW)
+@pytest.mark.parametrize("is_asker_between", [False, True], ids=["directly", "below-one-that-has-only-asked"])
+def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_cap(
+    tmp_path, listed, below, is_asker_between
+):
+    fields, ordinals = BELOW[below]
+    with contextlib.ExitStack() as jobs:
+        jobs.enter_context(other_job({LEASE_DIR: str(tmp_path)}, HELD, script="hold"))
+        (hold,) = lease.snapshot(lease.find_folder({LEASE_DIR: str(tmp_path)})).holders
+        asked = {"group": hold.group, "script": "launch.py", "is_unused": True}
+        if is_asker_between:
+            jobs.enter_context(other_job({LEASE_DIR: str(tmp_path)}, HELD, **asked))
+        marker = marker_of(tmp_path, "=GPU-b,GPU-a")
+        below = acquired(
+            tmp_path, request(gpu(1), gpu(2), busy="wait", wait_s=0.0, **fields), **marker, **LISTS[listed]
+        )
+    claimed = {device.uuid: 24 * GIB for ordinal, device in enumerate([gpu(1), gpu(2)]) if ordinal in ordinals}
+    assert {uuid: below.decision.claims[uuid] for uuid in claimed} == claimed
+    assert (below.decision.shares, below.decision.cap, below.lease.group) == ({}, "", hold.group)
+    assert below.decision.ordinals in (ordinals, ()), below.decision
+    below.lease.release()
+
+
+def test_more_ranks_than_a_job_holds_gpus_share_them(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 24 * GIB}):
+        rank = acquired(tmp_path, rank_of(1, gpu(1)), **marker_of(tmp_path))
+    assert dict(rank.decision.claims) == {gpu(1).uuid: 12 * GIB}
+    assert "2 ranks share it" in rank.decision.why
+    rank.lease.release()
+
+
+def test_ranks_below_a_job_that_shares_its_gpu_are_capped_as_it_is(tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(1).uuid: 0, gpu(2).uuid: 24 * GIB}):
+        rank = acquired(tmp_path, rank_of(0, gpu(1, used_gib=4), gpu(2)), **marker_of(tmp_path))
+    assert (dict(rank.decision.claims), rank.decision.shares) == ({gpu(1).uuid: 0}, {0: 10 * GIB})
+    rank.lease.release()
+
+
+@pytest.mark.parametrize("listed", [{}, {"CUDA_VISIBLE_DEVICES": "2"}], ids=["its-list", "another"])
+def test_no_one_waits_for_a_launcher_above_that_has_only_asked_for_a_gpu(tmp_path, listed):
+    environ = {LEASE_DIR: str(tmp_path)}
+    with other_job(environ, {gpu(2).uuid: 24 * GIB}, is_unused=True):
+        (top,) = lease.snapshot(lease.find_folder(environ)).holders
+        with other_job(environ, {gpu(2).uuid: 24 * GIB}, group=top.group, is_unused=True):
+            below = acquired(tmp_path, request(gpu(2), busy="wait", wait_s=0.0), **marker_of(tmp_path), **listed)
+            ranks = acquired(tmp_path, rank_of(0, gpu(1), gpu(2)), **marker_of(tmp_path), **listed)
+    assert below.decision.claims == {gpu(2).uuid: 24 * GIB}
+    assert ranks.reserved == {gpu(1).uuid, gpu(2).uuid} or listed == {}
+    for result in (below, ranks):
+        result.lease.release()
 
 
 def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(tmp_path):

@@ -132,7 +132,7 @@ def _decision_now(request: SelectionRequest, progress: _Progress) -> Decision:
     if read.problem:
         progress.clear()
         say(f"waiting without regard to the claims of other jobs: {read.problem}")
-    return preview(request, read.leases, read.leases.pids_here, unix_s(), read.parent)
+    return preview(request, read.leases, read.leases.pids_here, unix_s(), read.family)
 
 
 def _pause(until_s: float, watch: Watch | None) -> None:

@@ -7,12 +7,12 @@ import threading
 import time
 
 from autogpu.clock import monotonic_s, unix_s
-from autogpu.lease import mutex, record
+from autogpu.lease import mutex, process_identity, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -292,35 +292,56 @@ def write_lease(
         raise
 
 
-def parent_lease(environ: Mapping[str, str], folder: Folder, *, with_any_list: bool = False) -> Holder | None:
+def parent_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     """The lease of which this process is a member, because a parent left the marker; else ``None``.
 
     A member uses the same GPU and claims nothing. The lock must be alive, the lease another process's (a
     program that starts itself anew by ``os.execv`` has lost its own), and ``CUDA_VISIBLE_DEVICES``
     unchanged: a value that was set since is an explicit choice.
 
-    Args:
-        environ: Of this process.
-        folder: The host's.
-        with_any_list: Find the lease also of a parent that has given this process another list, and so no part in it.
+    Raises:
+        Uncoordinated: The folder can't be read.
+    """
+    return ancestor_lease(environ, folder) if has_parents_list(environ) else None
+
+
+def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
+    """The lease of the nearest process above this one that has left a marker, whatever is visible by now.
 
     Raises:
         Uncoordinated: The folder can't be read.
     """
-    version, _, rest = environ.get(LEASE, "").partition(":")
-    name, _, rest = rest.partition(":")
-    pid, _, rest = rest.partition(":")
-    start, _, visible = rest.partition(":")
-    is_listed = with_any_list or visible == _visible(environ)
-    if version != _MARKER_VERSION or not is_listed or pid == str(os.getpid()):
+    marker = _marker(environ)
+    if marker is None:
         return None
+    name, pid, start, _ = marker
     with folder.opened() as descriptor:
         holder = holder_named(descriptor, name)
     if holder is None or str(holder.pid) != pid or str(holder.start_time or 0) != start:
         return None
-    return holder
+    # In a container of its own a child may have the same pid.
+    is_own = holder.pid == os.getpid() and holder.pid_namespace == process_identity.pid_namespace()
+    return None if is_own else holder
 
 
-def _visible(environ: Mapping[str, str]) -> str:
-    value = environ.get(CUDA_VISIBLE_DEVICES)
+def has_parents_list(environ: Mapping[str, str]) -> bool:
+    """Whether ``CUDA_VISIBLE_DEVICES`` is what the marker's process left, or autogpu's order of that."""
+    marker = _marker(environ)
+    if marker is None:
+        return False
+    is_reordered = _visible(environ) == _visible(environ, WRITTEN_VISIBLE_DEVICES) != ""
+    return marker[3] == _visible(environ) or (is_reordered and marker[3] == _visible(environ, ORIGINAL_VISIBLE_DEVICES))
+
+
+def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str] | None:
+    """See :meth:`Lease.marker`: the file, the pid, the start time, what was visible; ``None`` where there is none."""
+    version, _, rest = environ.get(LEASE, "").partition(":")
+    name, _, rest = rest.partition(":")
+    pid, _, rest = rest.partition(":")
+    start, _, visible = rest.partition(":")
+    return (name, pid, start, visible) if version == _MARKER_VERSION else None
+
+
+def _visible(environ: Mapping[str, str], name: str = CUDA_VISIBLE_DEVICES) -> str:
+    value = environ.get(name)
     return "" if value is None else "=" + value

@@ -127,6 +127,10 @@ class _Pool:
         promised = self.request.promised
         return promised is not None and not promised.get(device.uuid)
 
+    def is_promised_to_others(self, device: Device, demand: MemoryDemand) -> bool:
+        """Whether other jobs were promised what a rank would take: it came after them. An engine's word counts more."""
+        return not self.request.grant.engine and self.unclaimed(device, demand) < demand.on(device)
+
     def unclaimed(self, device: Device, demand: MemoryDemand) -> int:
         return unclaimed_bytes(device, demand.on(device), self.claims_on.get(device.uuid, ()))
 
@@ -159,7 +163,7 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
 
 def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     """Rank r takes slice r of what its job has, in the pool's order: ranks never take one another's GPU."""
-    usable, follows_grant = _gpus_of_ranks(pool), _follows_grant(pool)
+    usable = _gpus_of_ranks(pool)
     if not usable:
         why = explain.none_taken(pool.ranking.candidates, pool.ranking)
         return Decision(Verdict.CPU, why, ranking=pool.ranking, visible=pool.visible)
@@ -170,8 +174,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     mine = mine if count == "all" else mine[:count]
     firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(ranks))
     # Workers of one program may be very different, and are not held to equal parts without us either.
-    claims, shares = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
-    is_best_effort = follows_grant and any(pool.is_promised_nothing(device) for _, device in mine)
+    sharing = 1 if rank.launcher == WORKERS else sharers
+    claims, shares, is_best_effort = _memory_of_slice(pool, mine, sharing)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, ranks) + explain.granted_part(pool.request.grant),
@@ -202,23 +206,28 @@ def _gpus_of_ranks(pool: _Pool) -> list[tuple[int, Device]]:
 
 def _memory_of_slice(
     pool: _Pool, mine: Sequence[tuple[int, Device]], sharers: int
-) -> tuple[Mapping[str, int], Mapping[int, int]]:
-    """What a rank claims of its GPUs, by UUID, and by ordinal what it may take where that is less."""
+) -> tuple[Mapping[str, int], Mapping[int, int], bool]:
+    """What a rank claims of its GPUs, by UUID, and by ordinal what it may take where that is less.
+
+    And whether it is a best-effort job on one of them that has to be capped there.
+    """
     demand, part, follows_grant = pool.demand, (pool.request.grant.fraction or 1) / sharers, _follows_grant(pool)
-    claims, shares = {}, {}
+    claims, shares, is_capped = {}, {}, False
     if part < 1:
         demand = part_of_gpu(part) if follows_grant else demand
         shares = {ordinal: within_context(_at_most_all(demand, device)) for ordinal, device in mine}
     for ordinal, device in mine:
         # As the job as a whole is a best-effort one there, so is each of its ranks.
-        is_best_effort = pool.is_promised_nothing(device)
+        is_late = follows_grant and pool.is_promised_to_others(device, demand)
+        is_best_effort = is_late or pool.is_promised_nothing(device)
         claims[device.uuid] = 0 if is_best_effort else pool.unclaimed(device, demand)
         if is_best_effort and follows_grant:
+            is_capped = True
             spare = room_bytes(device, pool.request.own_pid, pool.claims_on.get(device.uuid, ()))
             share = best_effort_share(device, spare)
             if share is not None:
                 shares[ordinal] = share // sharers
-    return claims, shares
+    return claims, shares, is_capped
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from typing import Mapping
 
     from autogpu.devices.model import Inventory
-    from autogpu.lease import Holder, LeaseSnapshot
+    from autogpu.lease import LeaseSnapshot
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
+    from autogpu.selection.members import Family
 
 
 def request_for_new_process(
@@ -60,14 +61,14 @@ def preview(
     leases: LeaseSnapshot,
     pids_here: Mapping[str, int | None],
     now_s: float,
-    parent: Holder | None = None,
+    family: Family | None = None,
 ) -> Decision:
     """The decision on ``request`` beside the jobs and the queue of this moment.
 
     Args:
         pids_here: By the name of a holder's lease, its pid in this pid namespace.
         now_s: In Unix time.
-        parent: The lease of the process that would start it, if it has one.
+        family: The job that would start it, if one would.
     """
     none = why_none(request)
     if none:
@@ -77,8 +78,9 @@ def preview(
         return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")
     if request.uuids is None and request.inventory is not None and not request.inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
-    shared = decide_as_member(request, parent) if parent is not None else None
+    shared = decide_as_member(request, family) if family is not None else None
     if shared is not None:
         return shared
-    claims_on = claims_by_gpu(jobs_of(leases.holders, pids_here, request.inventory, now_s))
+    rivals = [holder for holder in leases.holders if family is None or family.is_rival(holder)]
+    claims_on = claims_by_gpu(jobs_of(rivals, pids_here, request.inventory, now_s))
     return decide(request, claims_on, is_awaited_by(leases.queue, claims_on, request.policy.per_user))

@@ -91,12 +91,12 @@ def hides_all(value: str | None) -> bool:
     return first is not None and first[:4].upper() not in _PREFIXES and _number(first) < 0
 
 
-def restore(environ: MutableMapping[str, str], value: str | None) -> None:
-    """Put ``CUDA_VISIBLE_DEVICES`` back to ``value``."""
+def restore(environ: MutableMapping[str, str], value: str | None, name: str = CUDA_VISIBLE_DEVICES) -> None:
+    """Put a variable back to ``value``; ``None`` for one that was not set."""
     if value is None:
-        environ.pop(CUDA_VISIBLE_DEVICES, None)
+        environ.pop(name, None)
     else:
-        environ[CUDA_VISIBLE_DEVICES] = value
+        environ[name] = value
 
 
 def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ from autogpu.selection.connected import topology_question_of
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.health import health_problems
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.members import family_of
 from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.occupancy import idle_after_s, room_bytes, tier
 from autogpu.selection.preview import preview, request_for_new_process
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory, Process
-    from autogpu.lease import Folder, Holder, LeaseSnapshot, Waiter
+    from autogpu.lease import Folder, LeaseSnapshot, Waiter
     from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.jobs import Job
+    from autogpu.selection.members import Family
     from autogpu.selection.model import Claim, IsAwaited
 
 # The driver keeps some for itself, a few hundred MiB on large GPUs.
@@ -93,7 +95,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         grant=grant,
         folder=read.folder,
         folder_problem=read.problem,
-        parent=read.parent,
+        family=read.family,
         has_hook=has_hook(sys.meta_path),
     )
 
@@ -104,13 +106,13 @@ class LeasesHere:
 
     Attributes:
         folder: ``None`` if there is none yet, or for ``problem``.
-        parent: The lease of which a process started here is a member, if it is of one.
+        family: The job to which a process started here belongs, if there is one above it.
         problem: Why this user's jobs can't coordinate, and the remedy.
     """
 
     folder: Folder | None = None
     leases: LeaseSnapshot = lease.LeaseSnapshot()
-    parent: Holder | None = None
+    family: Family | None = None
     problem: str | None = None
 
 
@@ -118,7 +120,11 @@ def read_leases(environ: Mapping[str, str]) -> LeasesHere:
     """Read the folder once."""
     try:
         folder = lease.find_folder(environ, make=False)
-        return LeasesHere(folder, lease.snapshot(folder), lease.parent_lease(environ, folder))
+        leases, parent = lease.snapshot(folder), lease.ancestor_lease(environ, folder)
+        if parent is None:
+            return LeasesHere(folder, leases)
+        family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
+        return LeasesHere(folder, leases, family)
     except lease.NoFolderYet:
         return LeasesHere()
     except lease.LeaseUnavailable as error:
@@ -142,7 +148,7 @@ def host_status(
     grant: Grant = NO_ENGINE,
     folder: Folder | None = None,
     folder_problem: str | None = None,
-    parent: Holder | None = None,
+    family: Family | None = None,
     has_hook: bool = True,
     names: Names | None = None,
 ) -> HostStatus:
@@ -155,7 +161,7 @@ def host_status(
         own_uid: Whose script that would be.
         now_s: In Unix time.
         grant: What an engine granted to it.
-        parent: The lease of the process that would start it, if it has one.
+        family: The job that would start it, if one would.
         has_hook: Whether autogpu would be loaded in it.
     """
     names = names or Names()
@@ -175,7 +181,7 @@ def host_status(
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(
-            preview(request, leases, pids_here, now_s, parent)
+            preview(request, leases, pids_here, now_s, family)
             if resolved.policy.enabled
             else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
             inventory,

@@ -11,6 +11,15 @@ IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("one-job")]
 
+# Starts what its arguments say, after it has asked whether there is a GPU.
+ASKER = """
+import subprocess, sys
+import torch
+assert torch.cuda.is_available()
+sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "rank.py")
+
 # On the GPU of its rank until there is a line of input.
 RANK = """
 import os, sys
@@ -68,3 +77,52 @@ def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(framework_py
     ranks = started_by_hand(machine, RANK, (0, 1), world=4, MASTER_ADDR="node1", MASTER_PORT="29500")
     assert claimed(machine, *ranks) == [{0: 24.0}, {1: 24.0}]
     assert "local rank 0 of 2" in job_said(ranks[0])[0]
+
+
+def told_who(script):
+    """The rank, which says who it is once it is there, and ends with its launcher's input."""
+    return script.replace('"ready"', "os.environ['LOCAL_RANK'], os.getpid()").replace("readline()", "read()")
+
+
+NAMED = told_who(RANK)
+
+BELOW_A_HOLD = """
+import subprocess, sys
+hold = [sys.executable, "-m", "autogpu", "run", "--hold", "--count", "2", "--", sys.executable, *sys.argv[1:]]
+sys.exit(subprocess.call(hold))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "above"),
+    [
+        pytest.param(NAMED, 0, id="directly"),
+        pytest.param(NAMED, 2, id="below-two-that-have-asked"),
+        pytest.param(told_who(MASKED), 0, id="by-a-list-of-its-own"),
+    ],
+)
+def test_ranks_below_a_hold_have_each_their_gpu_of_it(framework_pythons, machine_of, script, above):
+    machine = machine_of(framework_pythons["torch"], *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
+    (machine.project / "rank.py").write_text(script)
+    (machine.project / "asker.py").write_text(ASKER)
+    job = machine.start(BELOW_A_HOLD, arguments=[*["asker.py"] * above, *TORCHRUN])
+    pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
+    on = [machine.server.contexts()[pid] for pid in pids]
+    claims = machine.claimed_bytes()
+    assert sorted(on) == [[0], [1]], "\n".join(job.end().said)
+    assert [claims[pid].get(gpu) for pid, (gpu,) in zip(pids, on)] == [24 * GIB] * 2
+    assert len({lease["group"] for lease in machine.leased()}) == 1, "one job"
+    job.go_on()
+    ran = job.end()
+    assert (ran.exit_status, len(ran.said)) == (0, 2 + above), ran.said
+
+
+def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
+    (machine.project / "rank.py").write_text(NAMED)
+    (machine.project / "asker.py").write_text(ASKER)
+    job = machine.start(ASKER, arguments=["asker.py", *TORCHRUN])
+    pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
+    assert [machine.server.contexts().get(pid) for pid in pids] in ([[0], [1]], [[1], [0]])
+    job.go_on()
+    assert job.end().exit_status == 0

@@ -87,6 +87,13 @@ def test_what_a_job_would_get_inside_a_job_is_what_that_holds(environ, why):
     assert (preview.why == why) is (why is not None)
 
 
+def test_a_rank_inside_a_job_would_get_its_part_of_what_that_holds():
+    machine, hold = inventory(gpu(0), gpu(1)), holder("a", (0, 24), (1, 24), script="torchrun")
+    rank = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    preview = host(machine, [hold], parent=hold, CUDA_VISIBLE_DEVICES="0,1", **rank).preview
+    assert (preview.uuids, preview.why) == ((gpu(1).uuid,), "local rank 1 of 2 (torchrun)")
+
+
 @pytest.mark.parametrize(("gib", "is_capped"), [(24, False), (0, True)], ids=["held", "shared"])
 def test_inside_a_job_a_script_is_capped_only_where_that_holds_nothing(gib, is_capped):
     machine, bash = inventory(gpu(0, used_gib=1, pids=[8])), holder("a", (0, gib), script="bash")

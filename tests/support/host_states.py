@@ -8,6 +8,7 @@ from autogpu.lease import Demand, Holder, LeaseSnapshot, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
+from autogpu.selection.members import family_of
 from autogpu.status.snapshot import host_status
 from tests.support.values import gpu
 
@@ -59,7 +60,7 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
         own_uid=1000,
         now_s=NOW_S,
         grant=granted(environ),
-        parent=parent,
+        family=parent and family_of(parent, holders, has_parents_list=True),
         has_hook=has_hook,
         names=names,
     )
