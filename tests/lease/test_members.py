@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from autogpu.lease import parent_lease
 from autogpu.variables import LEASE
+from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPUS = {VISIBLE: "GPU-0,MIG-GPU-1/0/0"}
@@ -83,3 +86,29 @@ def test_a_marker_that_does_not_fit_means_nothing(parent, folder, marker):
     assert pid != str(os.getpid())
 
     assert parent_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, folder) is None
+
+
+# The first process of a container, which has a lease and starts another container.
+OUTER = """
+import os, subprocess, sys
+from autogpu.lease import acquire_lease, find_folder
+lease = acquire_lease(find_folder(os.environ), lambda *_: {"GPU-0": 1}, script="a")
+command = [*sys.argv[2:], "sh", sys.executable, "-c", sys.argv[1]]
+child = {**os.environ, "AUTOGPU_LEASE": lease.marker(os.environ)}
+sys.exit(subprocess.run(command, env=child, timeout=60).returncode)
+"""
+INNER = """
+import os
+from autogpu.lease import find_folder, parent_lease
+parent = parent_lease(os.environ, find_folder(os.environ))
+print(os.getpid(), parent and parent.pid)
+"""
+
+
+@pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
+def test_a_child_in_a_container_of_its_own_may_have_its_parents_pid(folder):
+    container = [*CONTAINER, SHARED]
+    command = [*container, "sh", sys.executable, "-c", OUTER, INNER, *container]
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(folder.path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, check=False)
+    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
