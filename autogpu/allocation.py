@@ -57,6 +57,7 @@ class Allocation:
         state: How far it has come.
         resolved: The policy.
         decision: Which GPUs, and why; ``None`` until a framework is about to take some.
+        contexts: On the GPUs that it really uses; to be used with ``lock`` held.
         reported: Whether it was said that the process takes GPUs (``True``), or none (``False``).
     """
 
@@ -113,7 +114,7 @@ class Allocation:
         self._is_listed = self._is_ordered = False
         self._assigned_to: set[str] = set()
         self._claim = Claim(environ, self.selection_request, self._acquire, self._readings.take)
-        self._contexts = Contexts(self._claim, lambda: self.counted_uuids, lambda: self._readings.newest)
+        self.contexts = Contexts(self._claim, lambda: self.counted_uuids, lambda: self._readings.newest)
         # Two frameworks may be used in two threads, and the contexts of one are looked for in a third.
         self.lock = threading.RLock()
         in_forked_children(self._unlock_in_child)
@@ -443,7 +444,7 @@ class Allocation:
         in_use, before = self._cuda.ordinals_in_use(), self._claim.contexts
         if in_use != before:
             self.state = State.IN_USE
-        line = self._contexts.follow(
+        line = self.contexts.follow(
             self.decision,
             in_use,
             takes_by_itself=self._needs_order,
@@ -454,11 +455,6 @@ class Allocation:
         if line and True in self.reported and self.policy.level != "quiet":
             self.say([line])
         return in_use != before and not before
-
-    @property
-    def shares(self) -> Mapping[int, int]:
-        """By CUDA ordinal, the most that the process may take of a GPU that it came to use beside others."""
-        return self._contexts.shares
 
     @one_at_a_time
     def give_back(self, framework: Framework) -> bool:
@@ -484,25 +480,6 @@ class Allocation:
     def end_workers(self) -> None:
         """They have been started."""
         self._workers.end()
-
-    @one_at_a_time
-    def claim_less(self, ordinal: int, size: int) -> None:
-        """The framework may allocate only that much on a GPU. If it is more than was claimed, that may be others'."""
-        uuids = self.counted_uuids or ()
-        if ordinal < len(uuids):
-            self._claim.lower(uuids[ordinal], size)
-
-    @one_at_a_time
-    def account_for_context(self, measured: Mapping[int, int]) -> None:
-        """Correct the claim by what a context really takes, where that was estimated."""
-        uuids = self.counted_uuids or ()
-        if uuids:
-            self._claim.correct_contexts({uuids[ordinal]: size for ordinal, size in measured.items()})
-
-    @property
-    def is_estimated(self) -> bool:
-        """Whether the claim holds an estimate of what a context takes."""
-        return self._claim.is_estimated
 
     def leave_alone(self, why: str, framework: Framework) -> None:
         """Say that the policy is not applied; the framework continues with its defaults."""

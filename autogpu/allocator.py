@@ -148,10 +148,11 @@ class Allocator:
             return
         # At this moment only: once the script allocates, its own memory and the context's can't be told apart.
         is_asked = allocation.policy.level == "explain"
-        if not (allocation.is_estimated or is_asked or self._context_reserves):
+        if not (allocation.contexts.is_estimated or is_asked or self._context_reserves):
             return
         measured = allocation.measure()
-        allocation.account_for_context(measured)
+        with allocation.lock:
+            allocation.contexts.account_for(measured)
         if is_asked or self._context_reserves:
             name, reserves = self.framework.NAME, self._context_reserves
             lines = messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked)
@@ -165,7 +166,7 @@ class Allocator:
 
     def _follow_shares(self) -> None:
         """Of GPUs that the process came to use beside others it may take a part; and all, once they have gone."""
-        shares = self._allocation.shares
+        shares = self._allocation.contexts.shares
         if shares == self._shares or self._decision is None or self.assignment is None:
             return
         self._shares = shares
@@ -193,7 +194,8 @@ class Allocator:
 
     def on_limit(self, ordinal: int, size: int) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""
-        self._allocation.claim_less(ordinal, size)
+        with self._allocation.lock:
+            self._allocation.contexts.limit(ordinal, size)
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Report how to get more replicas, where the policy is why there are so few."""

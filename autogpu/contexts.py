@@ -39,6 +39,27 @@ class Contexts:
         uuids = self._counted() or () if shares else ()
         return {ordinal: shares[uuid] for ordinal, uuid in enumerate(uuids) if uuid in shares}
 
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the claim holds an estimate of what a context takes."""
+        return self._claim.is_estimated
+
+    def account_for(self, measured: Mapping[int, int]) -> None:
+        """Correct the claim by what a context really takes, where that was estimated.
+
+        Args:
+            measured: By CUDA ordinal, in bytes.
+        """
+        uuids = self._counted() or ()
+        if uuids:
+            self._claim.correct_contexts({uuids[ordinal]: size for ordinal, size in measured.items()})
+
+    def limit(self, ordinal: int, size: int) -> None:
+        """The framework may allocate only so many bytes on a GPU. If that is less than was claimed, others may."""
+        uuids = self._counted() or ()
+        if ordinal < len(uuids):
+            self._claim.lower(uuids[ordinal], size)
+
     def follow(
         self,
         decision: Decision | None,
