@@ -147,11 +147,12 @@ class _Acquirer:
             self._folder, self._choose, script=self._script, group=self._group, on_problem=self._note
         )
         if self._decision.verdict is Verdict.WAIT:
-            self._is_waiting = True
+            self._is_waiting, begun_s = True, monotonic_s()
             try:
                 held = self._wait(self._folder)
             except _NothingToWaitFor:
                 held = None
+            self._decision = explain.after_wait(self._decision, monotonic_s() - begun_s)
         raise_if_refused(self._decision)
         granted = self._decision.granted
         if held is not None and granted:
@@ -180,7 +181,7 @@ class _Acquirer:
             NoEligibleDevice: No GPU is free, and the policy asks for an error then.
             WaitTimeout: No GPU came free in the time that the policy gives.
         """
-        timeout_s = self._request.policy.wait_s
+        timeout_s, has_waited = self._request.policy.wait_s, False
         while True:
             leases = lease.LeaseSnapshot()
             if self._folder is not None:
@@ -188,9 +189,10 @@ class _Acquirer:
                     leases = lease.snapshot(self._folder)
             self._choose(leases.holders, leases.queue)
             raise_if_refused(self._decision)
-            if self._decision.verdict is not Verdict.WAIT:
-                return self._decision
             waited_s = monotonic_s() - begun_s
+            if self._decision.verdict is not Verdict.WAIT:
+                return explain.after_wait(self._decision, waited_s if has_waited else 0.0)
+            has_waited = True
             if waited_s >= timeout_s:
                 raise WaitTimeout(f"no GPU came free in {timeout_s:g} s", remedy="to wait longer, set select.wait")
             state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, timeout_s)

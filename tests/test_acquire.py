@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -409,6 +410,18 @@ def test_where_nothing_can_be_claimed_one_waits_nevertheless(tmp_path):
             acquired(tmp_path, request(gpu(0), busy="wait", wait_s=0.1))
         result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=60.0), on_wait=on_wait)
     assert (positions, result.decision.verdict, result.is_unclaimed) == ([1], Verdict.TAKE, True)
+
+
+@pytest.mark.parametrize("unwritable", [False, True])
+def test_what_is_said_after_a_wait_tells_how_long_it_was(tmp_path, unwritable):
+    def on_wait(queue, decision):
+        if queue.waited_s >= 1:
+            other.end()
+
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}) as other:
+        with no_file_can_be_written() if unwritable else contextlib.nullcontext():
+            result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=60.0), on_wait=on_wait)
+    assert re.fullmatch(r".*, after [0-9]+ s of waiting", result.decision.why)
 
 
 def test_a_queue_that_breaks_makes_no_one_wait_for_longer(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.reporting.text import GIB, counted, listed, printable, size
+from autogpu.frozen import replace
+from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection.health import health_problems
 from autogpu.selection.model import Cause, Tier, connection_score
 
@@ -252,6 +253,11 @@ def order_is_fixed(policy: Policy) -> str:
 def granted_part(grant: Grant) -> str:
     """That an engine granted a part of each GPU; ``""`` where it granted all of it."""
     return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
+
+
+def after_wait(decision: Decision, waited_s: float) -> Decision:
+    """``decision`` with how long the process waited for it, from a second on."""
+    return replace(decision, why=f"{decision.why}, after {span(waited_s)} of waiting") if waited_s >= 1 else decision
 
 
 def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
