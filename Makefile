@@ -19,7 +19,7 @@ help:
 	@echo "make test-engines     jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make test-frameworks  PyTorch, JAX and Keras 3, several versions; installs 8 GB the first time"
 	@echo "make test-gpu         on this machine's GPU; FRAMEWORK_PYTHON names a Python that has PyTorch or JAX"
-	@echo "make test-fuzz        100,000 policies as nobody writes them; prints its seed; takes some minutes"
+	@echo "make test-fuzz        100,000 random policies; prints its seed; takes some minutes"
 	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs             write the generated pages again"
 	@echo "make site             the documents as a site, in site/; fails at a dead link"

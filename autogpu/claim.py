@@ -105,7 +105,7 @@ class Claim:
             in_use: These, as CUDA counts them.
             uuids: Of all that CUDA counts.
             decision: What the process was given.
-            takes_by_itself: The script can name GPUs to the framework that nobody is asked for.
+            takes_by_itself: The script can name GPUs to the framework without a word to autogpu.
             keeps_unused: What was claimed stays claimed, since the framework may take it at any time.
             is_ahead: It was claimed before CUDA was initialised.
             is_guest: Where it uses other GPUs than those, it is to leave to others what they have there.

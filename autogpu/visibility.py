@@ -214,7 +214,7 @@ class VisibleDevices:
         """List these GPUs of the pool before its others, or after ``at`` of these.
 
         Args:
-            ranked: The GPUs as they rank by now, best first. Where somebody else wrote the list, its order stays.
+            ranked: The GPUs as they rank by now, best first. If autogpu did not write the list, its order stays.
         """
         pool = self.pool
         is_ours = self.is_our_order and not self.has_parents_list and self.spec.source != "script"

@@ -4,7 +4,7 @@
 
 The whole decision, in ms, for a job of each size: without a reading of what connects the GPUs; with NVSwitch between
 all; with two sockets of eight, in each four PCIe switches of two; with eight NVLink pairs; and the worst, where no two
-GPUs are connected alike, which nobody sells. Medians of N runs; the goal is 20 ms.
+GPUs are connected alike, which is not sold. Medians of N runs; the goal is 20 ms.
 """
 
 from __future__ import annotations

@@ -418,9 +418,9 @@ def test_what_is_said_after_a_wait_tells_how_long_it_was(tmp_path, unwritable):
         if queue.waited_s >= 1:
             other.end()
 
-    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}) as other:
-        with no_file_can_be_written() if unwritable else contextlib.nullcontext():
-            result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=60.0), on_wait=on_wait)
+    limit = no_file_can_be_written() if unwritable else contextlib.nullcontext()
+    with other_job({LEASE_DIR: str(tmp_path)}, {gpu(0).uuid: 24 * GIB}) as other, limit:
+        result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=60.0), on_wait=on_wait)
     assert re.fullmatch(r".*, after [0-9]+ s of waiting", result.decision.why)
 
 

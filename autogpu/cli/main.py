@@ -196,7 +196,7 @@ def _nearest_option(name: str, command: click.Command) -> str | None:
 
 def _end_by(number: int) -> None:
     # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
-    with suppress(OSError):  # nobody reads any more
+    with suppress(OSError):  # the reader has left
         sys.stdout.flush()
     with suppress(OSError):  # SIGKILL has no handler
         signal.signal(number, signal.SIG_DFL)

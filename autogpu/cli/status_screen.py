@@ -223,7 +223,7 @@ def _folder_lines(host: HostStatus, *, is_explained: bool) -> Iterator[Text]:
     if host.lease_folder_problem:
         yield Text(f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}", style=BAD)
     elif folder and folder.origin == "fallback" and host.gpus:
-        # One person alone has nobody to trust, and on a desktop no container.
+        # One person alone has no others to trust, and on a desktop no container.
         users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
         if is_explained or len(users) > 1:
             yield Text(

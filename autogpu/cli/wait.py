@@ -59,7 +59,7 @@ Examples:
 def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> int:
     """Return when a job that asks for this could be served as it would be after waiting in the queue.
 
-    That is a GPU that nobody uses; for a job that says what it needs, by --need or in its policy, also one that others
+    That is an unused GPU; for a job that says what it needs, by --need or in its policy, also one that others
     use and that has as much room. Nothing is held, and the jobs in the queue are served first: a GPU that one of
     them could use does not count. A job that shall start as soon as it can has a place there: `autogpu run --hold
     --busy wait -- command`, or AUTOGPU_BUSY=wait.
@@ -122,7 +122,7 @@ def _decision_at_the_end(
 
 
 def _watch_of_folder() -> Watch | None:
-    """``None`` as long as nobody has claimed anything on this host."""
+    """``None`` as long as nothing has been claimed on this host."""
     folder = read_leases(os.environ).folder
     return None if folder is None else Watch(folder.path, lambda name: name.startswith(("job.", "wait.")))
 

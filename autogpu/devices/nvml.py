@@ -325,7 +325,7 @@ def _instance_name(nvml: Nvml, instance: Any, of_card: str) -> str:
 def _file_cache_bytes(pci: Any) -> int:
     """What files that were read take of a GPU whose memory is a NUMA node of the host, as a GH200's may be.
 
-    NVML counts it as used (``nvmlDeviceGetMemoryInfo_v2``), and the kernel gives it up to whoever allocates.
+    NVML counts it as used (``nvmlDeviceGetMemoryInfo_v2``), and the kernel gives it up to any process that allocates.
     """
     try:
         # NVML writes the domain with eight digits, the driver's folder with four.

@@ -211,7 +211,7 @@ class ThreadReading:
         from autogpu.frozen import replace
 
         self._inventory = inventory = Inventory.from_reading(reading)
-        # A thread has nobody to catch what it raises, and what connects the GPUs is no reason to fail.
+        # Nothing catches what a thread raises, and what connects the GPUs is no reason to fail.
         with suppress(Exception):
             question, known = self._asks(inventory), self._last.topology if self._last else Topology()
             if question is None or known.answers(question):

@@ -26,7 +26,7 @@ IS_AVAILABLE = fcntl is not None
 # Shells and programs use small numbers: `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
 
-# With a few hundred locks it takes a ms, with ten thousand of somebody's a tenth of a second. In processor time,
+# With a few hundred locks it takes a ms, with ten thousand of another's a tenth of a second. In processor time,
 # since on a machine with much to do even a short list takes long.
 _TAKERS_CPU_S = 0.02
 _NO_TAKERS_S = 10.0
@@ -140,7 +140,7 @@ def close(descriptor: int) -> None:
 
 
 def forget(descriptor: int) -> None:
-    """Take back what :func:`close_in_children` was told: the number is somebody else's file by now."""
+    """Take back what :func:`close_in_children` was told: the number is another file's by now."""
     _in_no_child.discard(descriptor)
 
 

@@ -295,7 +295,7 @@ class _Place:
             try:
                 names = set(os.listdir(descriptor))  # noqa: PTH208  (of the descriptor)
                 left = [name for name in self._rivals if name in names]
-                # The tickets of those that were killed stay until somebody tidies up.
+                # The tickets of those that were killed stay until another process tidies up.
                 waiting = islice(filter(lambda name: is_waiting(descriptor, name), left), _NEAR + 1)
                 may_be_served = len(list(waiting)) <= _NEAR
             except OSError as error:

@@ -1,4 +1,4 @@
-"""What is wrong with a GPU itself, whoever uses it. Pure.
+"""What is wrong with a GPU itself, whichever job uses it. Pure.
 
 The memory_faults of its memory are those for which NVIDIA's guide asks for a reset or a replacement (GPU Memory Error
 Management, docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt); a job on such a GPU may end with an Xid error at any time.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def memory_faults(device: Device) -> tuple[str, ...]:
-    """Of its memory, in words; they stay until somebody does something about them."""
+    """Of its memory, in words; they stay until the administrator acts."""
     found = []
     if device.remapping_failed:
         found.append("row remapping failed")

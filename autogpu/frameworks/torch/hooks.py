@@ -103,7 +103,7 @@ def _set_fraction(original: Any, start: CudaStart) -> Any:
     return _cuda_setMemoryFraction
 
 
-# ``torch.cuda._lazy_init`` calls it once, under a lock, whoever comes first.
+# ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
 _INIT = "_cuda_init"
 
 # By name, what is not in force without it, and how it is replaced. ``torch.cuda.is_available`` counts.
