@@ -23,7 +23,6 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_al
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import TF_CONFIG
 from autogpu.threads import in_forked_children, one_at_a_time
-from autogpu.variables import LEASE
 from autogpu.visibility import VisibleDevices
 from autogpu.workers import Workers
 
@@ -239,7 +238,7 @@ class Allocation:
         if self._claim_before_cuda(DeviceRequest(0)):
             assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
-            self._tell_children()
+            self._claim.tell_children()
             self.decision = self.decision.counted_as(self._visible.pool)
             self._is_ordered = True
 
@@ -267,7 +266,7 @@ class Allocation:
         at = self._visible.put_claimed_first(inventory, self.decision, said.ordinal, is_parents=self._claim.is_parents)
         if at and not self._claim.is_parents:
             self.decision = replace(self.decision, why=f"{self.decision.why}, as the script's cuda:{at}")
-        self._tell_children()
+        self._claim.tell_children()
         self._is_ordered = True
         self._claim.mark_unused()
 
@@ -393,15 +392,10 @@ class Allocation:
             waiting.interrupted(error)
             raise
         self.decision = taken.decision
-        self._tell_children()
+        self._claim.tell_children()
         if taken.problem:
             self.say([messages.lease_problem(taken.problem, is_unclaimed=taken.is_unclaimed)])
         return taken.decision
-
-    def _tell_children(self) -> None:
-        """Let them know that they are members; whenever the list that they inherit has changed, which they compare."""
-        if self.lease:
-            self._environ[LEASE] = self.lease.marker(self._environ)
 
     def _acquire(self, request: SelectionRequest, on_wait: OnWait) -> Acquisition:
         from autogpu.acquire import acquire, running_script

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from autogpu.clock import monotonic_s
 from autogpu.frameworks.base import DeviceRequest
 from autogpu.frozen import replace
 from autogpu.selection.memory import CONTEXT_BYTES, demand_of
 from autogpu.selection.model import Verdict
+from autogpu.selection.visible_devices import restore
+from autogpu.variables import LEASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +50,7 @@ class Claim:
         """Nothing is claimed yet.
 
         Args:
-            environ: Names the lease folder.
+            environ: Names the lease folder; child processes inherit it.
             ask: What is known at the moment, for a decision about more GPUs.
             acquire: Decides and claims.
             read: Takes a fresh reading of the driver.
@@ -63,6 +67,9 @@ class Claim:
         self._has_estimate = False
         self._reserved: frozenset[str] = frozenset()
         self._pause_s, self._again_s = _FIRST_PAUSE_S, 0.0
+        # By which process the children were told what, and what this one had been told itself.
+        self._told: tuple[int, str] | None = None
+        self._parents: str | None = None
 
     def take(self, request: SelectionRequest, on_wait: OnWait) -> Acquisition:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
@@ -77,6 +84,19 @@ class Claim:
         if self.lease is not None:
             self.lease.release()
             self.lease = None
+        # What it claims next, and its children do, is its parent's job's again. A fork's parent may still have it.
+        if self._told == (os.getpid(), self._environ.get(LEASE)):
+            restore(self._environ, self._parents, LEASE)
+
+    def tell_children(self) -> None:
+        """Let them know that they are members; whenever the list that they inherit has changed, which they compare."""
+        if self.lease is None:
+            return
+        before = self._environ.get(LEASE)
+        if self._told != (os.getpid(), before):
+            self._parents = before
+        self._environ[LEASE] = marker = self.lease.marker(self._environ)
+        self._told = (os.getpid(), marker)
 
     @property
     def uuids(self) -> frozenset[str]:

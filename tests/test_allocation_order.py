@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from autogpu.allocator import Allocator
 from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.lease import find_folder, snapshot
 from autogpu.variables import (
     CUDA_VISIBLE_DEVICES,
     LEASE,
@@ -382,6 +384,38 @@ def test_children_are_members_also_when_the_list_was_changed_after_the_claim(fir
         command, environ = [sys.executable, "-c", IS_MEMBER], {**os.environ, **process.environ}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout == "True\n"
+
+
+@contextmanager
+def below_hold(tmp_path, *devices):
+    """What a program finds that `autogpu run --hold` has started with these GPUs."""
+    environ = {LEASE_DIR: str(tmp_path)}
+    with other_job(environ, {device.uuid: 24 << 30 for device in devices}, script="run"):
+        (holder,) = snapshot(find_folder(environ)).holders
+        visible = ",".join(device.uuid for device in devices)
+        marker = f"v1:{holder.name}:{holder.pid}:{holder.start_time or 0}:={visible}"
+        yield {CUDA_VISIBLE_DEVICES: visible, LEASE: marker}
+
+
+def test_what_a_script_below_a_hold_lists_after_its_first_claim_is_held_for_it_all_the_same(first, tmp_path):
+    with below_hold(tmp_path, gpu(0), gpu(1)) as environ:
+        process = first(gpu(0), gpu(1), gpu(2), counted=[gpu(1)], AUTOGPU_BUSY="error", **environ)
+        process.allocator.prepare()
+        assert sorted(process.allocation.lease.claims) == [gpu(0).uuid, gpu(1).uuid]
+        process.environ[CUDA_VISIBLE_DEVICES] = gpu(1).uuid
+        assert process.framework.count() == 1
+        assert process.allocation.lease.claims == {gpu(1).uuid: 24 << 30}
+    assert "shared with its parent process, run" in process.lines[0]
+
+
+def test_children_of_one_that_gave_its_claim_back_are_of_the_job_that_started_it(first, tmp_path):
+    with below_hold(tmp_path, gpu(0), gpu(1)) as environ:
+        process = first(gpu(0), gpu(1), **environ)
+        process.allocator.prepare()
+        process.allocator.assign(DeviceRequest(2))
+        assert process.environ[LEASE] != environ[LEASE]
+        process.allocator.on_unused()
+        assert (process.allocation.lease, process.environ[LEASE]) == (None, environ[LEASE])
 
 
 def test_after_one_that_gave_its_claim_back_the_next_claims_what_cuda_counts_first(first, tmp_path):
