@@ -13,6 +13,7 @@ from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
+    index_is_certain,
     initial_visibility,
     named_uuids,
     pool_in_order,
@@ -278,9 +279,7 @@ class VisibleDevices:
         return self.grant.rank is not None and self.grant.rank.launcher == WORKERS
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
-        is_split = any(device.mig_enabled for device in inventory.devices)
-        is_certain = not (inventory.unreadable or inventory.denied or is_split)
-        identifier = self._policy.identifier
+        is_certain, identifier = index_is_certain(inventory), self._policy.identifier
         return environment_for(devices, self.spec, identifier=identifier, index_is_certain=is_certain)
 
     def _hide(self, pool: tuple[str, ...]) -> None:

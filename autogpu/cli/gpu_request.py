@@ -13,7 +13,7 @@ from autogpu.selection import explain
 from autogpu.selection.connected import topology_question_of
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.preview import request_for_new_process
-from autogpu.selection.visible_devices import environment_for
+from autogpu.selection.visible_devices import environment_for, index_is_certain
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -46,8 +46,7 @@ def read_gpus() -> Inventory:
 
 def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory) -> dict[str, str]:
     """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
-    is_certain = not (inventory.unreadable or inventory.denied)
-    unset = VisibleSpec(None, "unset")
+    unset, is_certain = VisibleSpec(None, "unset"), index_is_certain(inventory)
     written = environment_for(devices, unset, identifier=policy.identifier, index_is_certain=is_certain)
     return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
 

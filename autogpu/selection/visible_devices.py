@@ -192,6 +192,12 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     return eligible + others
 
 
+def index_is_certain(inventory: Inventory) -> bool:
+    """Whether NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost, or a card in MIG mode."""
+    is_split = any(device.mig_enabled for device in inventory.devices)
+    return not (inventory.unreadable or inventory.denied or is_split)
+
+
 def environment_for(
     devices: Sequence[Device], spec: VisibleSpec, *, identifier: str, index_is_certain: bool
 ) -> dict[str, str]:
@@ -202,7 +208,7 @@ def environment_for(
     Args:
         spec: What the variable said before.
         identifier: ``select.identifier``: ``"uuid"`` or ``"index"``.
-        index_is_certain: Whether NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost.
+        index_is_certain: See :func:`index_is_certain`.
     """
     written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
     if devices and identifier == "index" and index_is_certain and not instances.are_among(devices):

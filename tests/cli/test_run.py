@@ -11,11 +11,14 @@ import sys
 
 import pytest
 
+from autogpu.cli.gpu_request import listing
 from autogpu.cli.run import name_of
 from autogpu.lease import find_folder, snapshot
+from autogpu.policy import Policy
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
 from tests.support import environments
+from tests.support.values import cut, gpu, inventory
 
 # GPU 0 is a colleague's; of the idle ones the last wins.
 LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
@@ -45,6 +48,14 @@ def test_picked_gpus_are_a_line_for_eval(server):
 )
 def test_the_forms_of_a_pick(server, form, printed):
     assert autogpu(server, "pick", "--format", form).stdout == printed.format(server.gpus[2]) + "\n"
+
+
+def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():
+    policy, whole = Policy(identifier="index"), gpu(1)
+    numbered = listing([whole], policy, inventory(gpu(0), whole))
+    assert numbered == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
+    # Before R570 CUDA counts whole cards first: number 1 would be the card in MIG mode.
+    assert listing([whole], policy, inventory(*cut(0, 5), whole)) == {"CUDA_VISIBLE_DEVICES": whole.uuid}
 
 
 def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path):
