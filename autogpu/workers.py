@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Callable, MutableMapping
 
     from autogpu.selection.grants import Grant
+    from autogpu.selection.ranks import LocalRank
 
 
 class Workers:
@@ -27,11 +28,18 @@ class Workers:
         """
         self._environ = environ
         self._worker_name = worker_name
+        self._rank: LocalRank | None = None
 
     def ranked(self, grant: Grant) -> Grant:
         """What was granted, with the place of this process among such workers, unless a launcher gave it one."""
-        rank = worker_rank(self._environ.get(WORKERS), self._worker_name()) if grant.rank is None else None
-        return grant if rank is None else replace(grant, rank=rank)
+        if grant.rank is not None:
+            return grant
+        if self._rank is None:
+            self._rank = worker_rank(self._environ.get(WORKERS), self._worker_name())
+            if self._rank is not None:
+                # A program that it starts numbers its own processes from 1 again: they are none of these workers.
+                self._environ.pop(WORKERS, None)
+        return grant if self._rank is None else replace(grant, rank=self._rank)
 
     def begin(self, count: int, first: int) -> None:
         """So many are about to be started.
