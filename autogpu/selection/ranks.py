@@ -75,7 +75,7 @@ class LocalRank:
     def at_most(self, gpu_count: int) -> int:
         """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
         sharers = self.size if self.sharers is None else self.sharers
-        return min(sharers, gpu_count) if self._is_of_world else sharers
+        return max(1, min(sharers, gpu_count)) if self._is_of_world else sharers
 
     @property
     def _is_of_world(self) -> bool:

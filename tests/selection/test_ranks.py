@@ -7,7 +7,21 @@ import json
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank, with_scripts_list
+from autogpu.policy import Policy
+from autogpu.selection.decide import decide
+from autogpu.selection.grants import Grant
+from autogpu.selection.model import SelectionRequest, Verdict
+from autogpu.selection.ranks import (
+    LONE_RANK,
+    LocalRank,
+    among_same_gpus,
+    coordinating_task,
+    local_rank,
+    with_scripts_list,
+)
+from autogpu.selection.together import request_of_all
+from tests.support.selections import ME, UNSET
+from tests.support.values import gpu, inventory
 
 OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
 SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
@@ -173,6 +187,14 @@ def test_of_the_ranks_of_several_hosts_no_more_are_here_than_there_are_gpus():
     assert [(list(positions), sharers) for positions, sharers in shares] == whole + half
     assert [LocalRank(0, 8, "LOCAL_RANK").at_most(gpus) for gpus in (4, 16)] == [4, 8]
     assert LocalRank(0, 8, "torchrun").at_most(4) == 8
+
+
+def test_a_rank_whose_gpus_are_not_known_is_not_told_to_take_none():
+    rank = LocalRank(1, 2, LONE_RANK, job="job")
+    request = SelectionRequest(
+        Policy(), UNSET, inventory(gpu(0)), None, 1, own_pid=1, own_uid=ME, grant=Grant(rank=rank)
+    )
+    assert decide(request_of_all(request)).verdict is Verdict.CANNOT_CHOOSE
 
 
 @pytest.mark.parametrize(
