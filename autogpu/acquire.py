@@ -78,6 +78,8 @@ def acquire(
     if why_none(request):
         return Acquisition(decide(request))
     request, folder, begun_s = by_scripts_list(request), None, monotonic_s()
+    family: Family | None = None
+    shared: Decision | None = None
     try:
         folder = lease.find_folder(environ)
         family = _family(environ, folder)
@@ -96,7 +98,9 @@ def acquire(
         group = request.group or (family.parent.group if family is not None and is_used else "")
         return _Acquirer(request, folder, script, read, on_wait, job, family, group).acquire()
     except lease.LeaseUnavailable as error:
-        decision = _Acquirer(request, folder, script, read, on_wait, "").decide_unclaimed(begun_s)
+        if shared is not None:  # its parent's claim stands
+            return Acquisition(shared, problem=error, is_parents=True, is_unclaimed=True)
+        decision = _Acquirer(request, folder, script, read, on_wait, "", family).decide_unclaimed(begun_s)
         return Acquisition(decision, problem=error, is_unclaimed=True)
 
 

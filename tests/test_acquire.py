@@ -398,6 +398,13 @@ def test_where_nothing_can_be_claimed_what_others_claim_counts(tmp_path):
     assert "File too large" in result.problem.what
 
 
+def test_where_nothing_can_be_claimed_a_child_does_not_wait_for_its_parent(tmp_path, parent):
+    with no_file_can_be_written():
+        result = acquired(tmp_path, request(gpu(0), busy="wait", wait_s=0.0), **parent)
+    assert "shared with its parent process" in result.decision.why
+    assert (result.lease, result.is_parents, result.is_unclaimed) == (None, True, True)
+
+
 def test_where_nothing_can_be_claimed_one_waits_nevertheless(tmp_path):
     positions = []
 
