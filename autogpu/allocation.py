@@ -11,11 +11,13 @@ from autogpu.claim import Claim
 from autogpu.contexts import Contexts
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
+from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Readings
 from autogpu.frameworks.base import DeviceRequest
 from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
+from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, order_is_fixed
 from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import demand_of_script
@@ -464,9 +466,13 @@ class Allocation:
     @one_at_a_time
     def begin_workers(self, count: int, first: int, framework: Framework) -> None:
         """The program starts so many processes at once: what it has claimed itself and does not use is for them."""
-        pool = self.uuids or ()
         is_own_choice = self._visible.spec.source == "script" or self.policy.visible == "chosen"
-        if self.grant.rank is not None or is_own_choice or not 1 <= count <= len(pool) or self._cuda.ordinals_in_use():
+        if self.grant.rank is not None or is_own_choice or self._cuda.ordinals_in_use():
+            return
+        known = by_uuid(self._readings.newest.devices if self._readings.newest else ())
+        pool = [known[uuid] for uuid in self.uuids or () if uuid in known]
+        # One list names cards or instances, and each worker counts by its list up to its own number.
+        if not 1 <= count <= len(instances.cards(pool) or pool):
             return
         if self.lease is None or (not self._claim.is_parents and self.give_back(framework)):
             self._workers.begin(count, first)

@@ -7,7 +7,7 @@ import pytest
 from autogpu.allocator import Allocator
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
-from autogpu.variables import CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKERS
 from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
 from tests.support.holders import other_job
 from tests.support.processes import Process
@@ -74,6 +74,25 @@ def test_the_idlest_instance_is_claimed_at_the_import_and_shown_alone(process):
         "GPU 0:2 (NVIDIA A100 MIG 1g.5gb, 5.0 of 5.0 GiB free): the idlest of 3; "
         "memory allocated as needed; policy: defaults"
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "version", "workers"),
+    [
+        (CUT, R570, 3),
+        (CUT, R535, 1),
+        (MIXED, R535, 2),
+        # More of them would include one that is shown its instance alone, and is told number 2.
+        (MIXED, R570, 2),
+    ],
+)
+def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process, gpus, version, workers):
+    parent, begun = process(*gpus, version=version, kind=LateFramework), []
+    for count in range(1, 5):
+        parent.allocator.on_workers(count, 1)
+        begun += [count] if WORKERS in parent.environ else []
+        parent.allocator.on_workers_started()
+    assert begun == list(range(1, workers + 1))
 
 
 def test_an_instance_that_another_job_has_claimed_is_passed_over(process, tmp_path):
