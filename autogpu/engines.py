@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
-from autogpu.lease.process_identity import pid_namespace
+from autogpu.process_identity import pid_namespace
 from autogpu.selection.grants import RAY_WORKER, EngineFacts, Grant, RayTask, granted
 from autogpu.selection.ranks import LONE_RANK, MEETING, RANK_VARIABLES, local_rank
 from autogpu.selection.slurm_conf import included_files

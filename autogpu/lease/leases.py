@@ -6,8 +6,9 @@ import os
 import threading
 import time
 
+from autogpu import process_identity
 from autogpu.clock import monotonic_s, unix_s
-from autogpu.lease import mutex, process_identity, record
+from autogpu.lease import mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter

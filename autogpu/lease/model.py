@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from autogpu import process_identity
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import frozen
-from autogpu.lease import process_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from autogpu.lease import process_identity
+from autogpu import process_identity
 from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False

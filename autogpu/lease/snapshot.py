@@ -6,9 +6,10 @@ import os
 import re
 from collections import defaultdict
 
+from autogpu import process_identity
 from autogpu.clock import monotonic_s, unix_s
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, locks, process_identity, record
+from autogpu.lease import locked_file, locks, record
 from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
 
 TYPE_CHECKING = False

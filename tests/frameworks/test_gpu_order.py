@@ -84,7 +84,7 @@ except torch.cuda.OutOfMemoryError:
 """
     job = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu()).start(script, AUTOGPU_BUSY=busy)
     line = job.heard("CUDA had counted the GPUs before autogpu could choose")
-    assert ("busy = \"wait\" has no effect" in line) == (busy == "wait")
+    assert ('busy = "wait" has no effect' in line) == (busy == "wait")
     line = job.heard("is shared")
     assert "GPU 0 is shared (pid 5004242 on it without a claim" in line
     assert "capped at half of what is free and not claimed" in line

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, Uncoordinated, acquire_lease, mutex, process_identity
+from autogpu import process_identity
+from autogpu.lease import Folder, Uncoordinated, acquire_lease, mutex
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 

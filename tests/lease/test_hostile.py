@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from autogpu.lease import Uncoordinated, process_identity
+from autogpu import process_identity
+from autogpu.lease import Uncoordinated
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
 from tests.lease.test_record import TICKET
 from tests.lease.worker import promised

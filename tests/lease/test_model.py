@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from autogpu.lease import Demand, Holder, Waiter, process_identity
+from autogpu import process_identity
+from autogpu.lease import Demand, Holder, Waiter
 
 
 def holder(name, claims, *, uid=1, group=""):

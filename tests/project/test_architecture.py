@@ -12,7 +12,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
 ROWS = (
-    {"errors", "frozen", "variables", "atomic_file", "clock", "threads", "reporting.text", "reporting.stderr"},
+    {
+        "errors",
+        "frozen",
+        "variables",
+        "atomic_file",
+        "clock",
+        "threads",
+        "process_identity",
+        "reporting.text",
+        "reporting.stderr",
+    },
     {"devices", "policy", "lease", "selection"},
     {"frameworks", "reporting", "acquire", "engines", "visibility", "workers"},
     {"claim"},

@@ -95,7 +95,7 @@ def test_so_with_older_versions(version, machine_of):
 
 def test_workers_that_use_no_gpu_take_none(framework_pythons, machine_of):
     machine = machine_of(framework_pythons["torch"], *IDLE)
-    job = machine.start(two(device='"cpu"').replace("f\"cuda:{rank}\"", '"cpu"'))
+    job = machine.start(two(device='"cpu"').replace('f"cuda:{rank}"', '"cpu"'))
     assert job.line() == "imported"
     job.go_on()
     assert [job.line().partition(" ")[2] for _ in range(2)] == ["cpu", "cpu"]
