@@ -150,6 +150,8 @@ class _Reader:
         self._options: dict[str, Option] = {}
         self._aside: set[ast.AST] = set()
         self._found: dict[str, frozenset[Value]] = {}
+        self._following: set[str] = set()
+        self._led_back: set[str] = set()
 
     def program(self) -> Program:
         for node in self._nodes:
@@ -329,17 +331,24 @@ class _Reader:
 
     def _once(self, name: str, values: Iterator[Value]) -> frozenset[Value]:
         """What is found under a name, which may lead back to itself."""
+        if name in self._following:
+            self._led_back.add(name)
         if name not in self._found:
             self._found[name] = frozenset()
+            self._following.add(name)
             self._found[name] = frozenset(values)
+            self._following.discard(name)
         return self._found[name]
 
     def _follow_name(self, name: str, depth: int) -> Iterator[Value]:
         known = [*self._assigned.get(name, ()), *self._parameters.get(name, ())]
-        yield from self._all(known, depth)
+        found = frozenset(self._all(known, depth))
+        yield from found
+        # A function that passes on what it is given, under the same name, does not say where that comes from.
+        is_passed_on = name in self._led_back and not found
         if name in self._options:
             yield Value(option=name)
-        elif not known:
+        elif not known or is_passed_on:
             yield Value(is_told=True)
 
     def _follow_attribute(self, name: str, depth: int) -> Iterator[Value]:

@@ -56,6 +56,8 @@ BY_CALLS = (
     + "train(place(args.gpu))\n"
 )
 
+PASSED_ON = "def train({0}):\n    torch.cuda.set_device({0})\ndef work({1}):\n    train({1})\n"
+
 
 def ordinal(words, *texts):
     return named(words.split(), read([text.encode() for text in texts])).ordinal
@@ -179,8 +181,12 @@ def test_the_text_names_it(text, number):
     [
         ("def work(rank):\n    torch.cuda.set_device(rank)\nspawn(work, nprocs=2)", True),
         ("def work(i):\n    x.to(f'cuda:{i}')\nfor i in range(2):\n    Process(target=work, args=(i,)).start()", True),
+        (PASSED_ON.format("rank", "rank"), True),
+        (PASSED_ON.format("rank", "i"), True),
+        (PASSED_ON.format("rank", "i") + "def main(i):\n    work(i)\n    train(i)\n", True),
         ("torch.cuda.set_device(int(os.environ['LOCAL_RANK']))", True),
         ("model.cuda(pick())", True),
+        (PASSED_ON.format("rank", "rank") + "train(2)", False),
         (SAYS_CUDA + "x.to(device)", False),
         ("def work(x, kind):\n    return x.to(kind)", False),
         (GPU, False),

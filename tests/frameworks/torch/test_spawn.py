@@ -132,8 +132,8 @@ if __name__ == "__main__":
 """
 
 
-def gpus_of_workers(machine, count, *, device='f"cuda:{rank}"', method="spawn", **environ):
-    job = machine.start(PLAIN.format(device=device, method=method, count=count, environ=environ))
+def gpus_of_workers(machine, count, *, device='f"cuda:{rank}"', method="spawn", script=PLAIN, **environ):
+    job = machine.start(script.format(device=device, method=method, count=count, environ=environ))
     lines = [job.line() for _ in range(count)]
     contexts = machine.server.contexts()
     found = [contexts[int(line.partition(" ")[0])] for line in lines]
@@ -146,6 +146,13 @@ def gpus_of_workers(machine, count, *, device='f"cuda:{rank}"', method="spawn", 
 def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(method, framework_pythons, machine_of):
     machine = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu())
     assert gpus_of_workers(machine, 4, method=method) == [[0], [1], [2], [3]]
+
+
+def test_so_do_those_that_pass_their_number_on(framework_pythons, machine_of):
+    machine = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu())
+    begun = "def work(rank, answers, end):"
+    script = PLAIN.replace(begun, f"{begun}\n    train(rank, answers, end)\n\n{begun.replace('work', 'train')}")
+    assert gpus_of_workers(machine, 4, script=script) == [[0], [1], [2], [3]]
 
 
 def test_they_count_a_list_of_their_script(framework_pythons, machine_of):
