@@ -182,13 +182,14 @@ def test_a_policy_for_what_is_chosen_shows_no_other_card(process):
     assert listed(process(*MIXED, AUTOGPU_VISIBLE="chosen")) == ["2"]
 
 
-@pytest.mark.parametrize("version", [R535, R570])
 @pytest.mark.parametrize(
-    ("size", "devices", "shown"),
+    ("version", "size", "devices", "shown"),
     [
         # Whole cards are shown to all ranks in one order, since scripts count them by their rank.
-        pytest.param(2, MIXED, [["1", "2"], ["1", "2"]], id="enough-whole-cards"),
-        pytest.param(4, MIXED, [["0:0"], ["0:1"], ["1", "2"], ["1", "2"]], id="cards-and-instances"),
+        pytest.param(R535, 2, MIXED, [["1", "2"]] * 2, id="enough-whole-cards-before-R570"),
+        pytest.param(R570, 2, MIXED, [["1", "2"]] * 2, id="enough-whole-cards"),
+        pytest.param(R535, 4, MIXED, [["0:0"], ["0:1"], ["1", "2"], ["1", "2"]], id="one-kind-is-shown-before-R570"),
+        pytest.param(R570, 4, MIXED, [["0:0", "0:1", "1", "2"]] * 4, id="cards-and-instances"),
     ],
 )
 def test_ranks_have_a_gpu_each(process, version, size, devices, shown):

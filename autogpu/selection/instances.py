@@ -161,10 +161,9 @@ def to_list(
         pool: All that it may have.
         shows_several: Of this driver.
     """
-    if not are_among(taken):
-        return cards(pool)
     known = {device.uuid: device for device in pool}
     ranks = [known[uuid] for uuid in of_ranks if uuid in known]
-    if shows_several and ranks and not cards(ranks):
+    if shows_several and are_among(ranks):
+        # Each of them has to count the others' as well, also where some have a card and some an instance.
         return tuple(ranks)
-    return tuple(taken[:1])
+    return tuple(taken[:1]) if are_among(taken) else cards(pool)

@@ -232,11 +232,12 @@ UUIDS = {device.label: device for device in MIXED}
         (["2"], [], R535, ["1", "2"]),
         (["0:1"], ["0:0", "0:1"], R535, ["0:1"]),
         (["0:1"], ["0:0", "0:1"], R570, ["0:0", "0:1"]),
-        (["0:1"], ["1", "0:1"], R570, ["0:1"]),
-        (["1"], ["1", "0:1"], R570, ["1", "2"]),
+        (["0:1"], ["1", "0:1"], R570, ["1", "0:1"]),
+        (["1"], ["1", "0:1"], R570, ["1", "0:1"]),
+        (["1"], ["1", "0:1"], R535, ["1", "2"]),
     ],
 )
-def test_what_is_listed_is_one_instance_or_whole_cards(mine, ranks, version, expected):
+def test_what_is_listed_is_one_instance_whole_cards_or_what_the_ranks_have(mine, ranks, version, expected):
     listed = instances.to_list(
         [UUIDS[label] for label in mine],
         [UUIDS[label].uuid for label in ranks],
