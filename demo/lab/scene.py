@@ -84,10 +84,19 @@ class Scene:
     parts: tuple[Part, ...]
 
 
-def scene_for(gpus: int) -> Scene:
-    """The scene on a server with so many GPUs; the more there are, the more happens."""
+def scene_for(gpus: int, *, is_cut: bool = False) -> Scene:
+    """The scene on a server with so many GPUs; the more there are, the more happens.
+
+    Args:
+        gpus: Cards, as NVML counts them.
+        is_cut: Whether some of them are cut into MIG instances.
+    """
     lost = gpus - 1 if gpus >= 3 else None
     notebook = (NOTEBOOK,) if gpus >= 3 else ()
+    if is_cut:
+        # Small enough for an instance each.
+        parts = (replace(part, need=0.1, share=0.08) for part in SMALL)
+        return Scene(lost, (UNMANAGED, *notebook, LARGE[0], *parts, WAITING))
     if gpus < GPUS_OF_ALL:
         return Scene(lost, (UNMANAGED, *notebook, *SMALL, WAITING))
     # The second small one says where it wants to be: of its own it would take a free GPU.

@@ -76,7 +76,8 @@ class Stage:
         self._fleet: Fleet = fleet_named(orders.fleet)
         # A file may describe what is on its GPUs, and anything may be too large for those.
         self._is_ours = orders.fleet in FLEETS
-        self._scene = scene_for(len(self._fleet.gpus))
+        gpus = self._fleet.gpus
+        self._scene = scene_for(len(gpus), is_cut=any(gpu.mig is not None for gpu in gpus))
         self._running: list[Running] = []
         self._last: Inventory = self._prepared()
 

@@ -173,6 +173,13 @@ def test_nothing_is_left_however_it_ends(terminals, end):
 
 
 @pytest.mark.parametrize("name", FLEETS)
+def test_every_server_that_ships_can_be_had(terminals, name):
+    page = terminals("--fleet", name).type("autogpu status")
+    assert all(who in page for who in ("dora", "anna"))
+    assert "fatma" in page, "one waits"
+
+
+@pytest.mark.parametrize("name", [name for name in FLEETS if name != "a100-mig"])
 def test_a_scene_fits_the_servers_that_ship(name):
     gpus = len(FLEETS[name].gpus)
     scene = scene_for(gpus)
