@@ -371,8 +371,8 @@ def test_a_framework_that_goes_without_leaves_the_next_one_its_choice(started):
 
 IS_MEMBER = """
 import os
-from autogpu.lease import find_folder, parent_lease
-print(parent_lease(os.environ, find_folder(os.environ)) is not None)
+from autogpu.lease import ancestor_lease, find_folder, has_parents_list
+print(ancestor_lease(os.environ, find_folder(os.environ)) is not None and has_parents_list(os.environ))
 """
 
 

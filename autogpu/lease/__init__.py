@@ -7,7 +7,7 @@ GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 from __future__ import annotations
 
 from autogpu.lease.folder import Folder, find_folder
-from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list, parent_lease
+from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.lease.model import (
     Demand,
     Holder,
@@ -35,7 +35,6 @@ __all__ = [
     "ancestor_lease",
     "find_folder",
     "has_parents_list",
-    "parent_lease",
     "snapshot",
     "wait_for_lease",
 ]

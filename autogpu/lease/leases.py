@@ -293,21 +293,11 @@ def write_lease(
         raise
 
 
-def parent_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
-    """The lease of which this process is a member, because a parent left the marker; else ``None``.
-
-    A member uses the same GPU and claims nothing. The lock must be alive, the lease another process's (a
-    program that starts itself anew by ``os.execv`` has lost its own), and ``CUDA_VISIBLE_DEVICES``
-    unchanged: a value that was set since is an explicit choice.
-
-    Raises:
-        Uncoordinated: The folder can't be read.
-    """
-    return ancestor_lease(environ, folder) if has_parents_list(environ) else None
-
-
 def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     """The lease of the nearest process above this one that has left a marker, whatever is visible by now.
+
+    The lock must be alive, and the lease another process's: a program that starts itself anew by ``os.execv`` has lost
+    its own.
 
     Raises:
         Uncoordinated: The folder can't be read.
@@ -326,7 +316,10 @@ def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:
-    """Whether ``CUDA_VISIBLE_DEVICES`` is what the marker's process left, or autogpu's order of that."""
+    """Whether ``CUDA_VISIBLE_DEVICES`` is what the marker's process left, or autogpu's order of that.
+
+    A value that was set since is an explicit choice.
+    """
     marker = _marker(environ)
     if marker is None:
         return False

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autogpu.lease import parent_lease
+from autogpu.lease import ancestor_lease, has_parents_list
 from autogpu.variables import LEASE
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
@@ -27,22 +27,24 @@ def parent(start):
 def test_a_child_finds_its_parents_lease(parent, folder, environ):
     marker = parent.ask("marker", environ=environ)["marker"]
 
-    found = parent_lease({**environ, LEASE: marker}, folder)
+    found = ancestor_lease({**environ, LEASE: marker}, folder)
 
+    assert has_parents_list({**environ, LEASE: marker})
     assert (found.pid, found.claims, found.group) == (parent.pid, {"GPU-0": 5}, "job")
 
 
 @pytest.mark.parametrize("environ", [{}, {VISIBLE: ""}, {VISIBLE: "GPU-0"}, {VISIBLE: "0"}], ids=str)
-def test_a_process_that_changed_the_visible_devices_is_no_member(parent, folder, environ):
+def test_a_process_that_changed_the_visible_devices_has_another_list(parent, folder, environ):
     marker = parent.ask("marker", environ=GPUS)["marker"]
 
-    assert parent_lease({**environ, LEASE: marker}, folder) is None
+    assert not has_parents_list({**environ, LEASE: marker})
+    assert ancestor_lease({**environ, LEASE: marker}, folder).pid == parent.pid
 
 
-def test_unset_is_not_empty(parent, folder):
+def test_unset_is_not_empty(parent):
     marker = parent.ask("marker", environ={})["marker"]
 
-    assert parent_lease({VISIBLE: "", LEASE: marker}, folder) is None
+    assert not has_parents_list({VISIBLE: "", LEASE: marker})
 
 
 def test_a_lease_is_none_to_its_own_process(parent, folder):
@@ -50,7 +52,7 @@ def test_a_lease_is_none_to_its_own_process(parent, folder):
 
     lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
 
-    assert parent_lease({LEASE: lease.marker({})}, folder) is None
+    assert ancestor_lease({LEASE: lease.marker({})}, folder) is None
     lease.release()
 
 
@@ -58,7 +60,7 @@ def test_membership_ends_with_the_parent(parent, folder):
     marker = parent.ask("marker", environ={})["marker"]
     parent.kill()
 
-    assert parent_lease({LEASE: marker}, folder) is None
+    assert ancestor_lease({LEASE: marker}, folder) is None
 
 
 def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
@@ -66,7 +68,7 @@ def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
     parent.ask("fork")
     parent.kill()
 
-    assert parent_lease({LEASE: marker}, folder).claims == {"GPU-0": 5}
+    assert ancestor_lease({LEASE: marker}, folder).claims == {"GPU-0": 5}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_marker_that_does_not_fit_means_nothing(parent, folder, marker):
     _, name, pid, start, _ = parent.ask("marker", environ={})["marker"].split(":")
     assert pid != str(os.getpid())
 
-    assert parent_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, folder) is None
+    assert ancestor_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, folder) is None
 
 
 # The first process of a container, which has a lease and starts another container.
@@ -99,8 +101,8 @@ sys.exit(subprocess.run(command, env=child, timeout=60).returncode)
 """
 INNER = """
 import os
-from autogpu.lease import find_folder, parent_lease
-parent = parent_lease(os.environ, find_folder(os.environ))
+from autogpu.lease import ancestor_lease, find_folder
+parent = ancestor_lease(os.environ, find_folder(os.environ))
 print(os.getpid(), parent and parent.pid)
 """
 
