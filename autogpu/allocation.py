@@ -440,13 +440,15 @@ class Allocation:
         in_use, before = self._cuda.ordinals_in_use(), self._claim.contexts
         if in_use != before:
             self.state = State.IN_USE
+        # Of what it takes although none was for it, the first line has told.
+        is_told = self.decision is not None and self.decision.verdict is Verdict.CPU
         line = self.contexts.follow(
             self.decision,
             in_use,
             takes_by_itself=self._needs_order,
             keeps_unused=self._needs_order and self.policy.count != 1,
             is_ahead=self._is_ordered,
-            is_guest=self.grant.rank is None and not self.follows_parent,
+            is_guest=self.grant.rank is None and not self.follows_parent and not is_told,
         )
         if line and True in self.reported and self.policy.level != "quiet":
             self.say([line])
