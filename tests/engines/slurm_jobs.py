@@ -70,7 +70,9 @@ class Cluster:
         return [self.taken_by(told) for told in sorted(reports, key=lambda told: told["task"])]
 
     def taken_by(self, told: dict[str, Any]) -> dict[int, str]:
-        server = self.servers[told["task"][0]]
+        # By the process: SLURM_NODEID counts the nodes of a job, which need not begin with the cluster's first one.
+        used = (server for server in self.servers if server.calls(pid=told["pid"], call="context"))
+        server = next(used, self.servers[told["task"][0]])
         sizes = {call.gpu: 0 for call in server.calls(pid=told["pid"], call="context")}
         for call in server.calls(pid=told["pid"], call="allocate"):
             sizes[call.gpu] += call.bytes or 0
