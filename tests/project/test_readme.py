@@ -96,7 +96,10 @@ def rows(text):
 
 def text_of_picture(name):
     drawn = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
-    return html.unescape("\n".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))).replace("\xa0", " ")
+    lines: dict[str, list[str]] = {}
+    for height, words in re.findall(r'<text [^>]*y="(\d+)"[^>]*>([^<]*)</text>', drawn):
+        lines.setdefault(height, []).append(words)
+    return html.unescape("\n".join("  ".join(line) for line in lines.values())).replace("\xa0", " ")
 
 
 @pytest.fixture
