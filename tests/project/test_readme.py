@@ -118,7 +118,7 @@ def test_from_the_clone_to_the_first_line_and_away_again(tmp_path, surroundings,
     assert {"autogpu status", "autogpu uninstall"} <= {command for row in in_tables() for command in row}
     shutil.copy(ROOT / "demo" / "train.py", clone)
     (tmp_path / "server").mkdir()
-    with Server(FLEETS["rtx-2080-ti"], folder=tmp_path / "server") as server, Terminal(
+    with Server(FLEETS["rtx-2080-ti"].gpus, folder=tmp_path / "server") as server, Terminal(
         clone, server.environ_of_child(surroundings)
     ) as terminal:
 
