@@ -1,19 +1,30 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+INSTALL := $(VENV)/bin/uv pip install --quiet --python $(RUN)
+# uv reads no pip.conf; where that names a mirror, it is there for a reason.
+ifndef UV_DEFAULT_INDEX
+export UV_DEFAULT_INDEX := $(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null)
+endif
 FRAMEWORK_PYTHON ?= $(RUN)
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
-SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadgroup
+SIDE_BY_SIDE = -n auto --maxprocesses 4 --dist loadgroup --junit-xml=.cache/reports/$@.xml $(if $(TURN),--turn=$(TURN))
+# What has no suite of its own.
+ORDINARY := not matrix and not engine and not framework and not readme
+# What takes turns does so by the number of commits; make TURN= leaves nothing out.
+TURN ?= $(shell git rev-list --count HEAD 2>/dev/null)
 
-.PHONY: help demo demo-real lab test test-fast test-readme test-matrix test-engines test-frameworks test-gpu test-fuzz test-attacks
-.PHONY: lint docs site package pictures clean
+.PHONY: help demo demo-real lab lint docs site package pictures clean
+.PHONY: test test-fast test-thorough test-readme test-matrix test-engines test-frameworks test-all test-gpu test-fuzz test-attacks
 
 help:
 	@echo "make demo             two jobs at once on a simulated four-GPU server, without and with autogpu"
 	@echo "make demo-real        the same on this machine's idle GPUs; asks first"
 	@echo "make lab              a shell on a simulated server on which other people's jobs come and go; FLEET=dgx-a100"
-	@echo "make test             lint, types and all tests; sets itself up, takes some minutes"
-	@echo "make test-fast        the tests that need no TensorFlow"
+	@echo "make test             lint, types, and the tests that prove what README promises; sets itself up"
+	@echo "make test-fast        the quick ones of them, without TensorFlow"
+	@echo "make test-thorough    the long ones that need no other framework: installers, storms of kills, hostile users"
+	@echo "make test-all         every suite, and in each what otherwise takes turns (TURN= does that for one suite)"
 	@echo "make test-readme      README.md typed into a terminal, from a clone to the first line and the uninstall"
 	@echo "make test-matrix      every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines     jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
@@ -39,10 +50,13 @@ test: lint
 	$(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-fast: $(VENV)/ready
-	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not framework"
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "$(ORDINARY) and not thorough and not slow and not tensorflow"
+
+test-thorough: $(VENV)/ready
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m "$(ORDINARY) and thorough"
 
 test-readme: $(VENV)/ready
-	$(RUN) -m pytest -m readme tests/project/test_readme.py
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m readme tests/project/test_readme.py
 
 test-matrix: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m matrix
@@ -53,6 +67,9 @@ test-engines: $(VENV)/ready
 test-frameworks: $(VENV)/ready
 	$(RUN) -m pytest $(SIDE_BY_SIDE) -m framework
 
+test-all: $(VENV)/ready
+	@$(RUN) -m tests.suites --all
+
 test-gpu: $(VENV)/ready
 	AUTOGPU_TEST_PYTHON=$(FRAMEWORK_PYTHON) $(RUN) -m pytest -rP -m gpu tests
 
@@ -60,36 +77,36 @@ test-fuzz: $(VENV)/ready
 	FUZZ_CASES=100000 $(RUN) -m pytest -q -s tests/policy/test_fuzz.py
 
 test-attacks: $(VENV)/ready
-	$(RUN) -m pytest -v -s tests/lease/test_storm.py tests/lease/test_hostile.py tests/lease/test_without_mutex.py tests/install/test_interrupted.py
+	$(RUN) -m pytest -v -s -m "" tests/lease/test_storm.py tests/lease/test_hostile.py tests/lease/test_without_mutex.py tests/install/test_interrupted.py
 
 lint: $(VENV)/ready
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) docs/generate.py --check
-	@test -z "$$($(RUN) -m radon cc -n D -s autogpu | tee /dev/stderr)"
+	@complex=$$($(RUN) -m radon cc -n D -s autogpu); [ -z "$$complex" ] || { echo "$$complex" >&2; exit 1; }
 
 docs: $(VENV)/ready
 	$(RUN) docs/generate.py
 
 site: $(VENV)/ready
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --group docs
+	@$(INSTALL) --group docs
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 package: $(VENV)/ready
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --group package
+	@$(INSTALL) --group package
 	@rm -rf dist
-	@$(RUN) -m build --outdir dist . >/dev/null
+	@$(RUN) -m build --installer uv --outdir dist . >/dev/null
 	$(RUN) -m twine check --strict dist/*
 
 pictures: $(VENV)/ready
 	@$(RUN) -m demo.pictures
 
 $(VENV)/ready: pyproject.toml
-	@echo "setting up $(VENV) (once, about half a minute)" >&2
+	@echo "setting up $(VENV) (once, some seconds)" >&2
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "autogpu is developed on Python 3.9 or later: make PYTHON=python3.11 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable . --group test --group lint --group typing
+	@$(RUN) -m pip install --quiet --disable-pip-version-check uv
+	@$(INSTALL) --editable . --group test --group lint --group typing
 	@touch $@
 
 clean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -12,6 +13,9 @@ import pytest
 from tests.support import environments
 from tests.support.forkserver import Forks
 from tests.support.processes import Process
+
+# pytest calls them here.
+from tests.support.turns import pytest_addoption, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
 
 # A shell tells what it starts in the background to ignore Ctrl-C, and everything that a test starts would do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,15 +52,26 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     made.close()
 
 
-def each_python() -> list:
-    """One parameter for each supported version; those this machine lacks skip and say so."""
+def each_python(*marks: Any) -> list:
+    """One parameter for each supported version; those this machine lacks skip and say so.
+
+    The oldest, the newest and the one that runs the tests are in every run; the others take turns.
+
+    Args:
+        marks: For all but the one that runs the tests.
+    """
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    there = [version for version in environments.SUPPORTED if environments.interpreter(version)]
+    others = [version for version in there if version not in (there[0], own, there[-1])]
     parameters = []
     for version in environments.SUPPORTED:
-        found = environments.interpreter(version)
-        skip = [] if found else [pytest.mark.skip(reason=f"no Python {version} on this machine")]
         # Side by side, the tests of one environment stay together: some write into it.
-        group = pytest.mark.xdist_group(f"python-{version}")
-        parameters.append(pytest.param(version, id=version, marks=[group, *skip]))
+        of_version = [pytest.mark.xdist_group(f"python-{version}"), *(marks if version != own else ())]
+        if version not in there:
+            of_version.append(pytest.mark.skip(reason=f"no Python {version} on this machine"))
+        if version in others:
+            of_version.append(pytest.mark.turns(len(others), others.index(version)))
+        parameters.append(pytest.param(version, id=version, marks=of_version))
     return parameters
 
 

@@ -2,78 +2,164 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
-from autogpu.allocator import Allocator
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
-from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKERS
-from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, WORKERS
+from tests.support.fakes import FakeDriver, FakeFramework, FirstGpusFramework
 from tests.support.holders import other_job
-from tests.support.processes import Process
-from tests.support.values import cut, gpu, instance
+from tests.support.values import cut, gpu
 
 R535, R570 = "535.104.05", "570.86.15"
 CUT = cut(0, 5, 5, 5)
+ONE = cut(0, 5)
 MIXED = (*cut(0, 20, 5), gpu(1, total_gib=40.0), gpu(2, total_gib=40.0))
 
 
-class LateFramework(FakeFramework):
-    """As PyTorch, which starts CUDA in our hooks alone."""
+@pytest.fixture
+def process(started):
+    """Import a framework on these GPUs, in a process to which CUDA shows ``counted``.
 
-    TAKES_FIRST_GPUS = True
-    WANTS_ORDER = True
+    ``FirstGpusFramework`` starts CUDA in our hooks alone.
+    """
+
+    def process(*devices, counted=(), version=R535, **options):
+        return started(driver=FakeDriver(*devices, driver_version=version), counted=of_cuda(*counted), **options)
+
+    return process
 
 
-def of_cuda(device):
-    """As the CUDA driver calls it."""
-    return replace(device, uuid="GPU-" + device.uuid[4:])
+def of_cuda(*devices):
+    """As the CUDA driver calls them."""
+    return [replace(device, uuid="GPU-" + device.uuid[4:]) for device in devices]
 
 
 @pytest.fixture
-def process(tmp_path):
-    """Import a framework on these GPUs, in a process to which CUDA shows ``counted``."""
-    processes = []
-
-    def process(*devices, counted=(), version=R535, kind=FakeFramework, **environ):
-        driver = FakeDriver(*devices, driver_version=version)
-        each = Process(tmp_path, driver=driver, cuda=FakeCuda(list(map(of_cuda, counted))), **environ)
-        each.framework = kind(each.cuda)
-        each.allocation._frameworks.clear()
-        each.allocator = Allocator(each.allocation, each.framework, each.cuda)
-        processes.append(each.imports())
-        return each
-
-    yield process
-    for each in processes:
-        if each.allocation.lease:
-            each.allocation.lease.release()
+def other(tmp_path):
+    """Another job on these."""
+    environ = {LEASE_DIR: str(tmp_path)}
+    return lambda *devices: other_job(environ, {d.uuid: GIB for d in devices}) if devices else nullcontext()
 
 
-def listed(process):
-    """What CUDA is shown, by the numbers of the GPUs."""
-    known = {device.uuid: device.label for device in process.driver.now.devices}
-    return [known[uuid] for uuid in process.environ[CUDA_VISIBLE_DEVICES].split(",")]
+def ranks(process, *devices, size, **options):
+    named = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"]
+    return [process(*devices, **dict(zip(named, (str(rank), str(size)))), **options) for rank in range(size)]
 
 
-def held(process):
-    known = {device.uuid: device.label for device in process.driver.now.devices}
-    return sorted(known[uuid] for uuid in (process.allocation.lease.claims if process.allocation.lease else ()))
+NO_INSTANCE = (
+    "no GPU for this process, Fakeflow starts on CPU: "
+    "no GPU is suitable (GPU 0: in MIG mode, and has no instance here); policy: defaults"
+)
+FIRST_TWO = {CUDA_VISIBLE_DEVICES: f"{CUT[1].uuid},{CUT[2].uuid}"}
 
 
-def device_of(process):
-    return [device.uuid for device in process.allocation.decision.devices]
+@pytest.mark.parametrize(
+    ("devices", "options", "others", "listed", "held"),
+    [
+        pytest.param(CUT, {}, [], "0:2", "0:2", id="the-idlest-instance-alone"),
+        pytest.param(CUT, {}, [CUT[3]], "0:1", "0:1", id="one-that-no-other-job-has-claimed"),
+        pytest.param(CUT, {"version": R570}, [], "0:2 0:1 0:0", "", id="since-r570-all-as-cards-are"),
+        pytest.param(CUT, FIRST_TWO, [], "0:1", "0:1", id="the-idlest-of-an-inherited-list"),
+        pytest.param(CUT, {"kind": FirstGpusFramework}, [], "0:2", "", id="one-that-is-not-claimed-before-our-hooks"),
+        pytest.param(ONE, {}, [], "0:0", "", id="the-only-instance"),
+        pytest.param(MIXED, {}, [], "2 1", "2", id="whole-cards-the-claimed-one-first"),
+        pytest.param(MIXED, {}, MIXED[3:], "0:0", "0:0", id="an-instance-where-the-cards-are-others"),
+        pytest.param(MIXED, {"version": R570}, [], "2 1 0:0 0:1", "", id="since-r570-cards-and-instances"),
+        pytest.param(MIXED, {"AUTOGPU_COUNT": "2"}, [], "2 1", "1 2", id="two-are-whole-cards"),
+        pytest.param(MIXED, {"AUTOGPU_VISIBLE": "chosen"}, [], "2", "2", id="chosen-shows-no-other-card"),
+    ],
+)
+def test_an_import_lists_and_claims(process, other, devices, options, others, listed, held):
+    with other(*others):
+        mine = process(*devices, **options)
+    assert (mine.listed, mine.held, mine.lines) == (listed, held, [])
 
 
-def test_the_idlest_instance_is_claimed_at_the_import_and_shown_alone(process):
+@pytest.mark.parametrize(
+    ("devices", "environ", "lines"),
+    [
+        pytest.param(CUT, {"AUTOGPU_COUNT": "0"}, [], id="none-wanted"),
+        pytest.param(cut(0), {}, [NO_INSTANCE], id="a-card-in-mig-mode-without-instances"),
+    ],
+)
+def test_without_a_gpu_nothing_is_claimed_and_listed(process, devices, environ, lines):
+    mine = process(*devices, **environ)
+    mine.framework.take()
+    assert (mine.environ.get(CUDA_VISIBLE_DEVICES), mine.held, mine.lines) == (None, "", lines)
+
+
+def test_what_was_claimed_at_the_import_is_taken_and_said_to_be_unused_until_then(process):
     mine = process(*CUT, counted=[CUT[3]])
-    assert (listed(mine), held(mine), mine.lines) == (["0:2"], ["0:2"], [])
+    assert [holder.is_unused for holder in mine.holders] == [True]
     assert mine.framework.take().ordinals == (0,)
-    assert held(mine) == ["0:2"]
+    assert (mine.held, [holder.is_unused for holder in mine.holders]) == ("0:2", [False])
     assert mine.lines == [
         "GPU 0:2 (NVIDIA A100 MIG 1g.5gb, 5.0 of 5.0 GiB free): the idlest of 3; "
         "memory allocated as needed; policy: defaults"
     ]
+
+
+@pytest.mark.parametrize("kind", [FakeFramework, FirstGpusFramework])
+def test_one_instance_alone_needs_no_claim_before_there_is_a_context(process, kind):
+    mine = process(*ONE, counted=ONE[1:], kind=kind)
+    assert mine.held == ""
+    assert mine.framework.take().ordinals == (0,)
+    assert mine.held == "0:0"
+
+
+@pytest.mark.parametrize(
+    ("options", "counted", "ordinals", "listed"),
+    [
+        pytest.param({"kind": FirstGpusFramework}, [CUT[2]], (0,), "0:1", id="before-r570-shown-alone"),
+        pytest.param({"version": R570}, [CUT[3], CUT[2], CUT[1]], (1,), "0:2 0:1 0:0", id="since-r570"),
+    ],
+)
+def test_what_is_claimed_at_the_context_is_one_that_is_free_then(process, other, options, counted, ordinals, listed):
+    mine = process(*CUT, counted=counted, **options)
+    with other(CUT[3]):
+        assert mine.framework.take().ordinals == ordinals
+        assert (mine.listed, mine.held) == (listed, "0:1")
+
+
+@pytest.mark.parametrize(
+    ("written", "counted", "shown", "held"),
+    [
+        pytest.param(FIRST_TWO[CUDA_VISIBLE_DEVICES], CUT[2], CUT[2].uuid, "0:1", id="several-are-a-pool"),
+        pytest.param(CUT[1].uuid[:18], CUT[1], CUT[1].uuid[:18], "0:0", id="one-stays-in-the-scripts-words"),
+    ],
+)
+def test_a_list_that_a_script_has_written(process, written, counted, shown, held):
+    mine = process(*CUT, kind=FirstGpusFramework, counted=[counted])
+    mine.environ[CUDA_VISIBLE_DEVICES] = written
+    mine.framework.take()
+    assert (mine.environ[CUDA_VISIBLE_DEVICES], mine.held) == (shown, held)
+
+
+def test_a_driver_that_shows_another_instance_than_the_claimed_one_is_followed(process):
+    mine = process(*CUT, counted=[CUT[1]])
+    mine.framework.take()
+    assert mine.held == "0:0"
+
+
+@pytest.mark.parametrize(
+    ("version", "size", "devices", "shown"),
+    [
+        # Whole cards are shown to all ranks in one order, since scripts count them by their rank.
+        pytest.param(R535, 2, MIXED, ["1 2"] * 2, id="enough-whole-cards-before-r570"),
+        pytest.param(R570, 2, MIXED, ["1 2"] * 2, id="enough-whole-cards"),
+        pytest.param(R535, 4, MIXED, ["0:0", "0:1", "1 2", "1 2"], id="one-kind-is-shown-before-r570"),
+        pytest.param(R570, 4, MIXED, ["0:0 0:1 1 2"] * 4, id="cards-and-instances"),
+        pytest.param(R535, 2, CUT, ["0:1", "0:2"], id="one-instance-each-before-r570"),
+        pytest.param(R570, 2, CUT, ["0:1 0:2"] * 2, id="each-others-instances"),
+    ],
+)
+def test_ranks_have_a_gpu_each(process, version, size, devices, shown):
+    job = ranks(process, *devices, size=size, version=version)
+    assert sorted(" ".join(sorted(rank.listed.split())) for rank in job) == shown
+    assert len({device.uuid for rank in job for device in rank.allocation.decision.devices}) == size
 
 
 @pytest.mark.parametrize(
@@ -87,7 +173,7 @@ def test_the_idlest_instance_is_claimed_at_the_import_and_shown_alone(process):
     ],
 )
 def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process, gpus, version, workers):
-    parent, begun = process(*gpus, version=version, kind=LateFramework), []
+    parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
         parent.allocator.on_workers(count, 1)
         begun += [count] if WORKERS in parent.environ else []
@@ -95,137 +181,8 @@ def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process,
     assert begun == list(range(1, workers + 1))
 
 
-def test_an_instance_that_another_job_has_claimed_is_passed_over(process, tmp_path):
-    with other_job({"AUTOGPU_LEASE_DIR": str(tmp_path)}, {CUT[3].uuid: 5 * GIB}):
-        mine = process(*CUT)
-    assert (listed(mine), held(mine)) == (["0:1"], ["0:1"])
-
-
-def test_a_claim_that_is_not_used_yet_says_so_until_there_is_a_context(process):
-    mine = process(*CUT, counted=[CUT[3]])
-    assert [holder.is_unused for holder in mine.holders] == [True]
-    mine.framework.take()
-    assert [holder.is_unused for holder in mine.holders] == [False]
-
-
-def test_a_framework_that_starts_cuda_in_our_hooks_claims_no_instance_at_its_import(process):
-    mine = process(*CUT, counted=[CUT[3]], kind=LateFramework)
-    assert (listed(mine), held(mine)) == (["0:2"], [])
-    with other_job(mine.environ, {CUT[3].uuid: 5 * GIB}):
-        mine.cuda._devices = (of_cuda(CUT[2]),)
-        assert mine.framework.take().ordinals == (0,)
-        assert (listed(mine), held(mine)) == (["0:1"], ["0:1"])
-
-
-def test_of_whole_cards_beside_instances_all_are_shown_the_claimed_one_first(process):
-    mine = process(*MIXED, counted=[MIXED[4], MIXED[3]])
-    assert (listed(mine), held(mine)) == (["2", "1"], ["2"])
-
-
-def test_an_instance_is_taken_where_the_cards_are_others(process, tmp_path):
-    with other_job({"AUTOGPU_LEASE_DIR": str(tmp_path)}, {gpu(1).uuid: GIB, gpu(2).uuid: GIB}):
-        mine = process(*MIXED)
-    assert (listed(mine), held(mine)) == (["0:0"], ["0:0"])
-
-
-def test_two_gpus_are_whole_cards(process):
-    mine = process(*MIXED, AUTOGPU_COUNT="2")
-    assert (sorted(listed(mine)), held(mine)) == (["1", "2"], ["1", "2"])
-
-
-def test_no_gpu_wanted_claims_and_lists_nothing(process):
-    mine = process(*CUT, AUTOGPU_COUNT="0")
-    assert (mine.environ.get(CUDA_VISIBLE_DEVICES), held(mine)) == (None, [])
-
-
-@pytest.mark.parametrize("kind", [FakeFramework, LateFramework])
-def test_one_instance_alone_needs_no_claim_before_there_is_a_context(process, kind):
-    mine = process(*cut(0, 5), counted=[instance()], kind=kind)
-    assert held(mine) == []
-    assert mine.framework.take().ordinals == (0,)
-    assert held(mine) == ["0:0"]
-
-
-def test_of_an_inherited_list_of_instances_the_idlest_is_the_first_that_cuda_shows(process):
-    mine = process(*CUT, CUDA_VISIBLE_DEVICES=f"{CUT[1].uuid},{CUT[2].uuid}")
-    assert (listed(mine), held(mine)) == (["0:1"], ["0:1"])
-
-
-def test_since_r570_instances_are_listed_as_cards_are_and_an_import_claims_none(process):
-    mine = process(*CUT, version=R570, counted=[CUT[3], CUT[2], CUT[1]])
-    assert (listed(mine), held(mine)) == (["0:2", "0:1", "0:0"], [])
-    with other_job(mine.environ, {CUT[3].uuid: 5 * GIB}):
-        assert mine.framework.take().ordinals == (1,)
-        assert held(mine) == ["0:1"]
-
-
-def test_since_r570_a_script_finds_whole_cards_and_instances(process):
-    mine = process(*MIXED, version=R570)
-    assert (listed(mine), held(mine)) == (["2", "1", "0:0", "0:1"], [])
-
-
-def test_a_list_that_a_script_has_written_is_a_pool_as_well(process):
-    mine = process(*CUT, kind=LateFramework, counted=[CUT[2]])
-    mine.environ[CUDA_VISIBLE_DEVICES] = f"{CUT[1].uuid},{CUT[2].uuid}"
-    mine.framework.take()
-    assert (listed(mine), held(mine)) == (["0:1"], ["0:1"])
-
-
-def test_the_one_instance_that_a_script_names_stays_in_its_words(process):
-    mine = process(*CUT, kind=LateFramework, counted=[CUT[1]])
-    mine.environ[CUDA_VISIBLE_DEVICES] = CUT[1].uuid[:18]
-    mine.framework.take()
-    assert (mine.environ[CUDA_VISIBLE_DEVICES], held(mine)) == (CUT[1].uuid[:18], ["0:0"])
-
-
-def test_a_policy_for_what_is_chosen_shows_no_other_card(process):
-    assert listed(process(*MIXED, AUTOGPU_VISIBLE="chosen")) == ["2"]
-
-
-@pytest.mark.parametrize(
-    ("version", "size", "devices", "shown"),
-    [
-        # Whole cards are shown to all ranks in one order, since scripts count them by their rank.
-        pytest.param(R535, 2, MIXED, [["1", "2"]] * 2, id="enough-whole-cards-before-R570"),
-        pytest.param(R570, 2, MIXED, [["1", "2"]] * 2, id="enough-whole-cards"),
-        pytest.param(R535, 4, MIXED, [["0:0"], ["0:1"], ["1", "2"], ["1", "2"]], id="one-kind-is-shown-before-R570"),
-        pytest.param(R570, 4, MIXED, [["0:0", "0:1", "1", "2"]] * 4, id="cards-and-instances"),
-    ],
-)
-def test_ranks_have_a_gpu_each(process, version, size, devices, shown):
-    named = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"]
-    ranks = [process(*devices, version=version, **dict(zip(named, (str(rank), str(size))))) for rank in range(size)]
-    assert sorted(sorted(listed(rank)) for rank in ranks) == shown
-    assert len({uuid for rank in ranks for uuid in device_of(rank)}) == size
-
-
-@pytest.mark.parametrize(
-    ("version", "shown"), [(R535, [["0:1"], ["0:2"]]), (R570, [["0:1", "0:2"], ["0:1", "0:2"]])], ids=["535", "570"]
-)
-def test_ranks_on_instances_count_each_others_where_cuda_shows_several(process, version, shown):
-    named = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"]
-    ranks = [process(*CUT, version=version, **dict(zip(named, (str(rank), "2")))) for rank in range(2)]
-    assert [listed(rank) for rank in ranks] == shown
-
-
-def test_a_card_in_mig_mode_without_instances_is_said_to_be_the_reason(process):
-    mine = process(*cut(0))
-    mine.framework.take()
-    assert mine.environ.get(CUDA_VISIBLE_DEVICES) is None
-    assert mine.lines == [
-        "no GPU for this process, Fakeflow starts on CPU: "
-        "no GPU is suitable (GPU 0: in MIG mode, and has no instance here); policy: defaults"
-    ]
-
-
-def test_a_driver_that_shows_another_instance_than_the_claimed_one_is_followed(process):
-    mine = process(*CUT, counted=[CUT[1]])
-    mine.framework.take()
-    assert held(mine) == ["0:0"]
-
-
 def test_a_worker_counts_what_its_parent_has_listed(process):
-    parent = process(*MIXED, kind=LateFramework)
+    parent = process(*MIXED, kind=FirstGpusFramework)
     environ = {name: value for name, value in parent.environ.items() if name.startswith(("CUDA", "AUTOGPU_ORIG"))}
-    child = process(*MIXED, kind=LateFramework, LOCAL_RANK="1", **environ)
-    assert listed(child) == listed(parent) == ["2", "1"]
+    child = process(*MIXED, kind=FirstGpusFramework, LOCAL_RANK="1", **environ)
+    assert child.listed == parent.listed == "2 1"

@@ -13,96 +13,81 @@ from autogpu.engines import granted_here
 from autogpu.selection.grants import NO_ENGINE, Grant
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
-# Tells its rank when the launcher says that all are there.
-RANK = """
-import json, os, subprocess, sys
+TELL = """
+import json, os
 from autogpu.engines import granted_here
-print("up", flush=True)
-sys.stdin.readline()
-def told():
-    rank = granted_here(os.environ).rank
-    return [rank.rank, rank.place, rank.sharers, rank.job]
-child = None
-if "child" in sys.argv:
-    # As autogpu leaves it to the children of a process that has imported a framework.
-    written = {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a", "AUTOGPU_ORIG_WRITTEN": "GPU-b,GPU-a"}
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        written["AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-    code = sys.argv[1].replace("child", "none")
-    child = subprocess.Popen([sys.executable, "-c", code, code], stdin=-1, stdout=-1, env={**os.environ, **written})
-    child.stdout.readline()
-mine = told()
-if child:
-    mine = [mine, json.loads(child.communicate(b"go\\n", timeout=60)[0])]
-print(json.dumps(mine), flush=True)
-sys.stdin.readline()
+rank = granted_here(os.environ).rank
+print(json.dumps([rank.rank, rank.place, rank.sharers, rank.job]), flush=True)
 """
+# Starts ranks that each start a child, to which autogpu leaves an order of its own. The last one and its child tell.
 LAUNCHER = """
 import json, os, subprocess, sys
-code, lists = sys.argv[1], json.loads(sys.argv[2])
+tell, lists = sys.argv[1], json.loads(sys.argv[2])
 ranks = []
-for rank, visible in enumerate(lists):
-    own = {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(len(lists))}
-    own.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    command = [sys.executable, "-c", code, code, *(["child"] if rank == len(lists) - 1 else [])]
-    ranks.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env={**os.environ, **own}))
-for rank in ranks:
-    rank.stdout.readline()
-told = []
-# The last first: its child is there when the others look.
-for rank in reversed(ranks):
-    rank.stdin.write("go\\n")
-    rank.stdin.flush()
-    told.insert(0, json.loads(rank.stdout.readline()))
-for rank in ranks:
-    rank.communicate("end\\n", timeout=60)
-print(json.dumps([os.getpid(), told]))
+for number, visible in enumerate(lists):
+    own = {"OMPI_COMM_WORLD_LOCAL_RANK": str(number), "OMPI_COMM_WORLD_LOCAL_SIZE": str(len(lists))}
+    left = ["CUDA_VISIBLE_DEVICES=GPU-b,GPU-a", "AUTOGPU_ORIG_WRITTEN=GPU-b,GPU-a"]
+    if visible is not None:
+        own["CUDA_VISIBLE_DEVICES"] = visible
+        left.append("AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES=" + visible)
+    ranks.append({"env": {**os.environ, **own}, "child": ["sh", "-c", '"$@"; true', "sh", "env", *left]})
+*others, last = ranks
+started = []
+for rank in others:
+    command = [*rank["child"], "sh", "-c", "echo up; read line"]
+    started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=rank["env"]))
+    started[-1].stdout.readline()
+for command in ([], last["child"]):
+    told = subprocess.check_output([*command, sys.executable, "-c", tell], env=last["env"], timeout=60)
+    print(json.dumps([os.getpid(), *json.loads(told)]))
+for process in started:
+    process.communicate(timeout=60)
 """
 
 
 def launched(*lists, container=()):
-    """What each rank was told of its rank, its place and the sharers; after the last one its child."""
-    command = [*container, sys.executable, "-c", LAUNCHER, RANK, json.dumps(lists)]
+    """What the last rank was told of its rank, its place and the sharers; its child is told the same."""
+    command = [*container, sys.executable, "-c", LAUNCHER, TELL, json.dumps(lists)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    pid, told = json.loads(done.stdout)
-    *others, (last, child) = told
-    assert {each[3].rpartition(".")[0] for each in (*others, last, child)} == {f"launcher.{pid}"}
-    return [each[:3] for each in (*others, last, child)]
+    (pid, *rank, job), child = map(json.loads, done.stdout.splitlines())
+    assert child == [pid, *rank, job]
+    assert job.startswith(f"launcher.{pid}.")
+    return rank
 
 
-@pytest.mark.parametrize("shared", [None, "0,1"])
-def test_ranks_with_one_list_share_it_and_a_child_is_as_its_rank(shared):
-    place = [None, None] if shared is None else [0, 2], [None, None] if shared is None else [1, 2]
-    assert launched(shared, shared) == [[0, *place[0]], [1, *place[1]], [1, *place[1]]]
-
-
-def test_ranks_with_a_list_each_have_it_to_themselves():
-    assert launched("0", "1") == [[0, 0, 1], [1, 0, 1], [1, 0, 1]]
-    assert launched("0", "0", "1") == [[0, 0, 2], [1, 1, 2], [2, 0, 1], [2, 0, 1]]
+@pytest.mark.parametrize(
+    ("lists", "rank"),
+    [
+        pytest.param((None, None), [1, None, None], id="without-a-list"),
+        pytest.param(("0,1", "0,1"), [1, 1, 2], id="one-list-is-shared"),
+        pytest.param(("0", "1"), [1, 0, 1], id="a-list-each"),
+        pytest.param(("0", "1", "1"), [2, 1, 2], id="in-part"),
+    ],
+)
+def test_ranks_are_told_who_has_their_list_and_a_child_is_as_its_rank(lists, rank):
+    assert launched(*lists) == rank
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 def test_a_launcher_may_be_the_first_process_of_a_container():
-    told = launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"])
-    assert told == [[0, 0, 2], [1, 1, 2], [1, 1, 2]]
+    assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, 1, 2]
 
 
 # Ranks of a launcher that tells each its number, and where all meet
 
-TELL = "import os; from autogpu.engines import granted_here; print(granted_here(os.environ).rank.job, flush=True)"
 LISTED = {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a", "AUTOGPU_ORIG_WRITTEN": "GPU-b,GPU-a"}
 
 
-def rank_by_hand(rank, *, stays=False, container=(), **environ):
+def rank_by_hand(rank, *, code=TELL, container=(), **environ):
     environ = {**os.environ, "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **environ}
-    code = f"{TELL}; input()" if stays else TELL
     command = [*container, sys.executable, "-c", code]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
 
 
-def job_of(rank, **started):
-    process = rank_by_hand(rank, **started)
-    return process.communicate(timeout=120)[0].strip()
+def job_of(rank, **options):
+    """Of a rank that tells it and ends."""
+    told, _ = rank_by_hand(rank, **options).communicate(timeout=120)
+    return json.loads(told)[-1]
 
 
 @pytest.fixture
@@ -110,9 +95,9 @@ def first_rank():
     """Start rank 0 and keep it until the end of the test; returns its job."""
     started = []
 
-    def start(**environ):
-        started.append(rank_by_hand(0, stays=True, **environ))
-        return started[-1].stdout.readline().strip()
+    def start(**options):
+        started.append(rank_by_hand(0, code=f"{TELL}input()", **options))
+        return json.loads(started[-1].stdout.readline())[-1]
 
     yield start
     for process in started:
@@ -137,11 +122,14 @@ def test_ranks_whose_launcher_is_rank_0_itself_count_as_it_does(first_rank):
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
-def test_jobs_of_two_containers_have_different_names():
+def test_jobs_of_two_containers_have_different_names(first_rank):
+    # All of them at a time: the kernel gives the number of a namespace that has ended to the next one.
     container = [*CONTAINER, SHARED, "sh"]
-    jobs = [job_of(0, container=container, MASTER_PORT="29500") for _ in range(2)]
-    jobs.append(job_of(0, MASTER_PORT="29500"))
+    jobs = [first_rank(container=each, MASTER_PORT="29500") for each in (container, container, ())]
     assert len(set(jobs)) == 3, jobs
+
+
+# Files
 
 
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):
@@ -159,9 +147,10 @@ def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):
     assert granted_here(environ).is_none
 
 
+@pytest.mark.timeout(30)  # where each line cost as much as all before it, this would take minutes
 def test_a_long_configuration_is_read_in_no_time(tmp_path):
     conf = tmp_path / "slurm.conf"
-    conf.write_text("\n" * 1_000_000 + "x" * 1_000_000 + "\nNodeName=" + "," * 200_000 + "\n  gresTypes = shard,gpu\n")
+    conf.write_text("\n" * 100_000 + "x" * 100_000 + "\nNodeName=" + "," * 20_000 + "\n  gresTypes = shard,gpu\n")
     environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(conf), "SLURMD_NODENAME": "x"}
     assert granted_here(environ).is_none
     shard = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "1"}

@@ -17,58 +17,95 @@ from tests.support.fakes import FakeCuda
 from tests.support.values import gpu, inventory
 
 MACHINE = inventory(gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2))
-IDLEST_FIRST = ",".join(gpu(index).uuid for index in (2, 0, 1))
 
 
-def made(environ, *, policy=Policy(), started_with=None, cuda=None, grant=NO_ENGINE, is_worker=False):  # noqa: B008
-    return VisibleDevices(policy, environ, started_with, cuda or FakeCuda(), grant, is_worker=lambda: is_worker)
+def listing(*indices):
+    return ",".join(gpu(index).uuid for index in indices)
 
 
-def test_the_pool_is_written_idlest_first():
-    environ = {}
-    made(environ).write(MACHINE, "pool")
-    assert environ[VISIBLE] == environ[WRITTEN] == IDLEST_FIRST
+def written(environ, started_with=None, *, how="pool", machine=MACHINE, cuda=None, grant=NO_ENGINE, **options):
+    """The pool of a process with this policy after it was written into ``environ``."""
+    is_worker = options.pop("is_worker", False)
+    cuda = cuda or FakeCuda()
+    pool = VisibleDevices(Policy(**options), environ, started_with, cuda, grant, is_worker=lambda: is_worker)
+    pool.write(machine, how)
+    return pool
 
 
-def test_ranks_keep_the_pools_order():
-    environ = {VISIBLE: "2,0"}
-    made(environ, started_with="2,0", grant=Grant(rank=LocalRank(0, 2, "MPICH"))).write(MACHINE, "pool")
-    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
-
-
-@pytest.mark.parametrize("listed", [(1, 0), (1, 0, 2)], ids=["narrowed", "all"])
-def test_a_rank_that_was_told_no_more_than_its_number_counts_what_its_parent_listed(listed):
-    parents = ",".join(gpu(index).uuid for index in listed)
-    environ = {VISIBLE: parents, WRITTEN: parents}
-    lone = Grant(rank=LocalRank(1, 2, LONE_RANK))
-    made(environ, started_with=parents, grant=lone).write(MACHINE, "pool")
-    assert environ[VISIBLE] == parents
+LOCKED = {"exclude": ("1",), "locked": frozenset({"select.exclude"})}
+OF_TWO = Grant(rank=LocalRank(0, 2, "MPICH"))
+LONE = Grant(rank=LocalRank(1, 2, LONE_RANK))
+NONE = Grant("Slurm", "no GPU", is_none=True)
+NARROWED, ALL = ({VISIBLE: listing(*each), WRITTEN: listing(*each)} for each in ((1, 0), (1, 0, 2)))
 
 
 @pytest.mark.parametrize(
-    ("listed", "is_worker", "order", "follows"),
+    ("environ", "started_with", "options", "expected"),
     [
-        (None, True, (0, 1, 2), True),
-        ("1,0", True, (1, 0), True),
-        (None, False, (2, 0, 1), False),
-        ("1,0", False, (0, 1), False),
+        pytest.param({}, None, {}, listing(2, 0, 1), id="idlest-first"),
+        pytest.param({}, None, {"how": "chosen", "count": 2}, listing(2, 0), id="as-many-as-the-policy-wants"),
+        pytest.param({}, None, {"exclude": ("0-2",)}, "-1", id="none-where-all-are-excluded"),
+        pytest.param({VISIBLE: "2,0"}, "2,0", {"grant": OF_TWO}, listing(2, 0), id="ranks-keep-the-pools-order"),
+        pytest.param(NARROWED, listing(1, 0), {"grant": LONE}, listing(1, 0), id="a-lone-rank-counts-as-its-parent"),
+        pytest.param(ALL, listing(1, 0, 2), {"grant": LONE}, listing(1, 0, 2), id="also-where-that-listed-all"),
+        pytest.param({VISIBLE: ""}, "", {}, "", id="an-empty-list-is-left-alone"),
+        pytest.param({VISIBLE: "1,2"}, None, LOCKED, listing(2), id="the-scripts-less-what-a-locked-key-excludes"),
+        pytest.param({VISIBLE: "1,2"}, None, {"how": "chosen"}, listing(2), id="the-chosen-of-the-scripts"),
+        pytest.param({VISIBLE: "1"}, "0,2", {"script": "override"}, listing(2, 0), id="inherited-and-overridden"),
+        pytest.param({VISIBLE: "1"}, None, {"grant": NONE}, "1", id="the-scripts-where-nothing-was-granted"),
+        pytest.param({}, None, {"grant": NONE}, "-1", id="none-where-nothing-was-granted"),
+        pytest.param({}, None, {"grant": Grant("Ray", visible="1")}, listing(1), id="granted-without-setting-it"),
     ],
-    ids=str,
 )
-def test_workers_that_are_told_a_number_each_count_by_one_order(listed, is_worker, order, follows):
+def test_what_is_listed(environ, started_with, options, expected):
+    environ, before = dict(environ), environ.get(VISIBLE)
+    visible = written(environ, started_with, **options)
+    # What is left as it was is the script's, or of who started it; of what autogpu wrote children can tell.
+    assert (environ[VISIBLE], environ.get(WRITTEN, before)) == (expected, expected)
+    assert visible.may_have_gpus == (expected != "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"machine": None}, "no reading"),
+        ({"count": 0}, "no GPU wanted"),
+        ({"cuda": FakeCuda([gpu(0)], initialised=True)}, "CUDA has read it"),
+        ({"machine": inventory(gpu(0, mig_enabled=True))}, "MIG"),
+        ({"machine": inventory()}, "no GPU"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_written_where_it_would_not_help(options, reason):
+    environ = {}
+    written(environ, **options)
+    assert environ == {}, reason
+
+
+def test_where_an_engine_granted_nothing_the_hidden_pool_is_known():
+    visible = written({}, grant=NONE)
+    assert set(visible.hidden_pool) == {gpu(index).uuid for index in range(3)}
+    assert not visible.is_our_order
+
+
+# Workers
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_worker", "order"),
+    [(None, True, (0, 1, 2)), ("1,0", True, (1, 0)), (None, False, (2, 0, 1)), ("1,0", False, (0, 1))],
+)
+def test_workers_that_are_told_a_number_each_count_by_one_order(listed, is_worker, order):
     environ = {} if listed is None else {VISIBLE: listed}
-    visible = made(environ, started_with=listed, is_worker=is_worker)
-    visible.write(MACHINE, "pool")
+    visible = written(environ, listed, is_worker=is_worker)
     visible.count_with_siblings(MACHINE, "pool")
-    assert environ[VISIBLE] == ",".join(gpu(index).uuid for index in order)
-    assert visible.follows_parent is follows
+    assert (environ[VISIBLE], visible.follows_parent) == (listing(*order), is_worker)
     assert visible.refresh(MACHINE, NO_ENGINE, "pool") is False
 
 
 def test_workers_count_a_list_of_their_scripts_own_in_its_order():
     environ = {}
-    visible = made(environ, is_worker=True)
-    visible.write(MACHINE, "pool")
+    visible = written(environ, is_worker=True)
     environ[VISIBLE] = "1,0"
     visible.refresh(MACHINE, NO_ENGINE, "pool")
     assert (visible.keeps_scripts_order, visible.follows_parent) == (False, False)
@@ -77,82 +114,25 @@ def test_workers_count_a_list_of_their_scripts_own_in_its_order():
 
 
 def test_workers_follow_a_list_that_their_parents_autogpu_left_as_it_was():
-    environ = {VISIBLE: "2,0", WRITTEN: "2,0", ORIGINAL: "2,0"}
-    visible = made(environ, started_with="2,0", is_worker=True)
-    visible.write(MACHINE, "pool")
-    assert visible.follows_parent
-    assert visible.pool == (gpu(2).uuid, gpu(0).uuid)
+    visible = written({VISIBLE: "2,0", WRITTEN: "2,0", ORIGINAL: "2,0"}, "2,0", is_worker=True)
+    assert (visible.follows_parent, visible.pool) == (True, (gpu(2).uuid, gpu(0).uuid))
 
 
-def test_chosen_lists_as_many_as_the_policy_wants():
-    environ = {}
-    made(environ, policy=Policy(count=2)).write(MACHINE, "chosen")
-    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
-
-
-@pytest.mark.parametrize(
-    ("machine", "policy", "cuda", "reason"),
-    [
-        (None, Policy(), FakeCuda(), "no reading"),
-        (MACHINE, Policy(count=0), FakeCuda(), "no GPU wanted"),
-        (MACHINE, Policy(), FakeCuda([gpu(0)], initialised=True), "CUDA has read it"),
-        (inventory(gpu(0, mig_enabled=True)), Policy(), FakeCuda(), "MIG"),
-        (inventory(), Policy(), FakeCuda(), "no GPU"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_nothing_is_written_where_it_would_not_help(machine, policy, cuda, reason):
-    environ = {}
-    made(environ, policy=policy, cuda=cuda).write(machine, "pool")
-    assert environ == {}, reason
-
-
-def test_a_policy_that_excludes_everything_hides_everything():
-    environ = {}
-    made(environ, policy=Policy(exclude=("0-2",))).write(MACHINE, "pool")
-    assert environ[VISIBLE] == "-1"
-
-
-def test_an_empty_list_is_left_alone_and_known_to_hide_all():
-    environ = {VISIBLE: ""}
-    visible = made(environ, started_with="")
-    visible.write(MACHINE, "pool")
-    assert (environ, visible.may_have_gpus) == ({VISIBLE: ""}, False)
+# What the script and others write
 
 
 def test_what_the_script_wrote_before_the_import_is_its_own():
     environ = {VISIBLE: "1"}
-    visible = made(environ)
-    visible.write(MACHINE, "pool")
+    visible = written(environ)
     # As the script wrote it, for it may read it again: no UUID, and in its order.
     assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", "script"), "1")
     assert visible.environ_without_ours()[VISIBLE] == "1"
     assert not visible.is_our_order
 
 
-def test_what_an_ancestor_left_behind_is_replaced():
-    environ = {VISIBLE: "1,2", "AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES": "0"}
-    made(environ, started_with="0").write(MACHINE, "chosen")
-    assert environ["AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES"] == "1,2"
-    environ = {"AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES": "0"}
-    made(environ).write(MACHINE, "pool")
-    assert "AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES" not in environ
-
-
-def test_what_the_script_wrote_is_changed_where_the_policy_has_a_say_in_it():
-    environ = {VISIBLE: "1,2"}
-    visible = made(environ, policy=Policy(exclude=("1",), locked=frozenset({"select.exclude"})))
-    visible.write(MACHINE, "pool")
-    assert environ[VISIBLE] == gpu(2).uuid
-    environ = {VISIBLE: "1,2"}
-    made(environ).write(MACHINE, "chosen")
-    assert environ[VISIBLE] == gpu(2).uuid
-
-
 def test_what_the_script_wrote_after_the_import_is_followed():
     environ = {}
-    visible = made(environ)
-    visible.write(MACHINE, "pool")
+    visible = written(environ)
     environ[VISIBLE] = "1"
     visible.refresh(MACHINE, NO_ENGINE, "pool")
     assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
@@ -160,8 +140,7 @@ def test_what_the_script_wrote_after_the_import_is_followed():
 
 def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored():
     environ, cuda = {}, FakeCuda([gpu(2), gpu(0), gpu(1)])
-    visible = made(environ, cuda=cuda)
-    visible.write(MACHINE, "pool")
+    visible = written(environ, cuda=cuda)
     cuda.initialise()
     visible.refresh(MACHINE, NO_ENGINE, "pool")
     assert visible.ignored_value is None
@@ -170,66 +149,46 @@ def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored()
     assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
 
 
-def test_override_restores_what_was_inherited():
-    environ = {VISIBLE: "1"}
-    visible = made(environ, policy=Policy(script="override"), started_with="0,2")
-    visible.write(MACHINE, "pool")
-    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
+def test_override_restores_what_was_inherited_also_where_only_cuda_can_tell_what_that_is():
+    environ, mixed = {VISIBLE: "1"}, inventory(gpu(0), gpu(1, name="NVIDIA A100"), gpu(2))
+    written(environ, "0,2", script="override", machine=mixed)
+    assert environ == {VISIBLE: "0,2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "started_with", "original"), [({VISIBLE: "1,2"}, "0", "1,2"), ({}, None, None)], ids=["another", "none"]
+)
+def test_what_an_ancestor_left_behind_is_replaced(environ, started_with, original):
+    environ = {**environ, ORIGINAL: "0"}
+    written(environ, started_with, how="chosen")
+    assert environ.get(ORIGINAL) == original
 
 
 def test_children_are_compared_with_what_this_process_was_started_with():
     environ = {VISIBLE: "0,2"}
-    visible = made(environ, started_with="0,2")
-    visible.write(MACHINE, "pool")
+    visible = written(environ, "0,2")
     assert visible.environ_without_ours()[VISIBLE] == "0,2"
     environ[VISIBLE] = "1"
     assert visible.environ_without_ours()[VISIBLE] == "1"
 
 
-def test_where_an_engine_granted_nothing_every_gpu_is_hidden():
-    environ = {}
-    visible = made(environ, grant=Grant("Slurm", "no GPU", is_none=True))
-    visible.write(MACHINE, "pool")
-    assert environ[VISIBLE] == environ[WRITTEN] == "-1"
-    assert set(visible.hidden_pool) == {gpu(index).uuid for index in range(3)}
-    assert not visible.is_our_order
-
-
-def test_where_an_engine_granted_nothing_the_scripts_own_list_stands():
-    environ = {VISIBLE: "1"}
-    visible = made(environ, grant=Grant("Slurm", "no GPU", is_none=True))
-    visible.write(MACHINE, "pool")
-    assert (environ[VISIBLE], visible.spec) == ("1", VisibleSpec("1", "script"))
-
-
-def test_what_an_engine_grants_without_setting_it_is_the_pool():
-    environ = {}
-    visible = made(environ, grant=Grant("Ray", visible="1"))
-    visible.write(MACHINE, "pool")
-    assert environ[VISIBLE] == gpu(1).uuid
-
-
 def test_an_engine_that_grants_anew_to_each_task_is_followed():
     environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", is_none=True)
-    visible = made(environ, grant=none)
-    visible.write(MACHINE, "pool")
-    visible.refresh(MACHINE, Grant("Ray", visible="2"), "pool")
-    assert environ[VISIBLE] == gpu(2).uuid
-    visible.refresh(MACHINE, none, "pool")
-    assert environ[VISIBLE] == "-1"
+    visible = written(environ, grant=none)
+    for grant, expected in ((Grant("Ray", visible="2"), listing(2)), (none, "-1")):
+        visible.refresh(MACHINE, grant, "pool")
+        assert environ[VISIBLE] == expected
     environ[VISIBLE] = "1"
     visible.refresh(MACHINE, Grant("Ray"), "pool")
-    assert environ[VISIBLE] == gpu(1).uuid
+    assert environ[VISIBLE] == listing(1)
 
 
 def test_an_engines_numbers_are_positions_on_the_bus():
-    mixed = inventory(gpu(0), gpu(1, name="NVIDIA A100"), gpu(2))
+    mixed, by_bus = inventory(gpu(0), gpu(1, name="NVIDIA A100"), gpu(2)), Grant("Slurm", counts_by_bus=True)
     environ = {VISIBLE: "1,2"}
-    visible = made(environ, started_with="1,2", grant=Grant("Slurm", counts_by_bus=True))
-    visible.write(mixed, "pool")
-    assert environ[VISIBLE] == f"{gpu(2).uuid},{gpu(1).uuid}"
-    assert environ[CUDA_DEVICE_ORDER] == "PCI_BUS_ID"
+    written(environ, "1,2", machine=mixed, grant=by_bus)
+    assert (environ[VISIBLE], environ[CUDA_DEVICE_ORDER]) == (listing(2, 1), "PCI_BUS_ID")
     # The script's own numbers are meant as CUDA counts, which only CUDA knows here.
     environ = {VISIBLE: "1,2"}
-    made(environ, grant=Grant("Slurm", counts_by_bus=True)).write(mixed, "pool")
+    written(environ, machine=mixed, grant=by_bus)
     assert environ == {VISIBLE: "1,2"}

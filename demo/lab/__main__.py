@@ -162,7 +162,10 @@ def _in_shell(environ: Mapping[str, str], folder: Path, until_free: IO[str] | No
         fcntl.flock(until_free, fcntl.LOCK_SH)
         fcntl.flock(until_free, fcntl.LOCK_UN)
         print("\r\nThe server has ended.", file=sys.stderr)
-        shell.send_signal(signal.SIGHUP)
+        # A shell about to read a line may act on the first only when a key is pressed; on another it ends at once.
+        while shell.poll() is None:
+            shell.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
 
     if until_free is not None:
         threading.Thread(target=watch, daemon=True).start()

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import jsonschema
 import pytest
 
 from autogpu.cli import main as frame
@@ -82,45 +81,27 @@ def test_the_policy_of_a_script_is_that_of_its_folder(run, project, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "said"),
+    ("name", "text", "status", "said"),
     [
-        ("[select]\ncount = 2\n", 0, "autogpu.toml: valid"),
-        ("[select]\ncuont = 2\n", 1, "select.count"),
-        ("[select\n", 1, "is not valid TOML"),
-        ('[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
+        ("autogpu.toml", "[select]\ncount = 2\n", 0, "autogpu.toml: valid"),
+        ("autogpu.toml", "[select]\ncuont = 2\n", 1, "select.count"),
+        ("autogpu.toml", "[select\n", 1, "is not valid TOML"),
+        ("autogpu.toml", '[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
+        ("pyproject.toml", "[project]\nname = 'x'\n", 1, "pyproject.toml has no [tool.autogpu]"),
     ],
-    ids=["valid", "unknown-key", "no-toml", "all-at-once"],
+    ids=["valid", "unknown-key", "no-toml", "all-at-once", "pyproject-without-a-policy"],
 )
-def test_checking_a_file_tells_what_is_wrong_in_it(run, project, text, status, said):
-    (project / "autogpu.toml").write_text(text)
-    found, out, err = run("config", "check", "autogpu.toml")
-    assert (found, err) == (status, "")
-    assert said in out
-
-
-def test_checking_does_not_ask_whose_file_it_is(run, project):
-    (project / "autogpu.toml").write_text("[select]\ncount = 2\n")
-    (project / "autogpu.toml").chmod(0o666)
-    assert run("config", "check", "autogpu.toml")[0] == 0
+def test_checking_a_file_tells_what_is_wrong_in_it_and_does_not_ask_whose_it_is(run, project, name, text, status, said):
+    (project / name).write_text(text)
+    (project / name).chmod(0o666)
+    found, out, err = run("config", "check", name)
+    assert (found, err, said in out) == (status, "", True), out
 
 
 def test_keys_of_the_host_are_good_in_its_file_alone(run, project):
     (project / "autogpu.toml").write_text("[limits]\nper_user = 2\n")
     assert run("config", "check", "autogpu.toml")[0] == 1
     assert run("config", "check", "--system", "autogpu.toml")[0] == 0
-
-
-def test_a_pyproject_without_a_policy_is_said_to_have_none(run, project):
-    (project / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    status, out, _ = run("config", "check", "pyproject.toml")
-    assert status == 1
-    assert "pyproject.toml has no [tool.autogpu]" in out
-
-
-def test_the_schema_accepts_the_example(run):
-    schema = json.loads(run("config", "schema")[1])
-    example = Path(__file__).resolve().parents[2] / "autogpu.toml.example"
-    jsonschema.validate(tomllib.loads(example.read_text()), schema)
 
 
 def test_init_writes_a_file_in_which_nothing_is_set(run, project):
@@ -133,10 +114,14 @@ def test_init_writes_a_file_in_which_nothing_is_set(run, project):
     assert resolved.project_file == project / "autogpu.toml"
 
 
-def test_each_line_of_it_can_be_switched_on(run, project):
+def test_init_tells_editors_where_the_schema_is_and_each_line_can_be_switched_on(run, project):
     run("init")
     file = project / "autogpu.toml"
-    lines = file.read_text().split("\n\n", 1)[1].splitlines()
+    first, _, rest = file.read_text().partition("\n")
+    assert first.startswith("#:schema file:///")
+    schema = Path(unquote(urlsplit(first[len("#:schema ") :]).path))
+    assert json.loads(schema.read_text()) == json.loads(run("config", "schema")[1])
+    lines = rest.split("\n\n", 1)[1].splitlines()
     file.write_text("\n".join(line[2:] if line.startswith("# ") else line for line in lines))
     assert run("config", "check", "autogpu.toml")[1] == "autogpu.toml: valid\n"
     said = tomllib.loads(file.read_text())
@@ -151,39 +136,28 @@ def test_init_never_overwrites(run, project):
     assert (project / "autogpu.toml").read_text() == "# mine\n"
 
 
-def test_init_tells_editors_where_the_schema_is(run, project):
-    run("init")
-    first = (project / "autogpu.toml").read_text().splitlines()[0]
-    file = first[len("#:schema ") :]
-    assert first.startswith("#:schema file:///")
-    assert json.loads(Path(unquote(urlsplit(file).path)).read_text()) == json.loads(run("config", "schema")[1])
+TABLE = "[tool.autogpu.select]\ncount = 2\n"
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "autogpu.toml"])
-def test_init_names_the_policy_above_that_the_new_file_replaces(run, project, monkeypatch, name):
-    inner = project / "code" / "nlp"
-    inner.mkdir(parents=True)
-    above = project / name
-    above.write_text("[tool.autogpu.select]\ncount = 2\n" if name == "pyproject.toml" else "[select]\ncount = 2\n")
-    monkeypatch.chdir(inner)
-    table = "[tool.autogpu] in " if name == "pyproject.toml" else ""
-    said = f"It is used in and below its folder from now on, and {table}{above} is not."
-    assert run("init")[1].splitlines()[1:] == [said]
-
-
-def test_init_names_no_file_above_without_a_policy(run, project, monkeypatch):
-    (project / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert len(run("init")[1].splitlines()) == 1
-
-
-def test_init_says_that_another_file_is_named(run, project, monkeypatch):
-    monkeypatch.setenv("AUTOGPU_POLICY", "/dev/null")
-    assert run("init")[1].splitlines()[1:] == ["It is not used as long as AUTOGPU_POLICY names /dev/null."]
-
-
-def test_init_says_which_of_two_files_counts(run, project):
-    (project / "pyproject.toml").write_text("[tool.autogpu.select]\ncount = 2\n")
-    assert f"[tool.autogpu] in {project}/pyproject.toml is not" in run("init")[1]
+@pytest.mark.parametrize(
+    ("name", "text", "folder", "named", "said"),
+    [
+        ("autogpu.toml", "[select]\ncount = 2\n", "code", "", "{} is not."),
+        ("pyproject.toml", TABLE, "code", "", "[tool.autogpu] in {} is not."),
+        ("pyproject.toml", TABLE, "", "", "[tool.autogpu] in {} is not."),
+        ("pyproject.toml", "[project]\nname = 'x'\n", "", "", None),
+        ("pyproject.toml", "", "", "/dev/null", "It is not used as long as AUTOGPU_POLICY names /dev/null."),
+    ],
+    ids=["above", "table-above", "table-beside", "no-policy", "another-is-named"],
+)
+def test_init_says_which_of_two_files_counts(run, project, monkeypatch, name, text, folder, named, said):
+    (project / "code").mkdir()
+    (project / name).write_text(text)
+    monkeypatch.chdir(project / folder)
+    monkeypatch.setenv("AUTOGPU_POLICY", named)
+    both = "It is used in and below its folder from now on, and "
+    lines = [] if said is None else [said if named else both + said.format(project / name)]
+    assert run("init")[1].splitlines()[1:] == lines
 
 
 def test_init_for_the_user(run, tmp_path, monkeypatch):

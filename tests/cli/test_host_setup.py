@@ -62,10 +62,7 @@ def test_check_tells_each_part_and_the_way_out(run, image: Path) -> None:
     status, said = run("--check")
     assert (status, said.splitlines()[-1]) == (0, "All is in place.")
     assert said.count(" is in place.\n") == 5
-
-
-def test_check_does_not_miss_a_policy(run, image: Path) -> None:
-    run()
+    # Without a policy as well.
     (image / "etc/autogpu/autogpu.toml").unlink()
     status, said = run("--check")
     assert said.splitlines()[-1] == "All that is required is in place."
@@ -73,6 +70,7 @@ def test_check_does_not_miss_a_policy(run, image: Path) -> None:
 
 
 def test_undo_says_what_it_left_and_why(run, image: Path) -> None:
+    assert run("--undo") == (0, "There is nothing to undo.\n")
     run()
     (image / "etc/autogpu/autogpu.toml").write_text("[limits]\nper_user = 2\n")
     assert run("--undo") == (
@@ -81,10 +79,6 @@ def test_undo_says_what_it_left_and_why(run, image: Path) -> None:
         f"removed {image}/run/autogpu\n"
         f"left {image}/etc/autogpu/autogpu.toml, which was not written by autogpu\n",
     )
-
-
-def test_undo_of_nothing_says_so(run) -> None:
-    assert run("--undo") == (0, "There is nothing to undo.\n")
 
 
 def test_undo_of_a_folder_in_use_ends_with_status_1(run, image: Path) -> None:
@@ -138,8 +132,3 @@ def test_line_for_boot_stands_alone_to_be_copied(run, image: Path) -> None:
         status, said = run(*options)
         assert status == 0
         assert line in said.splitlines()
-
-
-def test_check_and_undo_exclude_each_other(capsys: pytest.CaptureFixture) -> None:
-    assert frame.run(["host-setup", "--check", "--undo"]) == 2
-    assert "exclude each other" in capsys.readouterr().err

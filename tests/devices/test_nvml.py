@@ -92,12 +92,17 @@ FLEET = (
 NAMES = ("busy", "more-processes-than-asked-for", "mute", "nameless", "failed-rows", "hot", "retired-pages")
 
 
-@pytest.mark.parametrize("index", range(len(FLEET)), ids=NAMES)
-def test_each_reading_is_what_pynvml_returns(tmp_path, index):
-    with Server(FLEET, folder=tmp_path) as server:
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    with Server(FLEET, folder=tmp_path_factory.mktemp("server")) as server:
         done = server.run([sys.executable, "-c", BOTH])
     assert done.returncode == 0, done.stderr
-    ours, theirs = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("index", range(len(FLEET)), ids=NAMES)
+def test_each_reading_is_what_pynvml_returns(both, index):
+    ours, theirs = both
     assert ours["devices"][index] == theirs["devices"][index]
     assert ours["driver_version"] == theirs["driver_version"]
 
@@ -170,22 +175,17 @@ def read_with(tmp_path, source, program=READ, **options):
     return json.loads(done.stdout)
 
 
-def test_a_missing_pynvml_is_a_failure_in_words(tmp_path):
-    told = read_with(tmp_path, None)
-    assert (told["failure"], told["cause"]) == ("pynvml (nvidia-ml-py) is not installed", "pynvml")
-
-
 @pytest.mark.parametrize(
     ("source", "failure"),
     [
-        ("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError"),
-        ("raise SystemError('half installed')\n", "pynvml can't be imported: SystemError: half installed"),
-        ("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3"),
-        ("import another_that_is_missing\n", "pynvml can't be imported: No module named 'another_that_is_missing'"),
+        pytest.param(None, "pynvml (nvidia-ml-py) is not installed", id="missing"),
+        pytest.param("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError", id="another-project"),
+        pytest.param("raise SystemError('half')\n", "pynvml can't be imported: SystemError: half", id="raises"),
+        pytest.param("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3", id="exits"),
+        pytest.param("import gone\n", "pynvml can't be imported: No module named 'gone'", id="incomplete"),
     ],
-    ids=["another-project", "raises", "exits", "incomplete"],
 )
-def test_another_module_of_that_name_is_a_failure_in_words(tmp_path, source, failure):
+def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_path, source, failure):
     told = read_with(tmp_path, source)
     assert told["failure"].endswith(failure)
     assert told["cause"] == "pynvml"

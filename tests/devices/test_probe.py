@@ -6,10 +6,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+from autogpu.devices import model
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import needs_root
 
@@ -23,22 +26,24 @@ print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
 """
 
 
+VALUES = {**vars(model), "mappingproxy": MappingProxyType}
+
+
 def read(server, deadline_s=30.0, program=READ):
-    from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
+    done = server.run([sys.executable, "-c", textwrap.dedent(program), str(deadline_s)])
+    assert (done.returncode, done.stderr) == (0, "")
+    return eval(done.stdout, VALUES)
 
-    from autogpu.devices.model import (  # noqa: F401  (for eval)
-        Device,
-        Inventory,
-        Process,
-        Topology,
-        TopologyQuestion,
-        UnreadableDevice,
-    )
 
-    done = server.run([sys.executable, "-c", program, str(deadline_s)])
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return eval(done.stdout)
+def indices(inventory):
+    return [device.index for device in inventory.devices]
+
+
+def lost(inventory):
+    return [(gpu.index, gpu.reason) for gpu in inventory.unreadable]
+
+
+SILENT = [(1, "it does not answer")]
 
 
 @pytest.fixture
@@ -49,103 +54,62 @@ def machine(tmp_path):
     return running
 
 
-def test_every_reading_arrives(machine):
-    described = Gpu(
-        name="NVIDIA A100",
-        memory="40GiB",
-        used="1GiB",
-        processes={5004242: "2GiB"},
-        graphics={5000017: "0.25GiB"},
-        utilization=93,
-        compute_mode="exclusive_process",
-    )
-    with machine(described) as server:
+WORKS = [90, 90, 90, 90, 0]
+READINGS = {
+    # A pause between two batches is no idleness.
+    "pauses": (Gpu(utilization_samples=WORKS), {"utilization_percent": 72, "idle_s": 1.0}),
+    "worked": (Gpu(utilization_samples=[90, 80, 0, 0, 0, 0]), {"idle_s": 4.0}),
+    "idle-as-far-as-the-samples-reach": (Gpu(utilization_samples=[0] * 31), {"idle_s": 30.0}),
+    "works": (Gpu(utilization_samples=[0, 1]), {"idle_s": 0.0}),
+    "momentary-utilization": (
+        Gpu(unsupported=["samples"], utilization_samples=[0, 0, 80]),
+        {"utilization_percent": 80, "idle_s": None},
+    ),
+    "no-utilization": (Gpu(unsupported=["samples", "utilization"]), {"utilization_percent": None}),
+    "no-memory": (Gpu(unsupported=["memory"]), {"memory_total_bytes": None}),
+    "no-processes": (Gpu(unsupported=["processes"]), {"compute_processes": None}),
+    "no-graphics": (Gpu(unsupported=["graphics_processes"]), {"graphics_processes": None}),
+    "no-mode": (Gpu(unsupported=["compute_mode"]), {"compute_mode": None}),
+    "no-bus": (Gpu(unsupported=["pci"]), {"pci_bus_id": None}),
+}
+
+
+def test_a_reading_that_is_not_supported_is_missing_and_the_others_stand(machine):
+    with machine(*[replace(gpu, name=name) for name, (gpu, _) in READINGS.items()]) as server:
+        devices = read(server).devices
+    told = {each.name: {field: getattr(each, field) for field in READINGS[each.name][1]} for each in devices}
+    assert told == {name: expected for name, (_, expected) in READINGS.items()}
+    for field in ("memory_total_bytes", "compute_processes", "graphics_processes", "compute_mode", "pci_bus_id"):
+        assert [getattr(each, field) for each in devices].count(None) == 1
+
+
+@pytest.mark.slow
+def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine):
+    failing = [Gpu(nvml=fault) for fault in ("GPU_IS_LOST", "RESET_REQUIRED", "hang")]
+    with machine(Gpu(), *failing, Gpu(nvml="NO_PERMISSION"), Gpu()) as server:
         inventory = read(server)
-        (device,) = inventory.devices
-        assert (device.uuid, device.index, device.name) == (server.gpus[0].uuid, 0, "NVIDIA A100")
-    assert device.memory_total_bytes == 40 * GIB
-    assert device.memory_free_bytes == int(36.75 * GIB)
-    assert device.utilization_percent == 93
-    assert [(p.pid, p.memory_used_bytes) for p in device.compute_processes] == [(5004242, 2 * GIB)]
-    assert [p.pid for p in device.graphics_processes] == [5000017]
-    assert (device.compute_mode, device.mig_enabled) == ("exclusive_process", False)
-    assert (inventory.failure, inventory.failure_cause, inventory.driver_version) == (None, None, "550.54.15")
-
-
-def test_a_pause_between_two_batches_is_not_idleness(machine):
-    with machine(Gpu(utilization_samples=[90, 90, 90, 90, 0])) as server:
-        assert read(server).devices[0].utilization_percent == 72
+    assert indices(inventory) == [0, 5]
+    # One that this process may not use is not there.
+    assert ([index for index, _ in lost(inventory)], inventory.denied) == ([1, 2, 3], 1)
+    reasons = dict(lost(inventory))
+    assert reasons[1] and reasons[2]
+    assert reasons[3] == "it does not answer"
 
 
 @pytest.mark.parametrize(
-    ("gpu", "idle_s"),
+    ("error", "failure", "cause"),
     [
-        (Gpu(utilization_samples=[90, 80, 0, 0, 0, 0]), 4.0),
-        (Gpu(utilization_samples=[0] * 31), 30.0),
-        (Gpu(utilization_samples=[0, 1]), 0.0),
-        (Gpu(unsupported=["samples"]), None),
-    ],
-    ids=["since-it-worked", "as-far-as-the-samples-reach", "works", "unknown"],
-)
-def test_how_long_a_gpu_has_been_idle(machine, gpu, idle_s):
-    with machine(gpu) as server:
-        assert read(server).devices[0].idle_s == idle_s
-
-
-@pytest.mark.parametrize(
-    ("reading", "field"),
-    [
-        ("memory", "memory_total_bytes"),
-        ("processes", "compute_processes"),
-        ("graphics_processes", "graphics_processes"),
-        ("compute_mode", "compute_mode"),
-        ("pci", "pci_bus_id"),
+        ("DRIVER_NOT_LOADED", "NVML reports: ", "no-driver"),
+        ("LIB_RM_VERSION_MISMATCH", "NVML reports: ", "driver"),
+        ("UNKNOWN", "NVML reports: ", "driver"),
+        ("crash", "the process that reads NVML ended with signal 6", "driver"),
     ],
 )
-def test_a_reading_that_is_not_supported_is_missing_and_the_others_stand(machine, reading, field):
-    with machine(Gpu(unsupported=[reading], name="A"), Gpu(name="B")) as server:
-        first, second = read(server).devices
-    assert getattr(first, field) is None
-    assert getattr(second, field) is not None
-    assert first.name == "A"
-
-
-def test_without_samples_the_momentary_utilization_counts(machine):
-    with machine(Gpu(unsupported=["samples"], utilization_samples=[0, 0, 80])) as server:
-        assert read(server).devices[0].utilization_percent == 80
-
-
-def test_without_any_utilization_it_is_unknown(machine):
-    with machine(Gpu(unsupported=["samples", "utilization"])) as server:
-        assert read(server).devices[0].utilization_percent is None
-
-
-@pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED"])
-def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine, error):
-    with machine(Gpu(), Gpu(nvml=error), Gpu()) as server:
-        inventory = read(server)
-    assert [device.index for device in inventory.devices] == [0, 2]
-    assert [lost.index for lost in inventory.unreadable] == [1]
-    assert inventory.unreadable[0].reason
-
-
-def test_a_gpu_that_this_process_may_not_use_is_not_there(machine):
-    with machine(Gpu(), Gpu(nvml="NO_PERMISSION"), Gpu()) as server:
-        inventory = read(server)
-    assert [device.index for device in inventory.devices] == [0, 2]
-    assert (inventory.unreadable, inventory.denied) == ((), 1)
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [("DRIVER_NOT_LOADED", "no-driver"), ("LIB_RM_VERSION_MISMATCH", "driver"), ("UNKNOWN", "driver")],
-)
-def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, cause):
+def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, failure, cause):
     with machine(Gpu(), nvml=error) as server:
         inventory = read(server)
-    assert inventory.devices == ()
-    assert inventory.failure.startswith("NVML reports: ")
-    assert inventory.failure_cause == cause
+    assert (inventory.devices, inventory.failure_cause) == ((), cause)
+    assert inventory.failure.startswith(failure)
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
@@ -156,11 +120,7 @@ def test_no_library_is_a_machine_without_gpu():
     assert "failure_cause='no-driver'" in done.stdout
 
 
-def test_a_driver_that_crashes_takes_only_the_probe_along(machine):
-    with machine(Gpu(), nvml="crash") as server:
-        assert read(server).failure == "the process that reads NVML ended with signal 6"
-
-
+@pytest.mark.slow
 def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
     program = """
         import os, sys, time
@@ -170,7 +130,7 @@ def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
         print(repr((probe_.result(float(sys.argv[1])), time.monotonic() - before, probe_.pid)))
     """
     with machine(Gpu(), nvml="hang") as server:
-        inventory, waited_s, pid = read(server, 0.5, textwrap.dedent(program))
+        inventory, waited_s, pid = read(server, 0.5, program)
         # The hung process has no test for its parent's end; SIGKILL at the parent's exit is what ends it.
         deadline = time.monotonic() + 10
         while _is_running(pid) and time.monotonic() < deadline:
@@ -188,7 +148,7 @@ def test_where_python_is_embedded_the_driver_is_read_in_a_thread(machine):
         print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
     """
     with machine(Gpu(), Gpu()) as server:
-        assert len(read(server, program=textwrap.dedent(program)).devices) == 2
+        assert indices(read(server, program=program)) == [0, 1]
 
 
 def test_the_process_itself_never_imports_pynvml(machine):
@@ -205,13 +165,6 @@ def _is_running(pid):
         return False
 
 
-def test_a_gpu_that_hangs_is_named_and_the_others_stand(machine):
-    with machine(Gpu(), Gpu(nvml="hang"), Gpu()) as server:
-        inventory = read(server)
-    assert [device.index for device in inventory.devices] == [0, 2]
-    assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]
-
-
 AGAIN = """
 import os, sys, time
 from autogpu.devices import probe
@@ -224,61 +177,41 @@ print(repr((second.result(float(sys.argv[1])), time.monotonic() - begun_s, type(
 """
 
 
-def read_twice(server, change=lambda: None, deadline_s=30.0):
-    from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
-
-    from autogpu.devices.model import (  # noqa: F401  (for eval)
-        Device,
-        Inventory,
-        Process,
-        Topology,
-        TopologyQuestion,
-        UnreadableDevice,
-    )
-
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    asking = server.popen([sys.executable, "-c", AGAIN, str(deadline_s)], **pipes)
-    assert asking.stdout.readline() == "first\n"
-    change()
-    told, _ = asking.communicate("\n", timeout=60)
-    assert asking.returncode == 0
-    return eval(told)
-
-
-def test_the_second_reading_is_taken_inside_and_is_fresh(machine):
-    with machine(Gpu(), Gpu()) as server:
-        inventory, _, kind = read_twice(server, lambda: server.change(1, utilization=88))
-    assert kind == "ThreadReading"
-    assert [device.utilization_percent for device in inventory.devices] == [0, 88]
-
-
-def test_a_gpu_that_did_not_answer_is_not_asked_again(machine):
-    with machine(Gpu(), Gpu(nvml="hang")) as server:
-        inventory, waited_s, _ = read_twice(server)
-    assert [device.index for device in inventory.devices] == [0]
-    assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]
-    assert waited_s < 2.5
-
-
-def test_a_gpu_that_answers_again_is_read_again(machine):
-    with machine(Gpu(), Gpu(nvml="GPU_IS_LOST")) as server:
-        inventory, _, kind = read_twice(server, lambda: server.change(1, nvml=""))
-    assert kind == "ThreadReading"
-    assert ([device.index for device in inventory.devices], inventory.unreadable) == ([0, 1], ())
-
-
-def test_a_gpu_that_begins_to_hang_costs_the_deadline_and_not_the_process(machine):
-    with machine(Gpu(), Gpu()) as server:
-        inventory, waited_s, _ = read_twice(server, lambda: server.change(1, nvml="hang"), deadline_s=0.5)
-    assert [device.index for device in inventory.devices] == [0]
-    assert [(lost.index, lost.reason) for lost in inventory.unreadable] == [(1, "it does not answer")]
-    assert 0.3 < waited_s < 5
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpus", "change", "deadline_s", "expected", "unreadable", "kind", "within_s"),
+    [
+        pytest.param([Gpu()] * 2, {}, 30, [0, 1], [], "ThreadReading", (0, 30), id="inside"),
+        pytest.param([Gpu(), Gpu(nvml="hang")], {}, 30, [0], SILENT, "ThreadReading", (0, 2.5), id="still-hangs"),
+        pytest.param(
+            [Gpu(), Gpu(nvml="GPU_IS_LOST")], {"nvml": ""}, 30, [0, 1], [], "ThreadReading", (0, 30), id="answers-again"
+        ),
+        pytest.param([Gpu()] * 2, {"nvml": "hang"}, 0.5, [0], SILENT, "ThreadReading", (0.3, 5), id="begins-to-hang"),
+    ],
+)
+def test_the_second_reading_is_taken_inside(machine, gpus, change, deadline_s, expected, unreadable, kind, within_s):
+    with machine(*gpus) as server:
+        inventory, waited_s, how = read_twice(server, {"utilization": 88, **change}, deadline_s)
+    assert (indices(inventory), lost(inventory), how) == (expected, unreadable, kind)
+    # It is fresh.
+    assert [device.utilization_percent for device in inventory.devices] == [0, 88][: len(expected)]
+    assert within_s[0] <= waited_s < within_s[1]
 
 
 def test_a_driver_that_failed_is_asked_outside_again(machine):
-    with machine(Gpu(), nvml="UNKNOWN") as server:
-        inventory, _, kind = read_twice(server)
+    with machine(Gpu(), Gpu(), nvml="UNKNOWN") as server:
+        inventory, _, kind = read_twice(server, {})
     assert (kind, inventory.failure is not None) == ("ProcessReading", True)
+
+
+def read_twice(server, change, deadline_s=30.0):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    asking = server.popen([sys.executable, "-c", AGAIN, str(deadline_s)], **pipes)
+    assert asking.stdout.readline() == "first\n"
+    server.change(1, **change)
+    told, _ = asking.communicate("\n", timeout=60)
+    assert asking.returncode == 0
+    return eval(told, VALUES)
 
 
 AT_THE_LIMIT = """

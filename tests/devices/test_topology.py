@@ -126,6 +126,7 @@ def test_gpus_whose_partner_is_denied_to_this_process_have_none(tmp_path):
     assert told == [{"2-3": 4}, [], {}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [

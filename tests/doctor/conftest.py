@@ -13,14 +13,7 @@ from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.support.values import gpu, inventory
 
-TENSORFLOW = {
-    "version": "2.21.0",
-    "has_cuda": True,
-    "has_rocm": False,
-    "gpus": 2,
-    "missing": {},
-}
-
+TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "has_rocm": False, "gpus": 2, "missing": {}}
 NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
 
 

@@ -1,13 +1,16 @@
-"""Clusters for the tests of real schedulers."""
+"""Environments for the tests of real engines, and clusters of Slurm."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 import pytest
 
-from tests.engines.slurm_jobs import Clusters
+from tests.engines.slurm import Slurm, device_folder, site, site_of
+from tests.engines.slurm_jobs import Cluster
+from tests.gpusim import Server
 from tests.support import environments
 
 
@@ -17,10 +20,46 @@ def tensorflow_python() -> Path:
     return environments.tensorflow_with_autogpu()
 
 
-@pytest.fixture
-def clusters(tmp_path_factory, tensorflow_python, monkeypatch) -> Iterator[Clusters]:
-    """Start clusters of simulated GPU servers; they end with the test."""
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    started = Clusters(tmp_path_factory.mktemp, tensorflow_python)
-    yield started
-    started.close()
+@pytest.fixture(scope="session")
+def small_python() -> Path:
+    """An environment where a user has run ``autogpu install``, for what needs no more than a small framework."""
+    found = environments.interpreter("3.11")
+    assert found, "no Python 3.11 on this machine"
+    return environments.environment(found, with_hook=True)
+
+
+@pytest.fixture(scope="session")
+def clusters(tmp_path_factory, small_python) -> Iterator[Callable[..., Cluster]]:
+    """Start Slurm on servers with these GPUs, or find the one that another test wanted; all end with the last test."""
+    made: dict[str, Cluster] = {}
+    running = ExitStack()
+
+    def started(*nodes, shards=0, manages_gpus=True, denied="", page=None) -> Cluster:
+        """The one with these GPUs on its nodes.
+
+        Args:
+            shards: Of each node.
+            manages_gpus: Whether Slurm does.
+            denied: What NVML does with GPUs that a cgroup keeps from a job; ``""`` for no cgroups.
+            page: Prints the site's files.
+        """
+        folder = tmp_path_factory.mktemp("slurm")
+        servers = []
+        for position, gpus in enumerate(nodes):
+            place = folder / f"server{position}"
+            place.mkdir()
+            files = {"device_files": str(device_folder(folder)), "denied": denied} if denied else {}
+            servers.append(running.enter_context(Server(gpus, folder=place, **files)))
+        gpus = len(nodes[0]) if manages_gpus else 0
+        files = site_of(page) if page else site(nodes=len(nodes), gpus=gpus, shards=shards)
+        slurm = Slurm(folder, *servers, site=files, cgroup=bool(denied))
+        return Cluster(running.enter_context(slurm), small_python)
+
+    def cluster(*nodes, **options) -> Cluster:
+        wanted = repr((nodes, options))
+        if wanted not in made:
+            made[wanted] = started(*nodes, **options)
+        return made[wanted]
+
+    with running:
+        yield cluster

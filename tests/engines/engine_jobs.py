@@ -1,14 +1,16 @@
-"""What tests of real engines share: an environment with an engine, scripts that report, and what stays behind."""
+"""What tests of real engines share: an environment with an engine, jobs that report, and what stays behind."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import selectors
+import select
 import signal
+import socket
 import subprocess
 import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -19,6 +21,10 @@ from tests.support import environments
 
 GIB = 1 << 30
 TIMEOUT_S = 240
+# What runs in the engines. A script there finds the others as modules.
+JOBS = Path(__file__).parent / "jobs"
+# What a job asks for in GiB: more than any part of a GPU of 24 GiB, of which context and system need some.
+WHOLE = 22.0
 
 
 def python_with(*requirements: str) -> Path:
@@ -33,13 +39,59 @@ def python_with(*requirements: str) -> Path:
     except RuntimeError as error:
         last_line = str(error).strip().splitlines()[-1]
         pytest.skip(f"{' and '.join(requirements)} can't be installed: {last_line}")
-    made = environments.environment(base.resolve(), on_top_of=base, with_hook=True, name=" ".join(requirements))
-    packages = environments.site_packages(made)
-    # In the order of the files' names, so behind TensorFlow's. Replaced in one step: another test may be starting.
-    new = packages / f"on_top_of_engine.{os.getpid()}"
-    new.write_text(f"{environments.site_packages(engine)}\n")
-    new.replace(packages / "on_top_of_engine.pth")
-    return made
+    return environments.environment(base.resolve(), on_top_of=(base, engine), with_hook=True)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a job has taken: by GPU in PCI order, ``whole`` or how many GiB."""
+
+    pid: int
+    gpus: dict[int, str]
+
+
+class Run:
+    """Jobs of which none ends before so many have what they take, or the test says so.
+
+    Args:
+        folder: For their reports; is made.
+    """
+
+    def __init__(self, folder: Path, count: int = 1) -> None:
+        self._folder, self._count = folder, count
+        folder.mkdir()
+
+    def command(self, python: Path, gib: float = WHOLE, framework: str = "toyflow") -> list[str]:
+        """What takes ``gib`` on each of its GPUs."""
+        return [str(python), str(JOBS / "job.py"), str(self._folder), str(self._count), str(gib), framework]
+
+    def wait(self, count: int) -> None:
+        """Wait until so many jobs have what they take."""
+        assert until(lambda: len(self._reports()) >= count, TIMEOUT_S), f"{len(self._reports())} of {count} jobs"
+
+    def end(self) -> None:
+        """Let its jobs end."""
+        for number in range(self._count):
+            (self._folder / f"end{number}.json").touch()
+
+    def taken(self, *servers: Server) -> list[Taken]:
+        """What its jobs have taken, in the order of their ranks; of equal ranks, in the order of GPUs."""
+        ranked = [(told["rank"], taken_by(told["pid"], *servers)) for told in self._reports()]
+        return [taken for _, taken in sorted(ranked, key=lambda each: (each[0], list(each[1].gpus)))]
+
+    def _reports(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in self._folder.glob("[0-9]*.json")]
+
+
+def taken_by(pid: int, *servers: Server) -> Taken:
+    """What the servers' drivers say that a process has taken."""
+    sizes: dict[int, int] = {}
+    for server in servers:
+        sizes.update((call.gpu, 0) for call in server.calls(pid=pid, call="context"))
+        for call in server.calls(pid=pid, call="allocate"):
+            sizes[call.gpu] += call.bytes or 0
+    in_words = {gpu: "whole" if size >= WHOLE * GIB else f"{size / GIB:.2f} GiB" for gpu, size in sizes.items()}
+    return Taken(pid, dict(sorted(in_words.items())))
 
 
 class Script:
@@ -60,24 +112,19 @@ class Script:
                 bufsize=0,
             )
 
+    def has_reported(self, timeout_s: float = 0) -> bool:
+        """Whether there is something to read within the time, which may also be its end."""
+        return bool(select.select([self.process.stdout], [], [], timeout_s)[0])
+
     def reports(self, timeout_s: float = TIMEOUT_S) -> Any:
         """The next JSON line; other lines are skipped."""
         deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while selector.select(max(0.0, deadline - time.monotonic())):
-                line = self.process.stdout.readline()
-                if line.startswith((b"{", b"[")):
-                    return json.loads(line)
-                if not line:
-                    raise AssertionError(f"it ended without a report\n{self.stderr()}")
+        while self.has_reported(max(0.0, deadline - time.monotonic())):
+            line = self.process.stdout.readline()
+            if line.startswith((b"{", b"[")):
+                return json.loads(line)
+            assert line, f"it ended without a report\n{self.stderr()}"
         raise AssertionError(f"no report within {timeout_s:.0f} s\n{self.stderr()}")
-
-    def has_reported(self) -> bool:
-        """Whether there is something to read, which may also be its end."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            return bool(selector.select(0))
 
     def end(self, timeout_s: float = TIMEOUT_S) -> int:
         """End its input, wait for its end, and return the exit status."""
@@ -86,7 +133,7 @@ class Script:
 
     def close(self, timeout_s: float = 30) -> None:
         """End its input if it still runs, and give it time to end what it started."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             self.end(timeout_s)
 
     def stderr(self) -> str:
@@ -106,11 +153,6 @@ def gpus_of(server: Server, pid: int) -> list[int]:
     return sorted(server.contexts().get(pid, []))
 
 
-def gib_of(server: Server, pid: int) -> float:
-    """What the driver granted to a process."""
-    return sum(call.bytes or 0 for call in server.calls(pid=pid, call="allocate")) / GIB
-
-
 def processes_on(server: Server) -> Iterator[int]:
     """The processes that were started on ``server``, at any depth, and still run."""
     marker = f"GPUSIM_FLEET={server.environ['GPUSIM_FLEET']}".encode()
@@ -121,6 +163,13 @@ def processes_on(server: Server) -> Iterator[int]:
         except OSError:
             # It has ended, or is another user's.
             continue
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        # Open together: no port is given twice.
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [free.getsockname()[1] for free in sockets]
 
 
 def until(holds: Callable[[], object], timeout_s: float) -> bool:

@@ -10,24 +10,22 @@ import socket
 import stat
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
-from tests.engines.site import OF_THE_SITE, names_in, site_lines
+from tests.engines.engine_jobs import free_ports
 from tests.gpusim import Server
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "sinfo", "scontrol")
-CPUS = 16
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 START_S, STOP_S, CLIENT_S = 60, 20, 240
 # One of the majors that Linux keeps for local use: opening such a file fails for want of a driver, with ENXIO, unless
 # a cgroup denies it first.
 LOCAL_MAJOR = 60
-DEVICES = Path("/sys/fs/cgroup/devices")
+CGROUPS = Path("/sys/fs/cgroup")
 
-CONFIGURATION = """\
+CONTROLLER = """\
 ClusterName=engines
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
@@ -37,14 +35,8 @@ AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin={task_plugin}
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_min_interval=100000
-MpiDefault=none
-SwitchType=switch/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -54,11 +46,13 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=2
 """
-CGROUPS = """\
+CGROUP_CONF = """\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainDevices=yes
 """
+# What a configuration says of what jobs can ask for, and not of the machine that Slurm runs on.
+OF_THE_SITE = ("SelectType", "SelectTypeParameters", "GresTypes", "NodeName", "PartitionName")
 
 
 def missing() -> str:
@@ -71,14 +65,43 @@ def missing() -> str:
 
 def missing_for_cgroups() -> str:
     """Why Slurm can't keep a job from the GPUs of others on this machine; empty if it can."""
-    if not (DEVICES / "devices.deny").exists() and not (DEVICES / "cgroup.procs").exists():
+    devices = CGROUPS / "devices"
+    if not (devices / "devices.deny").exists() and not (devices / "cgroup.procs").exists():
         return "no hierarchy of device cgroups (version 1) on this machine"
-    return "" if os.access(DEVICES, os.W_OK) else f"{DEVICES} can't be written"
+    return "" if os.access(devices, os.W_OK) else f"{devices} can't be written"
 
 
 def search_path() -> str:
     # The daemons are in sbin, which not every shell searches.
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+def site_of(page: Path) -> dict[str, str]:
+    """By name, the files that a page prints in full: code blocks whose first line says ``# /etc/slurm/<name>``."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    named = ((re.match(r"# /etc/slurm/([\w.]+)", block), block) for block in blocks)
+    return {found.group(1): block for found, block in named if found}
+
+
+def site(*, nodes: int, gpus: int, shards: int = 0) -> dict[str, str]:
+    """The files of a site of these nodes.
+
+    Args:
+        gpus: Of each node; 0 for a cluster that does not manage them.
+        shards: Of each node, spread evenly over its GPUs.
+    """
+    # Also the names of the nodes' cgroups, so other clusters on this host have others.
+    names = f"n{os.getpid()}x{time.monotonic_ns() // 1000}x[1-{nodes}]"
+    gres = f"Gres=gpu:{gpus}" + (f",shard:{shards}" if shards else "") if gpus else ""
+    return {
+        "slurm.conf": "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+        + ("GresTypes=gpu,shard\n" if gpus else "")
+        + f"NodeName={names} CPUs=16 RealMemory=1000 {gres} State=UNKNOWN\n"
+        + f"PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP\n",
+        "gres.conf": "AutoDetect=off\n"
+        + (f"NodeName={names} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" if gpus else "")
+        + (f"NodeName={names} Name=shard Count={shards}\n" if shards else ""),
+    }
 
 
 class Slurm:
@@ -88,60 +111,34 @@ class Slurm:
         folder: Where all files of the cluster are. Its path must be short: it holds a socket.
         servers: The simulated server of each node. What runs on a node runs on its server, and where there are
             several, with a lease folder of its own.
-        gpus: Of each node.
-        shards: Of each node, spread evenly over its GPUs.
-        gres_types: The configuration's ``GresTypes``; ``""`` for a cluster that does not manage GPUs, whose nodes
-            then have none.
+        site: By name, files of a site, which say what jobs can ask for.
         cgroup: Whether a job is kept from the GPUs that it was not granted (``ConstrainDevices``).
-        site: By name, files of a site, which say what jobs can ask for instead of the arguments above.
 
     Raises:
         RuntimeError: On entering, where a daemon ends or the nodes are not ready in time; with the daemons' logs.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *servers: Server,
-        gpus: int = 4,
-        shards: int = 0,
-        gres_types: str = "gpu,shard",
-        cgroup: bool = False,
-        site: Mapping[str, str] | None = None,
-    ) -> None:
-        self.folder, self.servers, self._site = folder, servers, site
-        self._gpus, self._shards, self._gres_types, self._has_cgroup = gpus, shards, gres_types, cgroup
-        self._ports = free_ports(1 + len(servers))
-        # Also the name of the node's cgroup, so other clusters on this host have others.
-        self.nodes = tuple(f"node{port}" for port in self._ports[1:])
-        if site is not None:
-            (nodes,) = re.findall(r"^NodeName=(\S+)", site["slurm.conf"], re.MULTILINE)
-            self.nodes = tuple(names_in(nodes))
+    def __init__(self, folder: Path, *servers: Server, site: Mapping[str, str], cgroup: bool = False) -> None:
+        self.folder, self.servers, self._site, self._has_cgroup = folder, servers, site, cgroup
+        ((stem, first, last),) = re.findall(r"^NodeName=(\w+)\[(\d+)-(\d+)\]", site["slurm.conf"], re.MULTILINE)
+        self.nodes = tuple(f"{stem}{number}" for number in range(int(first), int(last) + 1))
+        self.configuration = folder / "slurm.conf"
         self._daemons: dict[str, subprocess.Popen[Any]] = {}
         self._clients: list[subprocess.Popen[str]] = []
         self._batches = 0
 
-    @property
-    def configuration(self) -> Path:
-        return self.folder / "slurm.conf"
-
     def __enter__(self) -> Slurm:
         with ExitStack() as on_failure:
-            on_failure.callback(self._stop)
+            on_failure.callback(self.__exit__)
             self._write()
             self._start("munged", "munged", "--foreground", "--force", *self._munge_files())
-            self._wait_for(lambda: (self.folder / "munge.socket").exists())
+            self._wait_for((self.folder / "munge.socket").exists)
             self._start("slurmctld", "slurmctld", "-D", "-f", str(self.configuration))
             for node in self.nodes:
                 self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.configuration))
             self._wait_for(self._is_ready)
             on_failure.pop_all()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
 
     # ---- what runs in it ----
 
@@ -151,7 +148,6 @@ class Slurm:
         command: Sequence[str],
         environ: Mapping[str, str] | None = None,
         program: str = "srun",
-        timeout: float = CLIENT_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end by ``srun``, or by another program that starts jobs, on the simulated servers.
 
@@ -159,7 +155,7 @@ class Slurm:
             subprocess.TimeoutExpired: It was not done in time. The job is killed with the cluster.
         """
         client = self.popen(*arguments, command=command, environ=environ, program=program, stdin=subprocess.DEVNULL)
-        stdout, stderr = client.communicate(timeout=timeout)
+        stdout, stderr = client.communicate(timeout=CLIENT_S)
         return subprocess.CompletedProcess(client.args, client.returncode, stdout, stderr)
 
     def popen(
@@ -179,17 +175,9 @@ class Slurm:
         return client
 
     def batch(
-        self,
-        script: str,
-        *arguments: str,
-        environ: Mapping[str, str] | None = None,
-        timeout: float = CLIENT_S,
+        self, script: str, *arguments: str, environ: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a shell script to its end by ``sbatch``; what each job of an array wrote, one after the other.
-
-        Raises:
-            subprocess.TimeoutExpired: It was not done in time. The job is killed with the cluster.
-        """
+        """Run a shell script to its end by ``sbatch``; what each job of an array wrote, one after the other."""
         self._batches += 1
         place = self.folder / f"batch{self._batches}"
         place.mkdir()
@@ -197,19 +185,18 @@ class Slurm:
         file.write_text(f"#!/bin/sh\n{script}")
         options = ["--parsable", f"--output={place}/%j.out", f"--error={place}/%j.err", *arguments]
         # Not with --wait: that looks after its jobs at intervals that grow to half a minute.
-        submitted = self.run(*options, command=[str(file)], environ=environ, program="sbatch", timeout=timeout)
+        submitted = self.run(*options, command=[str(file)], environ=environ, program="sbatch")
         if submitted.returncode:
             return submitted
-        job = submitted.stdout.strip()
-        deadline = time.monotonic() + timeout
-        statuses = self._exit_statuses(job)
+        deadline = time.monotonic() + CLIENT_S
+        statuses: list[int] = []
         while not statuses:
             if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(submitted.args, timeout)
-            time.sleep(0.2)
-            statuses = self._exit_statuses(job)
-        written = {end: "".join(path.read_text() for path in sorted(place.glob(f"*.{end}"))) for end in ("out", "err")}
-        return subprocess.CompletedProcess(submitted.args, max(statuses), written["out"], written["err"])
+                raise subprocess.TimeoutExpired(submitted.args, CLIENT_S)
+            time.sleep(0.1)
+            statuses = self._exit_statuses(submitted.stdout.strip())
+        written = ["".join(path.read_text() for path in sorted(place.glob(f"*.{end}"))) for end in ("out", "err")]
+        return subprocess.CompletedProcess(submitted.args, max(statuses), *written)
 
     def _exit_statuses(self, job: str) -> list[int]:
         """Of each job of the array, or of the only one; empty until all have ended."""
@@ -222,67 +209,41 @@ class Slurm:
     # ---- how it is set up ----
 
     def _environ(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        return self.servers[0].environ_of_child(
-            {"PATH": search_path(), "SLURM_CONF": str(self.configuration), **(environ or {})}
-        )
+        own = {"PATH": search_path(), "SLURM_CONF": str(self.configuration)}
+        return self.servers[0].environ_of_child({**own, **(environ or {})})
 
     def _munge_files(self) -> list[str]:
-        folder = self.folder
-        key = folder / "munge.key"
+        key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
-        files = {"key-file": key.name, "socket": "munge.socket", "pid-file": "munge.pid"}
-        files.update({"log-file": "munge.log", "seed-file": "munge.seed"})
-        return [f"--{option}={folder / name}" for option, name in files.items()]
+        ends = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        return [f"--{option}={self.folder}/munge.{end}" for option, end in ends.items()]
 
     def _write(self) -> None:
-        host = socket.gethostname().split(".")[0]
-        controller = CONFIGURATION.format(
-            host=host,
-            folder=self.folder,
-            port=self._ports[0],
-            task_plugin="task/cgroup" if self._has_cgroup else "task/none",
-        )
-        if self._site is not None:
-            self._write_site(host, controller)
-            return
-        lines = [controller, f"GresTypes={self._gres_types}\n" if self._gres_types else ""]
-        resources = ["AutoDetect=off\n"]
-        gres = ""
-        if self._gres_types:
-            gres = f"Gres=gpu:{self._gpus}" + (f",shard:{self._shards}" if self._shards else "")
-        for position, (node, port) in enumerate(zip(self.nodes, self._ports[1:])):
-            (self.folder / f"spool.{node}").mkdir()
-            address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
-            lines.append(f"NodeName={node} {address} CPUs={CPUS} RealMemory=1000 {gres} State=UNKNOWN\n")
-            if gres:
-                files = f"{self._make_devices(position)}/nvidia[0-{self._gpus - 1}]"
-                resources.append(f"NodeName={node} Name=gpu File={files}\n")
-                resources.append(f"NodeName={node} Name=shard Count={self._shards}\n" if self._shards else "")
-        lines.append(f"PartitionName=all Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n")
-        self._write_files("".join(lines), "".join(resources))
-
-    def _write_site(self, host: str, controller: str) -> None:
         """The site's configuration, on this machine."""
-        own = "".join(line for line in controller.splitlines(True) if line.split("=")[0] not in OF_THE_SITE)
-        addresses = {
-            node: f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
-            for node, port in zip(self.nodes, self._ports[1:])
-        }
-        for node in self.nodes:
-            (self.folder / f"spool.{node}").mkdir()
-        # The nodes have one folder of devices: what Slurm wants to see of them is the same.
-        resources = self._site["gres.conf"].replace("/dev/", f"{self._make_devices(0)}/")
-        self._write_files(own + site_lines(self._site["slurm.conf"], addresses), resources)
-
-    def _write_files(self, configuration: str, resources: str) -> None:
+        host, folder = socket.gethostname().split(".")[0], self.folder
+        controller, *ports = free_ports(1 + len(self.nodes))
+        plugin = "task/cgroup" if self._has_cgroup else "task/none"
+        lines = [CONTROLLER.format(host=host, folder=folder, port=controller, task_plugin=plugin)]
+        for line in self._site["slurm.conf"].splitlines(keepends=True):
+            key = line.partition("=")[0]
+            if key == "NodeName":
+                fields = line.partition(" ")[2]
+                address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port="
+                lines += [f"NodeName={node} {address}{port} {fields}" for node, port in zip(self.nodes, ports)]
+            elif key in OF_THE_SITE:
+                lines.append(line)
         if len(self.nodes) > 1:
-            configuration += f"TaskProlog={self._write_prolog()}\n"
-        self.configuration.write_text(configuration)
-        (self.folder / "gres.conf").write_text(resources)
-        (self.folder / "state").mkdir()
+            lines.append(f"TaskProlog={self._write_prolog()}\n")
+        self.configuration.write_text("".join(lines))
+        # The nodes have one folder of devices: what Slurm wants to see of them is the same.
+        resources = self._site["gres.conf"].replace("/dev/", f"{device_folder(folder)}/")
+        (folder / "gres.conf").write_text(resources)
+        self._make_devices()
+        for name in ("state", *(f"spool.{node}" for node in self.nodes)):
+            (folder / name).mkdir()
         if self._has_cgroup:
-            (self.folder / "cgroup.conf").write_text(CGROUPS)
+            (folder / "cgroup.conf").write_text(CGROUP_CONF)
 
     def _write_prolog(self) -> Path:
         """What a task runs before it begins: where it prints ``export``, Slurm changes the task's environment."""
@@ -297,11 +258,11 @@ class Slurm:
         prolog.chmod(0o755)
         return prolog
 
-    def _make_devices(self, node: int) -> Path:
+    def _make_devices(self) -> None:
         """The device files of a node's GPUs. Slurm demands devices, of any kind."""
-        folder = device_folder(self.folder, node)
+        folder = device_folder(self.folder)
         folder.mkdir()
-        for number in range(self._gpus):
+        for number in range(len(self.servers[0].gpus)):
             path = folder / f"nvidia{number}"
             try:
                 os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(LOCAL_MAJOR, number))
@@ -310,7 +271,6 @@ class Slurm:
                     raise
                 # A container without CAP_MKNOD.
                 path.symlink_to(("/dev/null", "/dev/zero", "/dev/full", "/dev/random")[number % 4])
-        return folder
 
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.log").open("w") as log:
@@ -318,7 +278,7 @@ class Slurm:
             environ = {"PATH": search_path(), "SLURM_CONF": str(self.configuration)}
             self._daemons[name] = subprocess.Popen(command, env=environ, cwd=str(self.folder), **streams)
 
-    def _wait_for(self, condition: Any) -> None:
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S
         while not condition():
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
@@ -330,8 +290,7 @@ class Slurm:
 
     def _is_ready(self) -> bool:
         shown = self._ask("sinfo", "--noheader", "--Node", "--format=%N %T")
-        states = dict(line.split() for line in shown.splitlines())
-        return {node: states.get(node) for node in self.nodes} == dict.fromkeys(self.nodes, "idle")
+        return sorted(shown.splitlines()) == sorted(f"{node} idle" for node in self.nodes)
 
     def _ask(self, *command: str) -> str:
         """What a client says, and nothing where it fails or gets no answer."""
@@ -343,58 +302,39 @@ class Slurm:
 
     # ---- how it ends ----
 
-    def _stop(self) -> None:
-        children = [*self._daemons.values(), *self._clients]
-        for child in children:
+    def __exit__(self, *error: object) -> None:
+        for child in (*self._daemons.values(), *self._clients):
             # The daemons too: what they would write down is thrown away.
             child.kill()
-        for child in children:
             child.wait(timeout=STOP_S)
             for stream in filter(None, (child.stdin, child.stdout, child.stderr)):
-                try:
+                # What was still to be written to a client that is gone.
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    # What was still to be written to a client that is gone.
-                    pass
-        self._daemons.clear()
-        self._clients.clear()
         # What the nodes started is not our child: jobs, and the slurmstepd above each of them.
         deadline = time.monotonic() + STOP_S
-        while self._kill_jobs() and time.monotonic() < deadline:
+        while self._kill_jobs():
+            if time.monotonic() > deadline:
+                raise RuntimeError("jobs of this Slurm can't be killed")
             time.sleep(0.02)
-        if self._has_cgroup:
-            self._remove_cgroups()
+        tops = [top for node in self.nodes for top in CGROUPS.glob(f"*/*{node}*")] if self._has_cgroup else []
+        for top in tops:
+            for folder, _, _ in os.walk(top, topdown=False):
+                Path(folder).rmdir()
 
     def _kill_jobs(self) -> bool:
         """Kill every process that was started with this cluster's configuration; whether there was one."""
         mine = f"SLURM_CONF={self.configuration}".encode()
         was_one = False
         for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
+            # It has ended, or is one of the kernel's.
+            with suppress(OSError):
                 if int(path.parent.name) != os.getpid() and mine in path.read_bytes().split(b"\0"):
                     os.kill(int(path.parent.name), signal.SIGKILL)
                     was_one = True
-            except OSError:
-                # It has ended, or is one of the kernel's.
-                continue
         return was_one
 
-    def _remove_cgroups(self) -> None:
-        for node in self.nodes:
-            for top in Path("/sys/fs/cgroup").glob(f"*/*{node}*"):
-                for folder, _, _ in os.walk(top, topdown=False):
-                    Path(folder).rmdir()
 
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        # Nodes are numbered by Slurm in the order of their names, which end in the port.
-        return sorted(free.getsockname()[1] for free in sockets)
-
-
-def device_folder(folder: Path, node: int = 0) -> Path:
-    """Where a cluster in this folder has the device files of one of its nodes."""
-    return folder / f"dev{node}"
+def device_folder(folder: Path) -> Path:
+    """Where a cluster in this folder has the device files of its nodes."""
+    return folder / "dev"

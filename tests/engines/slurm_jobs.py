@@ -1,132 +1,87 @@
-"""Jobs of real TensorFlow on a cluster of simulated servers, and what became of them."""
+"""The jobs that run on a cluster of simulated servers, and what became of them."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Iterator, Mapping, Sequence
 
-from tests.engines.slurm import Slurm, device_folder
-from tests.gpusim import Gpu, Server
+from tests.engines.engine_jobs import WHOLE, Run, lines_of_autogpu
+from tests.engines.slurm import Slurm
 
-GIB = 1 << 30
 
-# Takes one tensor on each GPU that it gets. TensorFlow takes memory by regions, each twice the one before and the last
-# one cut off at the limit: so a tensor larger than half the limit shows the limit, and nothing has to be refused, for
-# which TensorFlow waits ten seconds.
-FILL = """
-import json, os, sys
-visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-import tensorflow as tf
+@dataclass(frozen=True)
+class Done:
+    """What became of jobs that were started by one command.
 
-gib = float(sys.argv[1])
-blocks = []
-for gpu in tf.config.list_logical_devices("GPU"):
-    with tf.device(gpu.name):
-        try:
-            blocks.append(tf.raw_ops.Empty(shape=[round(gib * 1024), 1 << 18], dtype=tf.float32))
-        except tf.errors.ResourceExhaustedError:
-            pass
-tf.zeros((2, 2))
-task = [int(os.environ.get(name, 0)) for name in ("SLURM_NODEID", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID")]
-told = {"pid": os.getpid(), "task": task, "visible": visible}
-print(json.dumps(told), flush=True)
-if "hold" in sys.argv:
-    sys.stdin.read()
-"""
+    Attributes:
+        taken: By each, in the order of their ranks: by GPU, ``whole`` or how many GiB.
+        said: What autogpu printed.
+    """
 
-# What a tensor must have in GiB, to be refused by half of a GPU of 24 GiB, and to show the end of such a half. The rest
-# of the GPU goes to the context, and to what TensorFlow leaves to the system.
-WHOLE, HALF = 22.0, 10.5
-# At the most a half.
-MOST_OF_HALF = 12.0
+    taken: list[dict[int, str]]
+    said: list[str]
+    stdout: str
+    stderr: str
 
 
 class Cluster:
-    """Slurm, the simulated servers of its nodes, and a script that takes their memory.
+    """Slurm, and the simulated servers of its nodes.
 
     Args:
-        python: What runs the script.
+        python: What runs the jobs.
     """
 
     def __init__(self, slurm: Slurm, python: Path) -> None:
-        self.slurm, self.servers = slurm, slurm.servers
-        self.file = slurm.folder / "train.py"
-        self.file.write_text(FILL)
-        self.python = str(python)
+        self.slurm, self.servers, self.python = slurm, slurm.servers, python
+        self._runs = 0
 
-    def fill(self, gib: float = WHOLE, *more: str) -> list[str]:
-        """The command that takes ``gib`` on each of its GPUs."""
-        return [self.python, str(self.file), str(gib), *more]
+    def new_run(self, count: int = 1) -> Run:
+        """For jobs of which none ends before so many have what they take."""
+        self._runs += 1
+        return Run(self.slurm.folder / f"run{self._runs}", count)
 
-    def taken(self, done: subprocess.CompletedProcess[str]) -> list[dict[int, str]]:
-        """What each task has taken, in the order of their ranks: by GPU, ``whole``, ``half``, or the size."""
-        # pytest explains bare assertions in files of tests only.
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        assert reports, done.stderr
-        return [self.taken_by(told) for told in sorted(reports, key=lambda told: told["task"])]
-
-    def taken_by(self, told: dict[str, Any]) -> dict[int, str]:
-        # By the process: SLURM_NODEID counts the nodes of a job, which need not begin with the cluster's first one.
-        used = (server for server in self.servers if server.calls(pid=told["pid"], call="context"))
-        server = next(used, self.servers[told["task"][0]])
-        sizes = {call.gpu: 0 for call in server.calls(pid=told["pid"], call="context")}
-        for call in server.calls(pid=told["pid"], call="allocate"):
-            sizes[call.gpu] += call.bytes or 0
-        return {gpu: in_words(size) for gpu, size in sorted(sizes.items())}
-
-    def keep_from_others(self, *arguments: str) -> None:
-        """Give these resources, to the end, to a job that uses no GPU: Slurm grants the lowest numbers first."""
-        self.slurm.popen(*arguments, command=["/bin/sh", "-c", "echo; exec cat"]).stdout.readline()
-
-    def held(self, *arguments: str, gib: float = 0.5) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        """A job that keeps what it has until its input ends, and what it told."""
-        job = self.slurm.popen(*arguments, command=self.fill(gib, "hold"))
-        for line in job.stdout:
-            if line.startswith("{"):
-                return job, json.loads(line)
-        raise AssertionError(f"it ended without a report\n{job.communicate(timeout=60)[1]}")
-
-
-def in_words(size: int) -> str:
-    gib = size / GIB
-    if gib >= WHOLE:
-        return "whole"
-    return "half" if HALF <= gib <= MOST_OF_HALF else f"{gib:.1f} GiB"
-
-
-def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What autogpu printed."""
-    return [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
-
-
-class Clusters:
-    """Starts clusters, each in a new folder; ``close`` ends them."""
-
-    def __init__(self, new_folder: Callable[[str], Path], python: Path) -> None:
-        self._new_folder, self._python = new_folder, python
-        self._running = ExitStack()
-
-    def __call__(self, *nodes: Sequence[Gpu], denied: str = "", **options: Any) -> Cluster:
-        """Start one with these GPUs on its nodes.
+    def run(
+        self,
+        *arguments: str,
+        jobs: int = 1,
+        gib: float = WHOLE,
+        before: Sequence[str] = (),
+        program: str = "srun",
+        batch: str = "",
+        kept: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        python: Path | None = None,
+        framework: str = "toyflow",
+    ) -> Done:
+        """Run jobs to their end that are all there at the same time, each of which takes ``gib`` on its GPUs.
 
         Args:
-            denied: What NVML does with GPUs that a cgroup keeps from a job; ``""`` for no cgroups.
-            options: Of ``Slurm``.
+            arguments: Of ``program``, which starts the jobs.
+            before: In front of the job's own command.
+            batch: A shell script for ``sbatch`` instead, in which ``{job}`` is the job's command.
+            kept: What somebody else's job, which uses no GPU, was given before: Slurm grants the lowest numbers first.
         """
-        folder = self._new_folder("slurm")
-        servers = []
-        for position, gpus in enumerate(nodes or ([Gpu()] * 4,)):
-            place = folder / f"server{position}"
-            place.mkdir()
-            files = {"device_files": str(device_folder(folder, position)), "denied": denied} if denied else {}
-            servers.append(self._running.enter_context(Server(gpus, folder=place, **files)))
-            options.setdefault("gpus", len(gpus))
-        slurm = Slurm(folder, *servers, cgroup=bool(denied), **options)
-        return Cluster(self._running.enter_context(slurm), self._python)
+        run = self.new_run(jobs)
+        job = [*before, *run.command(python or self.python, gib, framework)]
+        environ = {"TF_CPP_MIN_LOG_LEVEL": "3", **(environ or {})}
+        with self.kept_from_others(*kept) if kept else ExitStack():
+            if batch:
+                done = self.slurm.batch(batch.format(job=" ".join(job)), *arguments, environ=environ)
+            else:
+                done = self.slurm.run(*arguments, command=job, environ=environ, program=program)
+        # pytest explains bare assertions in files of tests only.
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        taken = [each.gpus for each in run.taken(*self.servers)]
+        return Done(taken, lines_of_autogpu(done.stderr), done.stdout, done.stderr)
 
-    def close(self) -> None:
-        self._running.close()
+    @contextmanager
+    def kept_from_others(self, *arguments: str) -> Iterator[None]:
+        """These resources are another's meanwhile."""
+        job = self.slurm.popen(*arguments, command=["/bin/sh", "-c", "echo; exec cat"])
+        job.stdout.readline()
+        try:
+            yield
+        finally:
+            job.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Jobs of real TensorFlow in a real Slurm that keeps them from the GPUs of others by cgroups."""
+"""Jobs in a real Slurm that keeps them from the GPUs of others by cgroups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import json
 import pytest
 
 from tests.engines import slurm
-from tests.engines.slurm_jobs import said
 from tests.gpusim import Gpu
 
 CAUSE = slurm.missing() or slurm.missing_for_cgroups()
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.tensorflow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(CAUSE), reason=f"no Slurm with device cgroups: {CAUSE}"),
 ]
@@ -22,82 +20,77 @@ ALIKE = [Gpu()] * 4
 # CUDA counts the fastest first: 3, 2, 1, 0.
 MIXED = [Gpu(name=f"NVIDIA Model {speed}", speed=speed) for speed in (1, 2, 3, 4)]
 
+TWO_GPUS = ["--gres=gpu:2"]
+
 
 @pytest.fixture(params=["refuse", "omit"])
 def constrained(clusters, request):
-    """Start a cluster on which somebody else has GPUs 0 and 1."""
-
-    def started(gpus=ALIKE):
-        cluster = clusters(gpus, denied=request.param)
-        cluster.keep_from_others("--gres=gpu:2")
-        return cluster
-
-    return started
+    """A cluster on which somebody else has GPUs 0 and 1."""
+    cluster = clusters(ALIKE, denied=request.param)
+    with cluster.kept_from_others(*TWO_GPUS):
+        yield cluster
 
 
+@pytest.mark.parametrize("denied", ["refuse", "omit"])
 @pytest.mark.parametrize("gpus", [ALIKE, MIXED], ids=["alike", "mixed"])
 @pytest.mark.parametrize("count", ["1", "all"])
-def test_a_job_has_contexts_only_on_its_gpus(constrained, gpus, count):
-    cluster = constrained(gpus)
-    environ = {"AUTOGPU_COUNT": count}
-    done = cluster.slurm.run("--gres=gpu:2", command=cluster.fill(), environ=environ)
-    (taken,) = cluster.taken(done)
-    assert set(taken) <= {2, 3}, said(done)
-    assert list(taken.values()) == ["whole"] * (2 if count == "all" else 1), said(done)
+def test_a_job_has_contexts_only_on_its_gpus(clusters, denied, gpus, count):
+    done = clusters(gpus, denied=denied).run(*TWO_GPUS, kept=TWO_GPUS, environ={"AUTOGPU_COUNT": count})
+    (taken,) = done.taken
+    assert set(taken) <= {2, 3}, done.stderr
+    assert list(taken.values()) == ["whole"] * (2 if count == "all" else 1), done.stderr
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_has_contexts_only_on_its_gpus(clusters, tensorflow_python):
+    options = {"kept": TWO_GPUS, "python": tensorflow_python, "framework": "tensorflow"}
+    done = clusters(MIXED, denied="refuse").run(*TWO_GPUS, environ={"AUTOGPU_COUNT": "all"}, **options)
+    assert done.taken == [{2: "whole", 3: "whole"}], done.stderr
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--gres=gpu:2"], ["--gpus-per-task=1"], ["--gres=gpu:2", "--gpu-bind=none"]],
+    [TWO_GPUS, ["--gpus-per-task=1"], [*TWO_GPUS, "--gpu-bind=none"]],
     ids=["all-see-all", "gpus-per-task", "no-list"],
 )
 def test_each_of_two_ranks_may_fill_a_gpu_of_its_own(constrained, arguments):
     # With --gpus-per-task each rank has CUDA_VISIBLE_DEVICES=0, and may open another device.
-    cluster = constrained()
-    done = cluster.slurm.run("-n2", *arguments, command=cluster.fill())
-    assert cluster.taken(done) == [{2: "whole"}, {3: "whole"}], said(done)
+    done = constrained.run("-n2", *arguments, jobs=2)
+    assert done.taken == [{2: "whole"}, {3: "whole"}], done.stderr
 
 
-def test_a_job_without_gres_has_no_gpu_and_says_so_at_most_once(constrained):
-    cluster = constrained()
-    done = cluster.slurm.run(command=cluster.fill(1))
-    assert cluster.taken(done) == [{}], said(done)
-    (line,) = said(done)
+@pytest.mark.tensorflow
+def test_a_job_without_gres_has_no_gpu_and_says_so_at_most_once(constrained, tensorflow_python):
+    done = constrained.run()
+    assert done.taken == [{}], done.stderr
+    (line,) = done.said
     assert "Slurm granted no GPU here; to have one: --gpus-per-task=1 or --gres=gpu:1" in line
-    status = cluster.slurm.run(command=[cluster.python, "-m", "autogpu", "status"])
-    assert "would get the CPU: Slurm granted no GPU here" in status.stdout.replace("\n", " ")
-    path = f"PATH={cluster.python.rsplit('/', 1)[0]}:$PATH"
-    doctor = cluster.slurm.run(command=["/bin/sh", "-c", f"{path} {cluster.python} -m autogpu doctor"])
-    assert (doctor.returncode, "FAILED" in doctor.stdout) == (0, False), doctor.stdout
+    # What doctor asks of TensorFlow counts as well.
+    autogpu = f"PATH={tensorflow_python.parent}:$PATH; {tensorflow_python} -m autogpu"
+    asked = constrained.slurm.run(command=["/bin/sh", "-c", f"{autogpu} status; {autogpu} doctor"])
+    assert "would get the CPU: Slurm granted no GPU here" in asked.stdout.replace("\n", " ")
+    assert (asked.returncode, "FAILED" in asked.stdout) == (0, False), asked.stdout
 
 
-def test_the_commands_name_the_gpu_that_a_script_gets(constrained):
-    cluster = constrained()
-    autogpu = f"{cluster.python} -m autogpu"
-    script = f"""
-        PATH={cluster.python.rsplit("/", 1)[0]}:$PATH
-        {" ".join(cluster.fill(1))}
-        echo pick: $({autogpu} pick --format uuid)
-        echo status: $({autogpu} status --json)
-        echo doctor: $({autogpu} doctor --json)
-    """
-    done = cluster.slurm.run("--gres=gpu:2", command=["/bin/sh", "-c", script])
-    (taken,) = cluster.taken(done)
-    uuids = [gpu.uuid for gpu in cluster.servers[0].gpus]
-    (chosen,) = [uuids[gpu] for gpu in taken]
-    pick, status, doctor = (line.partition(":")[2] for line in done.stdout.splitlines()[-3:])
-    assert pick.strip() == chosen, done.stderr
+@pytest.mark.tensorflow
+def test_the_commands_name_the_gpu_that_a_script_gets(constrained, tensorflow_python):
+    commands = ["pick --format uuid", "status --json", "doctor --json"]
+    autogpu = f"PATH={tensorflow_python.parent}:$PATH {tensorflow_python} -m autogpu"
+    script = ['"$@"', *(f"echo $({autogpu} {command})" for command in commands)]
+    done = constrained.run(*TWO_GPUS, before=["/bin/sh", "-c", "\n".join(script), "sh"])
+    uuids = [gpu.uuid for gpu in constrained.servers[0].gpus]
+    (chosen,) = [uuids[gpu] for taken in done.taken for gpu in taken]
+    pick, status, doctor = done.stdout.splitlines()
+    assert pick == chosen, done.stderr
     status = json.loads(status)
     assert status["preview"]["uuids"] == [chosen]
     assert (status["failure"], status["unreadable"]) == (None, [])
     assert {gpu["uuid"] for gpu in status["gpus"]} == set(uuids[2:])
-    findings = json.loads(doctor)["findings"]
-    assert [each for each in findings if each["state"] == "failed"] == []
+    assert [each for each in json.loads(doctor)["findings"] if each["state"] == "failed"] == []
 
 
 def test_a_command_that_holds_a_gpu_runs_on_one_of_the_jobs(constrained):
-    cluster = constrained()
-    hold = [cluster.python, "-m", "autogpu", "run", "--hold", "--", *cluster.fill()]
-    (taken,) = cluster.taken(cluster.slurm.run("--gres=gpu:2", command=hold))
+    done = constrained.run(*TWO_GPUS, before=[str(constrained.python), "-m", "autogpu", "run", "--hold", "--"])
+    (taken,) = done.taken
     assert list(taken.values()) == ["whole"]
     assert set(taken) <= {2, 3}

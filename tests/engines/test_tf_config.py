@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 
-from tests.engines.engine_jobs import Script, end_all, gpus_of, until
+from tests.engines.engine_jobs import JOBS, Script, end_all, free_ports, gpus_of, until
 from tests.gpusim import Gpu, Server
-from tests.support import environments
 from tests.support.live_jobs import claims
 
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -17,129 +15,74 @@ pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(90
 # Three TensorFlows that start together on a small machine are slow; what waits for ever is not waited for longer.
 STARTED_S, ENDED_S = 120, 20
 
-# Keeps its GPU until its input ends, as in a training that goes on.
-WORKER = """
-import json, os, sys
-import tensorflow as tf
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    counter = tf.Variable(0.0)
-
-@tf.function
-def step():
-    strategy.run(lambda: counter.assign_add(1.0))
-    return counter.value()
-
-seen = {"pid": os.getpid(), "replicas": strategy.num_replicas_in_sync, "on": step().device[-5:]}
-print(json.dumps(seen), flush=True)
-sys.stdin.read()
-"""
-
-PARAMETER_SERVER = """
-import json, os, sys
-import tensorflow as tf
-resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-seen = {"pid": os.getpid()}
-if resolver.task_type == "chief":
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        variable = tf.Variable(1.0)
-
-    @tf.function
-    def step():
-        return tf.reduce_sum(tf.random.uniform((64, 64))) * 0 + variable
-
-    done = [coordinator.schedule(step) for _ in range(4)]
-    coordinator.join()
-    seen["sum"] = sum(float(each.fetch()) for each in done)
-else:
-    spec = resolver.cluster_spec()
-    server = tf.distribute.Server(spec, job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc")
-print(json.dumps(seen), flush=True)
-sys.stdin.read()
-# A server has no end, and a chief waits at its own for answers of servers that may be gone.
-os._exit(0)
-"""
-
+TASK = str(JOBS / "task.py")
+# Starts the tasks that its input describes.
 LAUNCHER = """
 import json, os, subprocess, sys
 tasks = json.loads(sys.argv[1])
-workers = [subprocess.Popen([sys.executable, "task.py"], env={**os.environ, "TF_CONFIG": task}) for task in tasks]
+workers = [subprocess.Popen([sys.executable, *sys.argv[2:]], env={**os.environ, "TF_CONFIG": task}) for task in tasks]
 sys.exit(max(worker.wait() for worker in workers))
 """
-
-
-@pytest.fixture(scope="module")
-def python():
-    return environments.tensorflow_with_autogpu()
 
 
 class Host:
     """A server on which the tasks of clusters start, each with a stderr of its own."""
 
-    def __init__(self, python, place, gpus):
-        place.mkdir()
-        self.python, self.place, self.tasks = python, place, []
-        self.server = Server(gpus, folder=place).__enter__()
+    def __init__(self, server, python, place):
+        self.server, self.python, self._place, self.tasks = server, str(python), place, []
 
-    def start(self, script, *command, **environ) -> Script:
-        own = self.place / f"task{len(self.tasks)}"
+    def start(self, *arguments, python=None, **environ) -> Script:
+        own = self._place / f"task{len(self.tasks)}"
         own.mkdir()
-        (own / "task.py").write_text(script)
-        (own / "launcher.py").write_text(LAUNCHER)
-        everything = {"TF_CPP_MIN_LOG_LEVEL": "3", **environ}
-        self.tasks.append(Script(self.server, [str(self.python), *(command or ["task.py"])], own, everything))
+        command = [str(python or self.python), *arguments]
+        self.tasks.append(Script(self.server, command, own, {"TF_CPP_MIN_LOG_LEVEL": "3", **environ}))
         return self.tasks[-1]
+
+    def start_waiting(self, *configurations) -> list[Script]:
+        return [self.start(TASK, "toyflow", AUTOGPU_BUSY="wait", TF_CONFIG=each) for each in configurations]
 
     def gpus_of(self, *tasks):
         return [gpus_of(self.server, task.process.pid) for task in tasks]
 
-    def close(self) -> list[str]:
+    def close(self) -> None:
         # Tasks leave a cluster together: one waits for the others.
         for task in self.tasks:
             task.process.stdin.close()
         until(lambda: all(task.process.poll() is not None for task in self.tasks), ENDED_S)
-        self.server.__exit__(None, None, None)
-        return end_all(self.server)
 
 
 @pytest.fixture
-def host(tmp_path, python, lease_folder):
-    hosts = []
-
-    def host(*gpus):
-        hosts.append(Host(python, tmp_path / f"server{len(hosts)}", gpus))
-        return hosts[-1]
-
-    yield host
-    assert not [left for each in hosts for left in each.close()]
+def host(tmp_path, small_python, lease_folder):
+    """A host of three GPUs, of which somebody else uses the first."""
+    with Server([Gpu(processes={5004242: "2GiB"}, utilization=60), Gpu(), Gpu()], folder=tmp_path) as server:
+        made = Host(server, small_python, tmp_path)
+        yield made
+        made.close()
+    assert not end_all(server)
 
 
 def configurations(*kinds):
     """TF_CONFIG for each task of a cluster, in the order of ``kinds``."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in kinds]
-    cluster = {kind: [] for kind in kinds}
-    tasks = []
-    for kind, each in zip(kinds, sockets):
+    cluster, tasks = {kind: [] for kind in kinds}, []
+    for kind, port in zip(kinds, free_ports(len(kinds))):
         tasks.append({"type": kind, "index": len(cluster[kind])})
-        cluster[kind].append(f"127.0.0.1:{each.getsockname()[1]}")
-    # Together, after the last has been opened: no port is given twice.
-    for each in sockets:
-        each.close()
+        cluster[kind].append(f"127.0.0.1:{port}")
     return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
-def test_each_worker_of_one_host_has_its_own_gpu_in_the_order_of_their_indices(host, lease_folder):
-    lab = host(Gpu(), Gpu())
-    workers = [lab.start(WORKER, TF_CONFIG=task) for task in configurations("worker", "worker")]
+EACH_ITS_OWN = [[1], [2]]
+
+
+def test_each_worker_of_one_host_has_its_own_gpu_in_the_order_of_their_indices(host, tensorflow_python, lease_folder):
+    tasks = configurations("worker", "worker")
+    workers = [host.start(TASK, "all_reduce", python=tensorflow_python, TF_CONFIG=task) for task in tasks]
     assert [worker.reports()["replicas"] for worker in workers] == [2, 2]
-    assert lab.gpus_of(*workers) == [[0], [1]]
+    assert host.gpus_of(*workers) == EACH_ITS_OWN
     assert [len(worker.said()) for worker in workers] == [1, 0], [worker.said() for worker in workers]
-    claimed = claims(lease_folder, lab.server)
+    claimed = claims(lease_folder, host.server)
     # The one that came first holds for both.
-    assert [claimed[worker.process.pid][gpu] for gpu, worker in enumerate(workers)] == [24.0, 24.0]
-    assert set().union(*claimed.values()) == {0, 1}
+    assert [claimed[worker.process.pid][gpu] for gpu, worker in enumerate(workers, 1)] == [24.0, 24.0]
+    assert set().union(*claimed.values()) == {1, 2}
 
 
 def is_settled(lease_folder, worker):
@@ -147,60 +90,49 @@ def is_settled(lease_folder, worker):
     return worker.process.pid in claims(lease_folder, worker.server) or any("waiting" in line for line in worker.said())
 
 
+def run_one_after_the_other(host, one, two):
+    """The second job has no GPU until the first one ends."""
+    assert [worker.reports(STARTED_S)["gpus"] for worker in one] == [1, 1]
+    assert [host.gpus_of(*one), host.gpus_of(*two)] == [EACH_ITS_OWN, [[], []]]
+    for worker in one:
+        worker.process.stdin.close()
+    assert [worker.end() for worker in one] == [0, 0], [worker.stderr() for worker in one]
+    assert [worker.reports(STARTED_S)["gpus"] for worker in two] == [1, 1]
+    assert host.gpus_of(*two) == EACH_ITS_OWN
+
+
 def test_a_job_that_waits_holds_no_gpu_that_another_job_needs(host, lease_folder):
-    lab = host(Gpu(), Gpu())
     (first, its_second), (other, others_second) = (configurations("worker", "worker") for _ in range(2))
-    one = [lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=first)]
+    one = host.start_waiting(first)
     assert until(lambda: is_settled(lease_folder, one[0]), STARTED_S)
-    two = [lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=other)]
+    two = host.start_waiting(other)
     assert until(lambda: is_settled(lease_folder, two[0]), STARTED_S)
-    one.append(lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=its_second))
-    two.append(lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=others_second))
-    assert [worker.reports(STARTED_S)["replicas"] for worker in one] == [2, 2]
-    assert [lab.gpus_of(*one), lab.gpus_of(*two)] == [[[0], [1]], [[], []]]
-    end_together(one)
-    assert [worker.reports(STARTED_S)["replicas"] for worker in two] == [2, 2]
-    assert lab.gpus_of(*two) == [[0], [1]]
+    one += host.start_waiting(its_second)
+    two += host.start_waiting(others_second)
+    run_one_after_the_other(host, one, two)
 
 
 def test_jobs_that_start_in_the_same_instant_run_one_after_the_other(host):
-    lab = host(Gpu(), Gpu())
-    jobs = [
-        [lab.start(WORKER, AUTOGPU_BUSY="wait", TF_CONFIG=task) for task in configurations("worker", "worker")]
-        for _ in range(2)
-    ]
+    jobs = [host.start_waiting(*configurations("worker", "worker")) for _ in range(2)]
     assert until(lambda: any(worker.has_reported() for job in jobs for worker in job), STARTED_S), "a deadlock"
     one, two = jobs if any(worker.has_reported() for worker in jobs[0]) else jobs[::-1]
-    assert [worker.reports(STARTED_S)["replicas"] for worker in one] == [2, 2]
-    assert lab.gpus_of(*two) == [[], []]
-    end_together(one)
-    assert [worker.reports(STARTED_S)["replicas"] for worker in two] == [2, 2]
-    assert lab.gpus_of(*one) == lab.gpus_of(*two) == [[0], [1]]
-
-
-def end_together(workers):
-    for worker in workers:
-        worker.process.stdin.close()
-    assert [worker.end() for worker in workers] == [0, 0], [worker.stderr() for worker in workers]
+    run_one_after_the_other(host, one, two)
 
 
 def test_workers_under_a_hold_have_one_of_its_gpus_each(host):
-    lab = host(Gpu(processes={5004242: "2GiB"}, utilization=60), Gpu(), Gpu())
-    tasks = json.dumps(configurations("worker", "worker"))
-    hold = ["-m", "autogpu", "run", "--hold", "--count", "2", "--", str(lab.python), "launcher.py", tasks]
-    job = lab.start(WORKER, *hold)
+    launcher = [host.python, "-c", LAUNCHER, json.dumps(configurations("worker", "worker")), TASK, "toyflow"]
+    job = host.start("-m", "autogpu", "run", "--hold", "--count", "2", "--", *launcher)
     ran = [job.reports(), job.reports()]
-    assert [each["replicas"] for each in ran] == [2, 2]
-    assert sorted(gpus_of(lab.server, each["pid"]) for each in ran) == [[1], [2]]
+    assert sorted(gpus_of(host.server, each["pid"]) for each in ran) == EACH_ITS_OWN
     # The hold's own, and the first worker's.
     assert len(job.said()) == 2, job.said()
     assert job.end() == 0, job.stderr()
 
 
-def test_of_a_parameter_server_cluster_only_the_worker_takes_a_gpu(host):
-    lab = host(Gpu(), Gpu(), Gpu())
-    tasks = [lab.start(PARAMETER_SERVER, TF_CONFIG=task) for task in configurations("chief", "ps", "worker")]
+def test_of_a_parameter_server_cluster_only_the_worker_takes_a_gpu(host, tensorflow_python):
+    configured = configurations("chief", "ps", "worker")
+    tasks = [host.start(TASK, "parameter_server", python=tensorflow_python, TF_CONFIG=each) for each in configured]
     assert [task.reports().get("sum") for task in tasks] == [4.0, None, None]
-    chief, ps, worker = lab.gpus_of(*tasks)
+    chief, ps, worker = host.gpus_of(*tasks)
     assert (chief, ps, len(worker)) == ([], [], 1)
     assert [len(task.said()) for task in tasks] == [1, 1, 1], [task.said() for task in tasks]

@@ -18,15 +18,15 @@ from tests.support.forkserver import Forks
 from tests.support.tensorflow_runner import CONTEXT, Runner
 
 # Jobs of real TensorFlow that live side by side.
-host, python = jobs.host, jobs.python
+host, installed = jobs.host, jobs.installed
 
 
 @pytest.fixture(scope="session")
 def hooked() -> Path:
-    """The Python of an environment with the wheel and the hook, and without TensorFlow."""
+    """The Python of an environment with pip, the wheel and the hook, and without TensorFlow."""
     found = environments.interpreter("3.11")
     assert found, "no Python 3.11 on this machine"
-    return environments.environment(found, with_hook=True)
+    return environments.environment(found, ["pip"], with_hook=True)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def own_environment(tmp_path: Path, requirements: Path) -> Callable[..., OwnEnvi
 @pytest.fixture(scope="session")
 def requirements() -> Path:
     """The Python of an environment that has what the wheel requires, and pip."""
-    wanted = ("click", "nvidia-ml-py", "rich")
+    wanted = ("click", "nvidia-ml-py", "pip", "rich")
     found = environments.interpreter("3.11")
     assert found, "no Python 3.11 on this machine"
     return environments.environment(found, wanted, with_autogpu=False, name="requirements")

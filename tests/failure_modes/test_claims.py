@@ -28,12 +28,6 @@ def test_01_two_starts_in_the_same_second_get_different_gpus(host, lease_folder)
     assert leases(lease_folder) == {}
 
 
-def test_01_six_programs_in_the_same_second_get_six_gpus(lab):
-    autogpu = lab(*[Gpu()] * 6)
-    holders = [autogpu.hold() for _ in range(6)]
-    assert sorted(gpu for holder in holders for gpu in holder.gpus()) == list(range(6))
-
-
 def test_02_of_two_that_want_three_of_four_one_has_three_and_the_other_none(lab):
     autogpu = lab(*[Gpu()] * 4)
     both = [autogpu.hold("--count", "3", "--busy", "wait") for _ in range(2)]
@@ -118,6 +112,7 @@ def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, 
     assert said in ran.stderr, ran.stderr
 
 
+@pytest.mark.slow
 def test_26_who_waits_says_at_once_for_whom_and_ends_in_time(lab):
     autogpu = lab(Gpu())
     assert autogpu.hold().gpus() == [0]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes.util
-import os
 import time
 
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support import environments
 from tests.support.tensorflow_runner import LAB
 
 pytestmark = pytest.mark.timeout(600)
@@ -45,18 +42,6 @@ def test_17_a_gpu_whose_memory_is_not_known_is_used_where_there_is_no_other(trai
     assert commands(train(Gpu(), gb10).server).pick() == [0]
 
 
-NO_DRIVER = pytest.mark.skipif(bool(ctypes.util.find_library("nvidia-ml")), reason="this machine has a driver")
-
-
-@pytest.mark.tensorflow
-@NO_DRIVER
-def test_18_without_a_library_of_the_driver_nothing_is_said(forks, tmp_path):
-    (tmp_path / "train.py").write_text(USE)
-    python = environments.tensorflow_with_autogpu()
-    done = forks.run(python, tmp_path / "train.py", environ=dict(os.environ), folder=tmp_path)
-    assert (done.returncode, done.stdout, "autogpu" in done.stderr) == (0, "done\n", False), done.stderr
-
-
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("fault", "lines"), [("DRIVER_NOT_LOADED", 0), ("LIB_RM_VERSION_MISMATCH", 1), ("UNKNOWN", 1), ("crash", 1)]
@@ -66,12 +51,12 @@ def test_18_a_driver_that_does_not_start_costs_at_most_a_line(train, commands, f
     run = train(Gpu(), nvml=fault, cuda_init=cuda.get(fault, "UNKNOWN"))
     ran = run(USE)
     assert (ran.stdout, len(ran.said), ran.contexts) == ("done\n", lines, []), ran.stderr
-    for command in ("status", "pick"):
-        done = commands(run.server)(command)
-        assert "Traceback" not in done.stderr
-        assert done.stdout + done.stderr
+    done = commands(run.server)("pick")
+    assert done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
     # TensorFlow 2.21 asks NVML itself when it lists GPUs, and hangs there without autogpu as well.
@@ -83,6 +68,7 @@ def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
     assert (done.stdout.splitlines()[1:], done.stderr) == (["NVML timed out after 15 s"], "")
 
 
+@pytest.mark.slow
 def test_19_below_a_tensorflow_that_is_not_known_a_driver_that_never_answers_costs_a_line(lab, stand_in):
     autogpu = lab(Gpu(), nvml="hang")
     script = stand_in("import tensorflow; print('imported')")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.simulator.test_device_files import device_files
+from tests.support.simulator_client import device_files
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+thorough = pytest.mark.thorough
 
 PARENT = """
 import multiprocessing, subprocess, sys
@@ -26,6 +27,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_11_children_of_a_holder_share_its_gpu_and_its_claim(host, tmp_path):
     start = host(*[Gpu()] * 3, script=PARENT)
     status, lines = start(PYTHONPATH=str(tmp_path / "server0")).end()
@@ -68,7 +70,10 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+# What they are called is decided on plain values (tests/selection).
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", *(pytest.param(name, marks=thorough) for name in list(LAUNCHERS)[1:])]
+)
 def test_12_each_local_rank_has_a_gpu_of_its_own_and_one_speaks(train, launcher):
     run = train(Gpu(processes={5004242: "9GiB"}, utilization=90), Gpu(), Gpu())
     rank, size = LAUNCHERS[launcher]
@@ -84,18 +89,17 @@ COUNT = "import tensorflow as tf\nprint(len(tf.config.list_physical_devices('GPU
 @pytest.mark.parametrize(
     ("value", "gpus"),
     [
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("{0}", [1]),
-        ("{0},{1}", [1, 2]),
-        ("MIG-4d806f22-346a-5a1d-ba01-86b505cdf485", []),
-        ("0,0", []),
-        ("1,0", [0, 1]),
-        ("0,-1,1", [0]),
-        ("7,0", []),
+        pytest.param("", [], id="empty"),
+        pytest.param("-1", [], id="minus-one", marks=thorough),
+        pytest.param("NoDevFiles", [], id="words", marks=thorough),
+        pytest.param("{0}", [1], id="uuid-prefix", marks=thorough),
+        pytest.param("{0},{1}", [1, 2], id="uuid-prefixes"),
+        pytest.param("MIG-4d806f22-346a-5a1d-ba01-86b505cdf485", [], id="mig", marks=thorough),
+        pytest.param("0,0", [], id="twice", marks=thorough),
+        pytest.param("1,0", [0, 1], id="order"),
+        pytest.param("0,-1,1", [0], id="cut"),
+        pytest.param("7,0", [], id="too-high", marks=thorough),
     ],
-    ids=["empty", "minus-one", "words", "uuid-prefix", "uuid-prefixes", "mig", "twice", "order", "cut", "too-high"],
 )
 def test_13_an_inherited_list_means_what_it_means_to_cuda(train, commands, value, gpus):
     run = train(Gpu(), Gpu(), Gpu())
@@ -118,7 +122,7 @@ def test_13_ranks_count_an_inherited_list_in_its_order(train, order):
         assert ran.contexts == [int(gpu)]
 
 
-@pytest.mark.parametrize("denied", ["refuse", "omit"])
+@pytest.mark.parametrize("denied", ["refuse", pytest.param("omit", marks=thorough)])
 @pytest.mark.parametrize("task", [{}, {"SLURM_JOB_GPUS": "0"}], ids=["unnamed", "named"])
 def test_14_a_job_whose_cgroup_allows_one_gpu_takes_that_one(train, commands, tmp_path, denied, task):
     run = train(Gpu(), Gpu(), Gpu(), device_files=device_files(tmp_path, 1), denied=denied)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import sys
 from pathlib import Path
 
@@ -105,19 +106,20 @@ def test_08_behind_a_private_folder_the_driver_still_shows_the_jobs(lab):
     assert autogpu.hold().gpus() == [0]
 
 
-@pytest.mark.parametrize("part", [0, 0.5, 0.99])
-@pytest.mark.parametrize("is_locked", [False, True], ids=["of-a-dead-job", "of-a-living-job"])
-def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder, part, is_locked):
+@pytest.mark.slow
+def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder):
     autogpu = lab(Gpu(), Gpu())
     holder = autogpu.hold()
     assert holder.gpus() == [1]
     (file,) = lease_folder.glob("job.*")
     text = file.read_bytes()
     holder.end()
-    file.write_bytes(text[: int(len(text) * part)])
-    with file.open() as opened:
-        if is_locked:
-            fcntl.flock(opened, fcntl.LOCK_EX)
+    with file.open("w") as opened:
+        for part, lock in itertools.product((0, 0.5, 0.99), (fcntl.LOCK_UN, fcntl.LOCK_EX)):
+            # Of a dead job, or of a living one.
+            fcntl.flock(opened, lock)
+            file.write_bytes(text[: int(len(text) * part)])
+            assert autogpu.pick("--busy", "error") == [1], (part, lock)
         assert autogpu.status()["gpus"][1]["state"] == "free"
         assert autogpu.hold().gpus() == [1]
 
@@ -131,18 +133,19 @@ READ_ONLY = 'mount -t tmpfs -o mode=1777,ro none "$AUTOGPU_LEASE_DIR" && exec "$
 
 
 @needs_namespaces
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("state", "why"),
     [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")],
     ids=["full", "read-only"],
 )
-def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(host, commands, python, tmp_path, state, why):
+def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(host, commands, installed, tmp_path, state, why):
     server = host(Gpu(), Gpu()).server
     script = tmp_path / "train.py"
     script.write_text("import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n")
     home = {"HOME": "/proc", "XDG_CONFIG_HOME": "/proc", "XDG_CACHE_HOME": "/proc", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = server.run([*CONTAINER, state, "sh", str(python), str(script)], environ=home, timeout=300)
+    done = server.run([*CONTAINER, state, "sh", str(installed), str(script)], environ=home, timeout=300)
     assert (done.returncode, done.stdout) == (0, "GPU:0\n"), done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
     assert [why in line for line in said].count(True) == 1, said

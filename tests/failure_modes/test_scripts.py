@@ -65,15 +65,6 @@ def test_31_a_tool_that_uses_no_gpu_holds_none(train, tmp_path, tool):
     assert (ran.contexts, ran.said) == ([], [])
 
 
-def test_31_a_start_of_python_or_pip_holds_none(lab, lease_folder):
-    autogpu = lab(Gpu())
-    for arguments in (["-m", "pip", "list"], ["-c", "import json, unittest"]):
-        done = autogpu.server.run([str(autogpu.python), *arguments])
-        assert (done.returncode, "autogpu: " in done.stderr) == (0, False)
-    assert list(lease_folder.iterdir()) == []
-    assert autogpu.server.calls() == []
-
-
 # What PyTorch does as the backend of Keras, before anything of TensorFlow is used.
 OTHER = """
 import ctypes

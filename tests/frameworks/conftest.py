@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support import environments, framework_environments
-from tests.support.framework_machines import Machine
+from tests.support import framework_environments
+from tests.support.forkserver import Forks
+from tests.support.framework_machines import Installed, Machine
 
 
 @pytest.fixture(scope="session")
-def framework_pythons() -> dict[str, Path]:
+def importers(tmp_path_factory):
+    """By framework, processes that have imported it."""
+    made = {name: Forks(tmp_path_factory.mktemp("forks"), name) for name in ("torch", "jax", "tensorflow")}
+    yield made
+    for forks in made.values():
+        forks.close()
+
+
+@pytest.fixture(scope="session")
+def newest(importers):
     """By framework, the newest version in an environment where a user has run ``autogpu install``."""
-    made = {name: getattr(framework_environments, name)() for name in ("torch", "jax")}
-    return {name: framework_environments.with_autogpu(base) for name, base in made.items()}
+    bases = {name: getattr(framework_environments, name)() for name in ("torch", "jax")}
+    return {name: Installed(framework_environments.with_autogpu(bases[name]), importers[name]) for name in bases}
 
 
 @pytest.fixture(scope="session")
-def both_python() -> Path:
-    """PyTorch and JAX in one environment, with autogpu."""
-    bases = [framework_environments.torch(), framework_environments.jax()]
-    return environments.environment(bases[0].resolve(), on_top_of=bases, with_hook=True)
+def together(importers):
+    """PyTorch, JAX, TensorFlow and Keras in one environment with autogpu, by which of them is imported before."""
+    python = framework_environments.keras_with_autogpu()
+    return {name: Installed(python, importers[name]) for name in importers}
 
 
 @pytest.fixture
-def machine_of(tmp_path):
+def machine_of(tmp_path, newest):
     """Make machines, each with GPUs and a lease folder of its own; what runs on them is killed at the end."""
     made = []
 
-    def machine(python: Path, *gpus: Gpu, **environ: str) -> Machine:
-        made.append(Machine(python, tmp_path / f"machine{len(made)}", gpus, **environ))
+    def machine(framework: str | Installed, *gpus: Gpu, **environ: str) -> Machine:
+        python, forks = newest[framework] if isinstance(framework, str) else framework
+        made.append(Machine(python, tmp_path / f"machine{len(made)}", gpus, forks, **environ))
         return made[-1]
 
     yield machine

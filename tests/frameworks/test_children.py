@@ -25,8 +25,8 @@ subprocess.run([sys.executable, "-c", child])
 
 
 @pytest.mark.parametrize("case", ["alone", "another-came-between", "visible-chosen"])
-def test_a_child_is_on_its_parents_gpu(framework_pythons, machine_of, case):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
+def test_a_child_is_on_its_parents_gpu(machine_of, case):
+    machine = machine_of("torch", *IDLE)
     parent = machine.start(PARENT, **({"AUTOGPU_VISIBLE": "chosen"} if case == "visible-chosen" else {}))
     assert parent.line() == "imported"
     if case == "another-came-between":
@@ -53,10 +53,10 @@ sys.exit(subprocess.run([sys.argv[2], "-c", sys.argv[4]], env=environ).returncod
 
 @pytest.mark.parametrize(("framework", "busy"), [("torch", "error"), ("torch", "share"), ("jax", "error")])
 def test_what_a_launcher_has_claimed_by_asking_is_for_the_program_to_which_it_gives_that_gpu(
-    framework, busy, framework_pythons, machine_of
+    framework, busy, newest, machine_of
 ):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
-    arguments = ("3", str(framework_pythons[framework]), busy, HOLD[framework])
+    machine = machine_of("torch", *IDLE)
+    arguments = ("3", str(newest[framework].python), busy, HOLD[framework])
     launcher = machine.start(LAUNCHER, arguments=arguments)
     assert launcher.line() == "asked"
     assert machine.claims() == {launcher.pid: [3]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support import framework_environments
+from tests.support.framework_jobs import becomes_true
 from tests.support.framework_machines import BUSY
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
@@ -26,6 +26,7 @@ input()
 ARRAYS = 'numpy.ones((64, 8), "float32"), numpy.ones((64, 1)), batch_size=16'
 DATASET = 'tf.data.Dataset.from_tensor_slices((numpy.ones((64, 8), "float32"), numpy.ones((64, 1)))).batch(16)'
 
+BACKENDS = ("tensorflow", "jax", "torch")
 KINDS = {
     "arrays": {"before": "", "data": ARRAYS, "after": ""},
     "tf.data": {"before": "import tensorflow as tf", "data": DATASET, "after": ""},
@@ -34,16 +35,24 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def keras_python():
-    return framework_environments.keras_with_autogpu()
+def fit(machine, kind, backend, **environ):
+    # TensorFlow imports Keras itself, which looks at the environment then.
+    is_fresh = backend == "tensorflow"
+    environ.update(KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
+    return machine.start(FIT.format(**KINDS[kind]), fresh=is_fresh, **environ)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_a_fit_is_on_the_idlest_gpu_alone(keras_python, machine_of, backend, kind):
-    machine = machine_of(keras_python, *FOUR)
-    job = machine.start(FIT.format(**KINDS[kind]), KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        pytest.param(backend, kind, id=f"{backend}-{kind}", marks=pytest.mark.turns(3, across + down))
+        for down, backend in enumerate(BACKENDS)
+        for across, kind in enumerate(KINDS)
+    ],
+)
+def test_a_fit_is_on_the_idlest_gpu_alone(together, machine_of, backend, kind):
+    machine = machine_of(together[backend], *FOUR)
+    job = fit(machine, kind, backend)
     assert job.line() == f"ready {backend}"
     assert (job.contexts, machine.claims()) == ([3], {job.pid: [3]})
     job.go_on()
@@ -52,18 +61,62 @@ def test_a_fit_is_on_the_idlest_gpu_alone(keras_python, machine_of, backend, kin
     assert "the idlest of 4" in ran.said[0]
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_two_gpus_are_claimed_and_used_where_they_are_asked_for(keras_python, machine_of, backend):
-    machine = machine_of(keras_python, *FOUR)
-    job = machine.start(
-        FIT.format(**KINDS["arrays"]), KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3", AUTOGPU_COUNT="2"
-    )
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_gpus_are_claimed_and_used_where_they_are_asked_for(together, machine_of, backend):
+    machine = machine_of(together[backend], *FOUR)
+    job = fit(machine, "arrays", backend, AUTOGPU_COUNT="2")
     assert job.line() == f"ready {backend}"
     assert set(job.contexts) <= {2, 3}
     assert machine.claims() == {job.pid: [2, 3]}
 
 
-def test_tensorflow_beside_a_jax_that_it_imports_says_one_line(keras_python, machine_of):
+def test_tensorflow_beside_a_jax_that_it_imports_says_one_line(together, machine_of):
     script = "import sys\nimport tensorflow as tf\ntf.ones(3) + 1\nassert 'jax' in sys.modules, 'nothing was tested'\n"
-    ran = machine_of(keras_python, *FOUR).run(script, TF_CPP_MIN_LOG_LEVEL="3")
+    ran = machine_of(together["tensorflow"], *FOUR).run(script, TF_CPP_MIN_LOG_LEVEL="3")
     assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
+
+
+# TensorFlow for ``tf.data`` alone says nothing of the next framework.
+WITHOUT = """
+import tensorflow as tf
+tf.config.set_visible_devices([], "GPU")
+assert len(list(tf.data.Dataset.range(3).as_numpy_iterator())) == 3
+"""
+WITH = {
+    "jax": "import jax\nx = jax.numpy.ones(3)\nprint('ready', *x.devices(), jax.local_device_count(), flush=True)\n",
+    "torch": "import torch\nx = torch.ones(3, device='cuda')\nprint('ready', x.device, flush=True)\n",
+}
+WAITS = "import sys\nsys.stdin.readline()\n"
+
+
+@pytest.mark.parametrize("framework", WITH)
+@pytest.mark.parametrize("imported", ["first", "second"])
+def test_the_next_one_gets_the_idlest_and_claims_it(together, machine_of, framework, imported):
+    before = f"import {framework}\n" if imported == "first" else ""
+    machine = machine_of(together[framework], *FOUR)
+    job = machine.start(before + WITHOUT + WITH[framework] + WAITS, TF_CPP_MIN_LOG_LEVEL="3")
+    assert job.line() == {"jax": "ready cuda:0 1", "torch": "ready cuda:0"}[framework]
+    assert job.contexts == [3]
+    assert becomes_true(lambda: machine.claims() == {job.pid: [3]}, within_s=20), machine.claims()
+    job.go_on()
+    ran = job.end()
+    assert (ran.exit_status, len(ran.said)) == (0, 1), ran.said
+
+
+@pytest.mark.parametrize("framework", WITH)
+def test_two_such_jobs_get_a_gpu_each(together, machine_of, framework):
+    machine = machine_of(together[framework], *FOUR)
+    script = f"import {framework}\n" + WITHOUT + WITH[framework] + WAITS
+    jobs = [machine.start(script, TF_CPP_MIN_LOG_LEVEL="3") for _ in range(2)]
+    assert all(job.line().startswith("ready") for job in jobs)
+    assert sorted(job.contexts for job in jobs) == [[2], [3]]
+
+
+def test_a_job_without_gpus_says_nothing_and_claims_nothing(together, machine_of):
+    machine = machine_of(together["tensorflow"], *FOUR)
+    job = machine.start(WITHOUT + "print('ready', flush=True)\n" + WAITS, TF_CPP_MIN_LOG_LEVEL="3")
+    assert job.line() == "ready"
+    assert machine.claims() == {}
+    job.go_on()
+    ran = job.end()
+    assert (ran.exit_status, ran.contexts, ran.said) == (0, [], [])

@@ -6,23 +6,27 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support import framework_environments
-from tests.support.framework_environments import JAXES, TORCHES
+from tests.support.framework_environments import JAXES, TORCHES, each_older
 from tests.support.framework_jobs import FILL, HOLD, USE_SEVERAL
-from tests.support.framework_machines import BUSY, GIB, MIB
+from tests.support.framework_machines import BUSY, GIB, MIB, Installed
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
-VERSIONS = {f"torch-{TORCHES[1].version}": ("torch", TORCHES[1])}
-VERSIONS.update({f"jax-{each.version}-cuda{each.cuda}": ("jax", each) for each in JAXES[1:]})
+OLDER = [(name, each) for name, releases in {"torch": TORCHES, "jax": JAXES}.items() for each in each_older(releases)]
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in VERSIONS])
-def older(request, machine_of):
+@pytest.fixture(
+    params=[
+        pytest.param((name, *each.values), id=f"{name}-{each.id}", marks=[*each.marks, pytest.mark.xdist_group(name)])
+        for name, each in OLDER
+    ]
+)
+def older(request, importers, machine_of):
     """A framework's name, and four GPUs with its older version."""
-    framework, version = VERSIONS[request.param]
-    base = getattr(framework_environments, framework)(version)
-    return framework, machine_of(framework_environments.with_autogpu(base), *FOUR)
+    framework, release = request.param
+    python = framework_environments.with_autogpu(getattr(framework_environments, framework)(release))
+    return framework, machine_of(Installed(python, importers[framework]), *FOUR)
 
 
 def test_it_gets_the_idlest(older):
@@ -71,8 +75,8 @@ print(*jax.numpy.ones(3).devices(), jax.local_device_count())
 """
 
 
-def test_a_jax_that_can_not_be_hooked_into_runs_as_without_and_says_so_in_one_line(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["jax"], *FOUR)
+def test_a_jax_that_can_not_be_hooked_into_runs_as_without_and_says_so_in_one_line(machine_of):
+    machine = machine_of("jax", *FOUR)
     plain = machine.run(WITHOUT_THE_CLIENT, AUTOGPU="0")
     ours = machine.run(WITHOUT_THE_CLIENT)
     assert ours.exit_status == plain.exit_status == 0, ours.stderr

@@ -47,8 +47,8 @@ def claimed(machine, *jobs):
     return [{gpu: claims[job.pid].get(gpu, 0) / GIB for gpu in job.contexts} for job in jobs]
 
 
-def test_two_launches_by_hand_share_no_gpu(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
+def test_two_launches_by_hand_share_no_gpu(machine_of):
+    machine = machine_of("torch", *IDLE)
     one = started_by_hand(machine, RANK, (0, 1), MASTER_PORT="29500")
     two = started_by_hand(machine, RANK, (0, 1), MASTER_PORT="29501")
     claims = claimed(machine, *one, *two)
@@ -65,15 +65,15 @@ def job_said(job):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank-0-first", "rank-1-first"])
-def test_a_rank_whose_script_lists_a_gpu_by_its_number_has_all_of_it(framework_pythons, machine_of, order):
-    machine = machine_of(framework_pythons["torch"], *IDLE[:2])
+def test_a_rank_whose_script_lists_a_gpu_by_its_number_has_all_of_it(machine_of, order):
+    machine = machine_of("torch", *IDLE[:2])
     first = started_by_hand(machine, MASKED, order[:1], world=2, MASTER_PORT="29500")
     second = started_by_hand(machine, MASKED, order[1:], world=2, MASTER_PORT="29500")
     assert claimed(machine, *first, *second) == [{rank: 24.0} for rank in order]
 
 
-def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE[:2])
+def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(machine_of):
+    machine = machine_of("torch", *IDLE[:2])
     ranks = started_by_hand(machine, RANK, (0, 1), world=4, MASTER_ADDR="node1", MASTER_PORT="29500")
     assert claimed(machine, *ranks) == [{0: 24.0}, {1: 24.0}]
     assert "local rank 0 of 2" in job_said(ranks[0])[0]
@@ -96,16 +96,15 @@ sys.exit(subprocess.call(hold))
 @pytest.mark.parametrize(
     ("script", "above"),
     [
-        pytest.param(NAMED, 0, id="directly"),
         pytest.param(NAMED, 2, id="below-two-that-have-asked"),
         pytest.param(told_who(MASKED), 0, id="by-a-list-of-its-own"),
     ],
 )
-def test_ranks_below_a_hold_have_each_their_gpu_of_it(framework_pythons, machine_of, script, above):
-    machine = machine_of(framework_pythons["torch"], *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
+def test_ranks_below_a_hold_have_each_their_gpu_of_it(machine_of, script, above):
+    machine = machine_of("torch", *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
     (machine.project / "rank.py").write_text(script)
     (machine.project / "asker.py").write_text(ASKER)
-    job = machine.start(BELOW_A_HOLD, arguments=[*["asker.py"] * above, *TORCHRUN])
+    job = machine.start(BELOW_A_HOLD, fresh=True, arguments=[*["asker.py"] * above, *TORCHRUN])
     pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
     on = [machine.server.contexts()[pid] for pid in pids]
     claims = machine.claimed_bytes()
@@ -117,8 +116,8 @@ def test_ranks_below_a_hold_have_each_their_gpu_of_it(framework_pythons, machine
     assert (ran.exit_status, len(ran.said)) == (0, 2 + above), ran.said
 
 
-def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
+def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(machine_of):
+    machine = machine_of("torch", *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
     (machine.project / "rank.py").write_text(NAMED)
     (machine.project / "asker.py").write_text(ASKER)
     job = machine.start(ASKER, arguments=["asker.py", *TORCHRUN])

@@ -10,7 +10,6 @@ import pytest
 
 from tests.frameworks.jax.cases import CASES as JAX
 from tests.frameworks.torch.cases import CASES as TORCH
-from tests.support.forkserver import Forks
 from tests.support.patterns import Laboratory, each_case
 
 CASES = {"torch": TORCH, "jax": JAX}
@@ -21,7 +20,12 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 def of_each(choose):
     """What ``choose`` makes of the cases of a framework, which share a laboratory."""
     return [
-        pytest.param(framework, *chosen.values, id=f"{framework}-{chosen.id}", marks=pytest.mark.xdist_group(framework))
+        pytest.param(
+            framework,
+            *chosen.values,
+            id=f"{framework}-{chosen.id}",
+            marks=[pytest.mark.xdist_group(framework), *chosen.marks],
+        )
         for framework, cases in CASES.items()
         for chosen in choose(cases)
     ]
@@ -36,24 +40,25 @@ def scripts(framework):
 
 
 @pytest.fixture(scope="module")
-def laboratory(request, framework_pythons, tmp_path_factory):
-    forks = Forks(tmp_path_factory.mktemp("forks"), request.param)
-    folder = tmp_path_factory.mktemp("laboratory")
-    made = Laboratory(framework_pythons[request.param], scripts(request.param), folder, forks)
+def laboratories(newest, tmp_path_factory):
+    made = {
+        framework: Laboratory(each.python, scripts(framework), tmp_path_factory.mktemp("laboratory"), each.forks)
+        for framework, each in newest.items()
+    }
     yield made
-    made.close()
-    forks.close()
+    for each in made.values():
+        each.close()
 
 
-@pytest.mark.parametrize(("laboratory", "case", "machine"), of_each(each_case), indirect=["laboratory"])
-def test_a_script_runs_unchanged(laboratory, case, machine):
-    complaint = laboratory.complaint(case, machine)
+@pytest.mark.parametrize(("framework", "case", "machine"), of_each(each_case))
+def test_a_script_runs_unchanged(laboratories, framework, case, machine):
+    complaint = laboratories[framework].complaint(case, machine)
     assert not complaint, complaint
 
 
-@pytest.mark.parametrize(("laboratory", "case"), of_each(run_both_ways), indirect=["laboratory"])
-def test_a_forked_script_is_as_a_fresh_process(laboratory, case):
-    forked, fresh = laboratory.run_both_ways(case)
+@pytest.mark.parametrize(("framework", "case"), of_each(run_both_ways))
+def test_a_forked_script_is_as_a_fresh_process(laboratories, framework, case):
+    forked, fresh = laboratories[framework].run_both_ways(case)
     assert forked == fresh
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support import environments
-from tests.support.framework_jobs import AT_ONCE, FILL, FRAMEWORKS, HOLD, READY, becomes_true
+from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS, HOLD, READY, becomes_true
 from tests.support.framework_machines import BUSY, GIB, Running
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
@@ -24,29 +23,28 @@ def all_at_once(*jobs: Running) -> list[str]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_four_jobs_in_the_same_instant_get_four_gpus(framework, framework_pythons, machine_of):
-    machine = machine_of(framework_pythons[framework], *IDLE)
+def test_four_jobs_in_the_same_instant_get_four_gpus(framework, machine_of):
+    machine = machine_of(framework, *IDLE)
     jobs = [machine.start(AT_ONCE[framework]) for _ in range(4)]
     all_at_once(*jobs)
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
-def test_jobs_of_different_frameworks_get_gpus_of_their_own(framework_pythons, machine_of):
-    pythons = {**framework_pythons, "tensorflow": environments.tensorflow_with_autogpu()}
-    machine = machine_of(framework_pythons["torch"], *IDLE)
+def test_jobs_of_different_frameworks_get_gpus_of_their_own(together, machine_of):
+    machine = machine_of("torch", *IDLE)
     names = ["torch", "jax", "tensorflow", "jax"]
-    jobs = [machine.start(AT_ONCE[name], python=pythons[name], TF_CPP_MIN_LOG_LEVEL="3") for name in names]
+    jobs = [machine.start(AT_ONCE[name], of=together[name], TF_CPP_MIN_LOG_LEVEL="3") for name in names]
     all_at_once(*jobs)
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
-def test_a_job_that_comes_later_goes_beside_no_other(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *FOUR)
+def test_a_job_that_comes_later_goes_beside_no_other(newest, machine_of):
+    machine = machine_of("torch", *FOUR)
     jobs = []
     for name in ("jax", "torch", "jax"):
-        jobs.append(machine.start(HOLD[name], python=framework_pythons[name]))
+        jobs.append(machine.start(HOLD[name], of=newest[name]))
         assert jobs[-1].line().startswith("ready")
     assert [job.contexts for job in jobs] == [[3], [2], [1]]
 
@@ -60,8 +58,8 @@ for ordinal in map(int, sys.stdin):
 """
 
 
-def test_the_lease_soon_names_the_gpus_with_contexts(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *FOUR)
+def test_the_lease_soon_names_the_gpus_with_contexts(machine_of):
+    machine = machine_of("torch", *FOUR)
     job = machine.start(FOLLOWED)
     for ordinal, contexts in ((2, [1]), (0, [1, 3]), (1, [1, 2, 3])):
         job.tell(str(ordinal))
@@ -71,8 +69,8 @@ def test_the_lease_soon_names_the_gpus_with_contexts(framework_pythons, machine_
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_lease_ends_with_its_process(framework, framework_pythons, machine_of):
-    machine = machine_of(framework_pythons[framework], *FOUR)
+def test_a_lease_ends_with_its_process(framework, machine_of):
+    machine = machine_of(framework, *FOUR)
     job = machine.start(HOLD[framework])
     assert job.line().startswith("ready")
     assert machine.claims() == {job.pid: [3]}
@@ -96,8 +94,8 @@ WAITS = "import sys\nprint('ready', x.device, *y.devices(), flush=True)\nsys.std
 
 
 @pytest.mark.parametrize("order", BOTH)
-def test_two_frameworks_in_one_process_have_one_claim(order, both_python, machine_of):
-    machine = machine_of(both_python, *FOUR)
+def test_two_frameworks_in_one_process_have_one_claim(order, together, machine_of):
+    machine = machine_of(together["torch"], *FOUR)
     job = machine.start(BOTH[order] + WAITS)
     assert job.line() == "ready cuda:0 cuda:0"
     assert (job.contexts, machine.claims()) == ([3], {job.pid: [3]})
@@ -108,22 +106,22 @@ def test_two_frameworks_in_one_process_have_one_claim(order, both_python, machin
 
 
 @pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])
-def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, both_python, machine_of):
-    machine = machine_of(both_python, *FOUR)
+def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, together, machine_of):
+    machine = machine_of(together["torch"], *FOUR)
     job = machine.start(BOTH[order] + "z = torch.ones(3, device='cuda:1')\n" + WAITS, AUTOGPU_COUNT="2")
     assert job.line().startswith("ready")
     assert (job.contexts, machine.claims()) == ([2, 3], {job.pid: [2, 3]})
 
 
 @pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])
-def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order, both_python, machine_of):
+def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order, together, machine_of):
     script = {
         "torch-then-jax": "import torch\nx = torch.ones(3, device='cuda' if torch.cuda.is_available() else 'cpu')\n"
         + JAX,
         "jax-then-torch": JAX
         + "import torch\nx = torch.ones(3, device='cuda' if torch.cuda.is_available() else 'cpu')\n",
     }
-    machine = machine_of(both_python, *FOUR)
+    machine = machine_of(together["torch"], *FOUR)
     job = machine.start(script[order] + WAITS, AUTOGPU_COUNT="0")
     assert job.line() == "ready cpu cpu:0"
     assert machine.claims() == {}
@@ -133,16 +131,16 @@ def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_limit_holds_for_each_framework_of_a_process(framework, both_python, machine_of):
+def test_a_limit_holds_for_each_framework_of_a_process(framework, together, machine_of):
     other = {"torch": JAX, "jax": TORCH}[framework]
-    ran = machine_of(both_python, *FOUR).run(other + FILL[framework], AUTOGPU_LIMIT="2GiB")
+    ran = machine_of(together["torch"], *FOUR).run(other + ALLOWED[framework].format(count=1), AUTOGPU_LIMIT="2GiB")
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
-    assert ran.stdout.startswith(("OutOfMemoryError", "torch.OutOfMemoryError"))
-    assert ran.peak_bytes(3) <= 2 * GIB + GIB // 4
+    found = ran.peak_bytes(3) if framework == "torch" else int(ran.stdout)
+    assert 1.5 * GIB <= found <= 2 * GIB + GIB // 4
 
 
-def test_the_script_of_both_runs_as_without(both_python, machine_of):
-    machine = machine_of(both_python, *FOUR)
+def test_the_script_of_both_runs_as_without(together, machine_of):
+    machine = machine_of(together["torch"], *FOUR)
     runs = [machine.run(BOTH["torch-then-jax"] + WAITS, AUTOGPU=switch) for switch in ("0", "1")]
     assert [(ran.exit_status, ran.stdout) for ran in runs] == [(0, READY["torch"].format("cuda:0") + "\n")] * 2
 
@@ -168,10 +166,10 @@ sys.exit(ranks.wait())
 """
 
 
-def test_two_launchers_of_ranks_share_no_gpu(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
+def test_two_launchers_of_ranks_share_no_gpu(machine_of):
+    machine = machine_of("torch", *IDLE)
     (machine.project / "rank.py").write_text(RANK)
-    jobs = [machine.start(TORCHRUN) for _ in range(2)]
+    jobs = [machine.start(TORCHRUN, fresh=True) for _ in range(2)]
     assert [job.line() for job in jobs] == ["ready ready"] * 2
     assert sorted(gpu for gpus in machine.server.contexts().values() for gpu in gpus) == [0, 1, 2, 3]
     for job in jobs:

@@ -27,17 +27,16 @@ def has_driver() -> bool:
     return True
 
 
-def answer(*command: object) -> str:
+def answer(*command: object, environ: dict[str, str] | None = None) -> str:
     """What a program prints that has to do well."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 # Of the simulated server, which answers for a driver where there is none: how these tests themselves are tested.
 SIMULATED = {name: value for name, value in os.environ.items() if name.startswith(("GPUSIM", "JAX_SKIP_CUDA"))}
-
 
 needs_driver = pytest.mark.skipif(not has_driver(), reason="no NVIDIA driver on this machine")
 

@@ -66,6 +66,11 @@ class Jobs:
             process.communicate(timeout=120)
 
 
+def go_on(job):
+    job.stdin.write("\n")
+    job.stdin.flush()
+
+
 @pytest.fixture
 def jobs(python, tmp_path):
     made = Jobs(python, tmp_path)
@@ -73,7 +78,7 @@ def jobs(python, tmp_path):
     made.close()
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(scope="module", params=FRAMEWORKS)
 def framework(request):
     command = [PYTHON, "-c", f"import {request.param}"]
     if subprocess.run(command, stderr=subprocess.DEVNULL, timeout=240, check=False).returncode:
@@ -81,19 +86,20 @@ def framework(request):
     return request.param
 
 
-def test_a_job_is_on_the_gpu_that_it_claims_and_takes_what_it_needs(jobs, framework):
-    job = jobs.start(HOLD[framework])
+def test_a_job_claims_the_gpu_that_it_uses_when_it_uses_it(jobs, framework):
+    job = jobs.start(AT_ONCE[framework])
+    assert job.stdout.readline() == "imported\n"
+    assert (jobs.claims(), jobs.taken()) == ({}, {}), "an import makes no context"
+    go_on(job)
     assert job.stdout.readline().startswith("ready cuda:0")
     taken = jobs.taken()
     assert jobs.claims() == {job.pid: sorted(taken)}
     assert len(taken) == 1
     assert sum(taken.values()) < 4 * GIB, "a small array, a context and its libraries"
-
-
-def test_an_import_claims_nothing_and_makes_no_context(jobs, framework):
-    job = jobs.start(AT_ONCE[framework])
-    assert job.stdout.readline() == "imported\n"
-    assert (jobs.claims(), jobs.taken()) == ({}, {})
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(jobs.leases)}
+    status = json.loads(answer(sys.executable, "-m", "autogpu", "status", "--json", environ=environ))
+    [shown] = [each for gpu in status["gpus"] for each in gpu["jobs"]]
+    assert (shown["pid"], shown["script"]) == (job.pid, "job0.py")
 
 
 def test_a_limit_is_a_hard_cap(jobs, framework):
@@ -109,8 +115,7 @@ def test_one_job_more_than_gpus_is_refused(jobs, framework):
     for job in several:
         assert job.stdout.readline() == "imported\n"
     for job in several:
-        job.stdin.write("\n")
-        job.stdin.flush()
+        go_on(job)
     ready = [job for job in several if job.stdout.readline().startswith("ready cuda:0")]
     assert len(ready) == len(gpus)
     assert sorted(jobs.claims().values()) == [[uuid] for uuid in gpus]
@@ -129,16 +134,6 @@ def test_switched_off_it_is_as_without_it(jobs, framework):
     job = jobs.start(HOLD[framework], AUTOGPU="0")
     assert job.stdout.readline() == f"ready cuda:0 {len(used_bytes())}\n"
     assert jobs.claims() == {}
-
-
-def test_status_names_the_job(jobs, framework, python):
-    job = jobs.start(HOLD[framework])
-    assert job.stdout.readline().startswith("ready")
-    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(jobs.leases)}
-    command = [sys.executable, "-m", "autogpu", "status", "--json"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
-    [job_there] = [each for gpu in json.loads(done.stdout)["gpus"] for each in gpu["jobs"]]
-    assert (job_there["pid"], job_there["script"]) == (job.pid, "job0.py")
 
 
 def test_the_versions_that_were_tried():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.selection.visible_devices import named_uuids
-from tests.gpu.conftest import needs_driver
+from tests.gpu.conftest import answer, needs_driver
 
 pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.xdist_group("gpu")]
 
@@ -39,10 +38,7 @@ def seen_by_cuda(value):
     environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if value is not None:
         environ["CUDA_VISIBLE_DEVICES"] = value
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environ, capture_output=True, text=True, timeout=120, check=True
-    )
-    return tuple(filter(None, done.stdout.strip().split(",")))
+    return tuple(filter(None, answer(sys.executable, "-c", ASK, environ=environ).split(",")))
 
 
 def test_every_gpu_can_be_read(machine):
@@ -56,21 +52,8 @@ def test_every_gpu_can_be_read(machine):
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        "",
-        "-1",
-        "-1,0",
-        "0",
-        "0,0",
-        "0,-1",
-        "99",
-        "NoDevFiles",
-        "0gpu",
-        " 0",
-        "{uuid}",
-        "{prefix}",
-        "{uuid},{uuid}",
-        "0,{uuid}",
+        *(None, "", "-1", "-1,0", "0", "0,0", "0,-1", "99", "NoDevFiles", "0gpu", " 0"),
+        *("{uuid}", "{prefix}", "{uuid},{uuid}", "0,{uuid}"),
     ],
 )
 def test_the_driver_parses_cuda_visible_devices_as_we_do(machine, value):

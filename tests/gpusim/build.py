@@ -82,7 +82,7 @@ def build() -> Path:
 
 
 def _digest(compiler: list[str], wanted: Imports) -> str:
-    parts = (compiler, FLAGS, NAMES, RELEASES, wanted.lines(), platform.machine())
+    parts = (compiler, FLAGS, NAMES, RELEASES, wanted.text(), platform.machine())
     digest = hashlib.sha256(repr(parts).encode())
     for source in sorted(SOURCES.rglob("*.[ch]")):
         digest.update(source.read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import uuid
 from dataclasses import dataclass, field
@@ -18,12 +17,10 @@ from tests.gpusim.fields import (
     MOST_GPUS,
     NVML_ERRORS,
     SAMPLES_OF_CONSTANT_LOAD,
+    UUID_OF_INSTANCE,
     FleetError,
-    Rules,
     Size,
     check,
-    is_list_of,
-    is_text,
     size_bytes,
 )
 
@@ -36,8 +33,6 @@ class Instance:
 
     Attributes:
         profile: Its size, such as ``"1g.5gb"``: what the card admits is in ``mig.CARDS``. ``""`` is none.
-        used: Held by others, and by no process that is listed.
-        processes: Others' compute processes: pid to memory.
         uuid: ``""`` derives one from the positions of card and instance. Drivers before R470 don't show it.
         nvml: As with ``Gpu``; what the card does, its instances do.
     """
@@ -49,38 +44,19 @@ class Instance:
     nvml: str = ""
 
     def __post_init__(self) -> None:
-        check(self, OF_INSTANCE)
+        check(self, uuid=UUID_OF_INSTANCE)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One simulated GPU, with other people's load on it. Give the fields by name.
+    """One simulated GPU, with other people's load on it; ``lab.toml`` explains its fields. Give them by name.
 
     Attributes:
-        memory: All of it, as NVML's total.
-        used: Held by others, and by no process that is listed.
-        utilization: Percent, now and over the last ten seconds.
-        utilization_samples: Percent, one a second, instead of ``utilization``; the last one is now.
-        processes: Others' compute processes: pid to memory.
-        graphics: Others' graphics processes: pid to memory.
-        speed: Rank for ``FASTEST_FIRST``, higher is faster; 0 derives it from the two fields above it.
-        uuid: ``""`` derives one from the position, the same in each run.
-        pci: ``""`` is the bus after the GPU before.
-        nvlinks: For each NVLink of the GPU, by its number, the PCI address at the other end: another GPU's, or that of
-            an NVSwitch, which is any other; ``""`` for a link that leads nowhere. ``()`` is a GPU without NVLink.
-        path: Where the GPU is on PCI Express, from the machine down to it, as numbers: NUMA node, host bridge, first
-            and last switch, board; such as ``"0/1/4"``. What two GPUs have in common of it is NVML's common ancestor:
-            nothing is SYSTEM, one number NODE, then HOSTBRIDGE, MULTIPLE, SINGLE, and all five INTERNAL. ``""`` is not
-            told.
-        compute_mode: ``"default"``, ``"exclusive_process"`` or ``"prohibited"``.
-        nvml: What every NVML call on this GPU does: ``""`` answers, ``"hang"``, ``"crash"``, or fails with an
-            error such as ``"GPU_IS_LOST"``. A context on it then fails (or hangs, crashes) as well, and with
-            ``"NO_PERMISSION"`` CUDA doesn't list the GPU at all.
-        hide_processes: NVML's process lists are empty, as in containers and WSL2.
+        speed: 0 derives it from the two fields above it.
+        nvlinks: For each NVLink of the GPU, by its number. ``()`` is a GPU without NVLink.
+        path: From the machine down to the GPU. What two GPUs have in common of it is NVML's common ancestor: nothing is
+            SYSTEM, one number NODE, then HOSTBRIDGE, MULTIPLE, SINGLE, and all five INTERNAL. ``""`` is not told.
         unsupported: Readings that NVML answers with NOT_SUPPORTED, out of ``READINGS``.
-        ecc: Whether its memory has error correction; without, NVML has none of what follows but the slowdown.
-        uncorrected_errors: Since boot.
-        health: What else is wrong with it, out of ``HEALTH``.
         mig: ``None`` is not in MIG mode. Else its instances, by their index, as profile of the card (``mig.CARDS``) or
             ``Instance``; ``""`` for an index without one, as after an instance was destroyed; ``()`` for none at all.
             Others' compute processes are then on the instances.
@@ -110,7 +86,7 @@ class Gpu:
     mig: Sequence[str | Instance] | None = None
 
     def __post_init__(self) -> None:
-        check(self, OF_GPU)
+        check(self)
         if self.mig is not None:
             object.__setattr__(self, "mig", self.instances)
             _check_mig(self)
@@ -161,29 +137,18 @@ class Device:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The whole simulated machine.
+    """The whole simulated machine; ``lab.toml`` explains its fields.
 
     Attributes:
         gpus: In PCI order, which is NVML's.
-        driver: The driver's version. What CUDA shows of MIG instances, and how they are named, depends on it.
-        cuda: The newest version of CUDA that the driver says it serves. Libraries have a version of their own, by
-            the name under which they are opened.
-        context: What a CUDA context costs each process on each GPU, besides what it allocates.
-        nvml: What ``nvmlInit`` does: ``""`` works, ``"hang"``, ``"crash"``, or fails with an error such as
-            ``"DRIVER_NOT_LOADED"``.
-        cuda_init: The same for ``cuInit``, with CUDA's errors, such as ``"NO_DEVICE"``.
+        driver: What CUDA shows of MIG instances, and how they are named, depends on it.
+        cuda: Libraries have a version of their own, by the name under which they are opened.
         compute_mode: Of each GPU that says ``"default"``.
-        hide_processes: On every GPU.
-        unsupported: On every GPU.
-        device_files: A folder with ``nvidia0``, ``nvidia1`` and so on, in PCI order. A process that may not open the
-            file of a GPU, or for which there is none, is denied that GPU: CUDA doesn't list it. ``""`` denies none.
-        denied: What NVML does with such a GPU: ``"refuse"`` counts it and answers with NO_PERMISSION; ``"omit"``
-            leaves it out and numbers the others from 0.
 
-    A MIG instance has a file in that folder as well, ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the first
-    card; without it, a process is denied the instance, and NVML numbers the others anew. To read the memory and the
-    processes of a whole card in MIG mode takes ``nvidia-caps/monitor``. In a container with one instance there are the
-    card's file and the instance's, and nothing else.
+    A MIG instance has a file in ``device_files`` as well, ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the
+    first card; without it, a process is denied the instance, and NVML numbers the others anew. To read the memory and
+    the processes of a whole card in MIG mode takes ``nvidia-caps/monitor``. In a container with one instance there are
+    the card's file and the instance's, and nothing else.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -199,7 +164,7 @@ class Fleet:
     denied: str = "refuse"
 
     def __post_init__(self) -> None:
-        check(self, OF_FLEET)
+        check(self)
         if len(self.gpus) > MOST_GPUS:
             raise FleetError(f"gpu: {len(self.gpus)} GPUs, {MOST_GPUS} can be simulated")
         object.__setattr__(self, "gpus", _with_addresses(self.gpus))
@@ -223,65 +188,65 @@ class Fleet:
 
     def text(self) -> str:
         """The fleet as the simulation reads it (``fleet.c``)."""
-        lines = [
-            f"driver = {self.driver}",
-            f"cuda_version = {_cuda_number(self.cuda)}",
-            f"context_bytes = {size_bytes(self.context)}",
-            f"nvml_fault = {_fault(self.nvml, NVML_ERRORS)}",
-            f"cuda_fault = {_fault(self.cuda_init, CUDA_ERRORS)}",
-            f"device_files = {self.device_files}",
-            f"omits_denied = {int(self.denied == 'omit')}",
+        parts = [
+            _lines(
+                driver=self.driver,
+                cuda_version=_cuda_number(self.cuda),
+                context_bytes=size_bytes(self.context),
+                nvml_fault=_fault(self.nvml, NVML_ERRORS),
+                cuda_fault=_fault(self.cuda_init, CUDA_ERRORS),
+                device_files=self.device_files,
+                omits_denied=self.denied == "omit",
+            )
         ]
         for gpu in self.gpus:
-            mode = gpu.compute_mode if gpu.compute_mode != "default" else self.compute_mode
-            unsupported = sorted({*gpu.unsupported, *self.unsupported})
-            lines += [
-                "[gpu]",
-                f"name = {gpu.name}",
-                f"uuid = {gpu.uuid}",
-                f"pci = {gpu.pci}",
-                f"nvlinks = {','.join(end or '-' for end in gpu.nvlinks)}",
-                f"path = {gpu.path}",
-                f"memory_bytes = {gpu.memory_bytes}",
-                f"used_bytes = {gpu.used_bytes}",
-                f"processes = {_holdings(gpu.processes)}",
-                f"graphics = {_holdings(gpu.graphics)}",
-                f"utilization_samples = {','.join(map(str, gpu.samples))}",
-                f"compute_capability = {gpu.compute_capability}",
-                f"multiprocessors = {gpu.multiprocessors}",
-                f"speed = {gpu.speed}",
-                f"compute_mode = {mode}",
-                f"nvml_fault = {_fault(gpu.nvml, NVML_ERRORS)}",
-                f"hide_processes = {int(gpu.hide_processes or self.hide_processes)}",
-                f"unsupported = {','.join(unsupported)}",
-                f"ecc = {int(gpu.ecc)}",
-                f"uncorrected_errors = {gpu.uncorrected_errors}",
-                f"health = {','.join(gpu.health)}",
-                f"can_mig = {int(gpu.name in mig.CARDS)}",
-                f"in_mig_mode = {int(gpu.mig is not None)}",
-            ]
+            own = ("name", "uuid", "path", "multiprocessors", "speed", "ecc", "uncorrected_errors", "health")
+            described = _lines(
+                **{name: getattr(gpu, name) for name in own},
+                nvlinks=[end or "-" for end in gpu.nvlinks],
+                graphics=_holdings(gpu.graphics),
+                utilization_samples=gpu.samples,
+                can_mig=gpu.name in mig.CARDS,
+                in_mig_mode=gpu.mig is not None,
+            )
+            parts += ["[gpu]", described, self._lines_of_both(gpu, gpu)]
         for each in self.instances:
-            gpu = self.gpus[each.card]
-            lines += [
-                "[instance]",
-                f"card = {each.card}",
-                f"mig_index = {each.index}",
-                f"gpu_instance = {each.gpu_instance}",
-                f"slices = {each.profile.slices}",
-                f"name = {each.name}",
-                f"uuid = {each.uuid}",
-                f"pci = {gpu.pci}",
-                f"memory_bytes = {each.memory_bytes}",
-                f"used_bytes = {size_bytes(each.instance.used)}",
-                f"processes = {_holdings(each.instance.processes)}",
-                f"compute_capability = {gpu.compute_capability}",
-                f"multiprocessors = {each.profile.multiprocessors}",
-                f"compute_mode = {gpu.compute_mode if gpu.compute_mode != 'default' else self.compute_mode}",
-                f"nvml_fault = {_fault(each.instance.nvml, NVML_ERRORS)}",
-                f"hide_processes = {int(gpu.hide_processes or self.hide_processes)}",
-                f"unsupported = {','.join(sorted({*gpu.unsupported, *self.unsupported}))}",
-            ]
-        return "\n".join(lines) + "\n"
+            described = _lines(
+                card=each.card,
+                mig_index=each.index,
+                gpu_instance=each.gpu_instance,
+                slices=each.profile.slices,
+                name=each.name,
+                uuid=each.uuid,
+                multiprocessors=each.profile.multiprocessors,
+            )
+            parts += ["[instance]", described, self._lines_of_both(self.gpus[each.card], each)]
+        return "\n".join(parts) + "\n"
+
+    def _lines_of_both(self, card: Gpu, part: Gpu | Device) -> str:
+        """What a card and each of its instances have, for one of them."""
+        loaded = part.instance if isinstance(part, Device) else part
+        return _lines(
+            memory_bytes=part.memory_bytes,
+            used_bytes=size_bytes(loaded.used),
+            processes=_holdings(loaded.processes),
+            nvml_fault=_fault(loaded.nvml, NVML_ERRORS),
+            pci=card.pci,
+            compute_capability=card.compute_capability,
+            compute_mode=card.compute_mode if card.compute_mode != "default" else self.compute_mode,
+            hide_processes=card.hide_processes or self.hide_processes,
+            unsupported=sorted({*card.unsupported, *self.unsupported}),
+        )
+
+
+def _lines(**values: Any) -> str:
+    return "\n".join(f"{key} = {_in_text(value)}" for key, value in values.items())
+
+
+def _in_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -291,7 +256,11 @@ def read_fleet(path: Path) -> Fleet:
         FleetError: Something is wrong with it; one line that names the file and the key.
         OSError: It can't be read.
     """
-    toml = _toml()
+    # Here, since not every Python that has use for a fleet can read one.
+    try:
+        import tomllib as toml
+    except ImportError:
+        import tomli as toml
     try:
         described = toml.loads(path.read_text(encoding="utf-8"))
     except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -339,13 +308,6 @@ def _pid(text: str) -> Any:
     return int(text) if text.isdecimal() else text
 
 
-def _toml() -> Any:
-    try:
-        return importlib.import_module("tomllib")
-    except ImportError:
-        return importlib.import_module("tomli")
-
-
 def _with_addresses(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     placed: list[Gpu] = []
     before = (0, 0, 0)
@@ -369,8 +331,8 @@ def _named(instance: Instance, position: int, index: int) -> Instance:
     return dataclasses.replace(instance, uuid=instance.uuid or derived)
 
 
-def _holdings(holdings: Mapping[int, Size]) -> str:
-    return ",".join(f"{pid}:{size_bytes(memory)}" for pid, memory in holdings.items())
+def _holdings(holdings: Mapping[int, Size]) -> list[str]:
+    return [f"{pid}:{size_bytes(memory)}" for pid, memory in holdings.items()]
 
 
 def _fault(name: str, errors: Mapping[str, int]) -> int:
@@ -396,21 +358,3 @@ def _check_mig(gpu: Gpu) -> None:
         raise FleetError(
             "processes: on a card in MIG mode they are on its instances: mig = [{ profile = ..., processes = ... }]"
         )
-
-
-OF_INSTANCE: Rules = {
-    "profile": (lambda value: isinstance(value, str), 'a profile such as "1g.5gb", or ""'),
-    "uuid": (
-        is_text(r"(MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?"),
-        'a UUID such as "MIG-5d0f8a3c-1111-2222-3333-444444444444", or "" to derive it',
-    ),
-}
-OF_GPU: Rules = {
-    "mig": (
-        lambda value: (
-            value is None or is_list_of(value, lambda each: isinstance(each, (str, Instance)), mig.MOST_INSTANCES)
-        ),
-        f'a list of up to {mig.MOST_INSTANCES} profiles such as ["3g.20gb", "1g.5gb"]',
-    ),
-}
-OF_FLEET: Rules = {"gpus": (lambda value: is_list_of(value, lambda gpu: isinstance(gpu, Gpu), 2**31), "a list of Gpu")}

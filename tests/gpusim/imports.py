@@ -7,11 +7,12 @@ libraries want is read from them and kept in a list, and the build makes the res
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable
+from typing import Any, Iterable
 
 from tests.support.environments import CACHE, site_packages
 
@@ -40,42 +41,35 @@ class Imports:
     variables: frozenset[str] = frozenset()
 
     def __or__(self, other: Imports) -> Imports:
-        return Imports(
-            self.versions | other.versions, self.functions | other.functions, self.variables | other.variables
-        )
+        return Imports(*(mine | theirs for mine, theirs in zip(self.kinds, other.kinds)))
 
-    def lines(self) -> list[str]:
+    @property
+    def kinds(self) -> tuple[frozenset[Any], ...]:
+        return self.versions, self.functions, self.variables
+
+    def text(self) -> str:
         """As a list is kept."""
-        return [
-            *(f"library {library} {version}".rstrip() for library, version in sorted(self.versions)),
-            *(f"function {name}" for name in sorted(self.functions)),
-            *(f"variable {name}" for name in sorted(self.variables)),
-        ]
+        return json.dumps([sorted(kind) for kind in self.kinds], indent=0)
 
 
 def record(python: Path, package: str) -> None:
     """Keep the list of what an environment's package wants, for every build from now on."""
-    kept = LISTS / f"{python.parent.parent.name}.txt"
+    kept = LISTS / f"{python.parent.parent.name}.json"
     if kept.exists():
         return
-    libraries = sorted((site_packages(python) / package).rglob("*.so*"))
-    wanted = of_libraries(libraries)
+    wanted = of_libraries(sorted((site_packages(python) / package).rglob("*.so*")))
     kept.parent.mkdir(parents=True, exist_ok=True)
     new = kept.with_suffix(".new")
-    new.write_text("\n".join(wanted.lines()) + "\n")
+    new.write_text(wanted.text())
     new.replace(kept)
 
 
 def recorded() -> Imports:
     """What all environments want together: the server is a machine with every CUDA installed."""
     wanted = Imports()
-    for kept in sorted(LISTS.glob("*.txt")):
-        words = [line.split() for line in kept.read_text().splitlines()]
-        wanted |= Imports(
-            frozenset((rest[0], "".join(rest[1:])) for kind, *rest in words if kind == "library"),
-            frozenset(rest[0] for kind, *rest in words if kind == "function"),
-            frozenset(rest[0] for kind, *rest in words if kind == "variable"),
-        )
+    for kept in sorted(LISTS.glob("*.json")):
+        versions, functions, variables = json.loads(kept.read_text())
+        wanted |= Imports(frozenset(map(tuple, versions)), frozenset(functions), frozenset(variables))
     return wanted
 
 

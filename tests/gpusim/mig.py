@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Sequence
 
-MOST_INSTANCES = 7
-
 
 @dataclass(frozen=True)
 class Profile:

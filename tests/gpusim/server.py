@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Mapping, Sequence
 
 from tests.gpusim.build import DEVICE_NODES, LIBRARY, build
@@ -73,15 +72,13 @@ class Server:
         self._log = folder / "gpusim.log"
         self._has_device_nodes = device_nodes
         self._own_environ: dict[str, str] = {}
-        self._children: list[subprocess.Popen[Any]] = []
+        self._children: list[Any] = []
 
     def __enter__(self) -> Server:
         self._own_environ = lay_out(self._fleet, self._folder, self._log, device_nodes=self._has_device_nodes)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for child in self._children:
             child.kill()
             child.wait()
@@ -136,6 +133,10 @@ class Server:
         """Start a program on this server. It is killed, at the latest, when the server's ``with`` ends."""
         settings = {"text": True, **kwargs}
         child = subprocess.Popen(list(command), env=self.environ_of_child(environ), **settings)
+        return self.adopt(child)
+
+    def adopt(self, child: Any) -> Any:
+        """Kill a process that was started elsewhere, at the latest, when the server's ``with`` ends."""
         self._children.append(child)
         return child
 

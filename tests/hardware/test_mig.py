@@ -36,7 +36,8 @@ def a100(*mig: str | Instance, **fields) -> Gpu:
 
 
 WHOLE, CUT = A100, a100("3g.20gb", "2g.10gb")
-BUSY = Gpu(**{**vars(A100), "processes": {5004242: "38GiB"}, "utilization": 97})
+BUSY = {"processes": {5004242: "15GiB"}}
+BUSY_CARD = Gpu(**{**vars(A100), **BUSY, "utilization": 97})
 
 
 def names(server: Server) -> dict[str, str]:
@@ -78,12 +79,21 @@ def held(autogpu, *options: str, **environ: str):
 
 
 @pytest.mark.tensorflow
-def test_four_jobs_in_the_same_second_get_an_instance_each(host, commands, lease_folder):
-    start = host(a100(*BALANCED))
-    jobs = [start() for _ in range(4)]
-    assert [job.ready() for job in jobs] == ["ready GPU:0"] * 4
+@pytest.mark.parametrize(
+    ("cards", "driver", "expected"),
+    [
+        pytest.param([a100(*BALANCED)], BEFORE_R570, ["0:0", "0:1", "0:2", "0:3"], id="four-instances"),
+        pytest.param([WHOLE, CUT], BEFORE_R570, ["0", "1:0", "1:1"], id="a-mixed-server"),
+        # Of TensorFlow nothing is asked here that such a driver could not do.
+        pytest.param([CUT], BEFORE_R470, ["0:0", "0:1"], id="an-older-driver-that-names-instances-otherwise"),
+    ],
+)
+def test_jobs_in_the_same_second_get_a_place_each(host, commands, lease_folder, cards, driver, expected):
+    start = host(*cards, driver=driver)
+    jobs = [start() for _ in expected]
+    assert [job.ready() for job in jobs] == ["ready GPU:0"] * len(jobs)
     used = {job.pid: places(start.server.calls(pid=job.pid)) for job in jobs}
-    assert sorted(used.values()) == [["0:0"], ["0:1"], ["0:2"], ["0:3"]]
+    assert sorted(used.values()) == [[place] for place in expected]
     assert claimed(lease_folder, start.server) == used
     assert picked(commands(start.server), "--busy", "error") == []
     for job in jobs:
@@ -91,43 +101,35 @@ def test_four_jobs_in_the_same_second_get_an_instance_each(host, commands, lease
     assert leases(lease_folder) == {}
 
 
-@pytest.fixture
-def balanced(train):
-    return train(a100(*BALANCED))
+ONE = a100(*BALANCED)
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("environ", "among"),
+    ("card", "environ", "among"),
     [
-        pytest.param({}, {"0:0"}, id="the-one-with-most-room"),
-        pytest.param({"AUTOGPU_NEED": "15GiB"}, {"0:0"}, id="need"),
-        pytest.param({"AUTOGPU_DEVICES": "*1g.5gb*"}, {"0:2", "0:3"}, id="by-profile"),
-        pytest.param({"AUTOGPU_EXCLUDE": "*3g.20gb"}, {"0:1"}, id="exclude"),
-        pytest.param({"AUTOGPU_DEVICES": "0"}, {"0:0"}, id="by-the-number-of-the-card"),
+        pytest.param(ONE, {}, {"0:0"}, id="the-one-with-most-room"),
+        pytest.param(ONE, {"AUTOGPU_NEED": "15GiB"}, {"0:0"}, id="need"),
+        pytest.param(ONE, {"AUTOGPU_DEVICES": "*1g.5gb*"}, {"0:2", "0:3"}, id="by-profile"),
+        pytest.param(ONE, {"AUTOGPU_EXCLUDE": "*3g.20gb"}, {"0:1"}, id="exclude"),
+        pytest.param(ONE, {"AUTOGPU_DEVICES": "0"}, {"0:0"}, id="by-the-number-of-the-card"),
+        pytest.param(ONE, {"AUTOGPU_DEVICES": "{uuid}"}, {"0:2"}, id="by-uuid"),
+        pytest.param(ONE, {"AUTOGPU_DEVICES": "{uuid:.12}"}, {"0:2"}, id="by-the-start-of-a-uuid"),
+        pytest.param(ONE, {"CUDA_VISIBLE_DEVICES": "{uuid}"}, {"0:2"}, id="by-a-list-that-was-given"),
+        pytest.param(a100(Instance("3g.20gb", **BUSY), "2g.10gb"), {}, {"0:1"}, id="others-are-seen"),
+        pytest.param(a100(Instance("3g.20gb", used="15GiB"), "2g.10gb"), {}, {"0:1"}, id="others-that-are-not-listed"),
+        pytest.param(a100(Instance("3g.20gb", **BUSY)), {"AUTOGPU_BUSY": "cpu"}, set(), id="none-is-free"),
+        pytest.param(a100(), {}, set(), id="a-card-without-instances"),
     ],
 )
-def test_the_policy_chooses_among_instances(balanced, environ, among):
-    ran = balanced(USE, **environ)
-    assert ran.stdout == "1\n", ran.stderr
-    assert len(places(ran.calls)) == 1
+def test_the_policy_chooses_among_instances(train, card, environ, among):
+    run = train(card)
+    uuid = uuid_of(run.server, "0:2") if card is ONE else ""
+    ran = run(USE, **{name: value.format(uuid=uuid) for name, value in environ.items()})
+    assert ran.stdout == f"{min(1, len(among))}\n", ran.stderr
+    assert len(places(ran.calls)) == min(1, len(among))
     assert set(places(ran.calls)) <= among, ran.stderr
-    assert "MIG" in ran.said[0]
-
-
-@pytest.mark.tensorflow
-def test_an_instance_is_named_by_its_uuid(balanced):
-    uuid = uuid_of(balanced.server, "0:2")
-    assert places(balanced(USE, AUTOGPU_DEVICES=uuid).calls) == ["0:2"]
-    assert places(balanced(USE, AUTOGPU_DEVICES=uuid[:12]).calls) == ["0:2"]
-    assert places(balanced(USE, CUDA_VISIBLE_DEVICES=uuid).calls) == ["0:2"]
-
-
-@pytest.mark.tensorflow
-def test_what_a_script_names_is_what_it_gets(balanced, commands):
-    uuid = uuid_of(balanced.server, "0:3")
-    hard_coded = f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {uuid!r}\n{USE}"
-    assert places(balanced(hard_coded).calls) == ["0:3"]
+    assert "MIG" in ran.said[0] or not among
 
 
 def test_a_child_stays_on_the_instance_of_its_parent(lab):
@@ -156,26 +158,11 @@ def test_ranks_of_a_launcher_get_an_instance_each(host, lease_folder):
 
 
 @pytest.mark.tensorflow
-def test_a_limit_holds_on_an_instance(balanced):
-    ran = balanced(USE, AUTOGPU_DEVICES="*2g.10gb", AUTOGPU_LIMIT="50%", AUTOGPU_GROWTH="false")
+def test_a_limit_holds_on_an_instance(train):
+    ran = train(ONE)(USE, AUTOGPU_DEVICES="*2g.10gb", AUTOGPU_LIMIT="50%", AUTOGPU_GROWTH="false")
     assert places(ran.calls) == ["0:1"]
     arenas = [call.bytes for call in ran.calls if call.call == "allocate" and call.bytes > GIB]
     assert [size >> 20 for size in arenas] == [9984 // 2]
-
-
-@pytest.mark.tensorflow
-def test_others_on_an_instance_are_seen(train):
-    busy = Instance("3g.20gb", processes={5004242: "15GiB"})
-    assert places(train(a100(busy, "2g.10gb"))(USE).calls) == ["0:1"]
-    unseen = Instance("3g.20gb", used="15GiB")
-    assert places(train(a100(unseen, "2g.10gb"))(USE).calls) == ["0:1"]
-
-
-@pytest.mark.tensorflow
-def test_where_no_instance_is_free_and_none_may_be_shared_the_cpu_is_left(train):
-    busy = Instance("2g.10gb", processes={5004242: "9GiB"})
-    ran = train(a100(busy, busy))(USE, AUTOGPU_BUSY="cpu")
-    assert (ran.stdout, places(ran.calls)) == ("0\n", []), ran.stderr
 
 
 def test_a_job_waits_for_an_instance(lab):
@@ -201,28 +188,22 @@ def test_two_jobs_that_fit_share_an_instance(lab, lease_folder):
         assert holder.end()[0] == 0
 
 
-@pytest.mark.tensorflow
-def test_a_card_without_instances_can_not_be_used(train):
-    ran = train(a100())(USE)
-    assert (ran.stdout, places(ran.calls)) == ("0\n", []), ran.stderr
-    assert "MIG" in ran.said[0]
-
-
-def test_of_an_instance_that_is_lost_the_neighbours_are_left(lab):
-    autogpu = lab(a100(Instance("3g.20gb", nvml="GPU_IS_LOST"), "1g.5gb"))
-    assert picked(autogpu) == ["0:1"]
-
-
-def test_numbers_have_gaps_where_an_instance_was_removed(lab):
-    autogpu = lab(a100("", "1g.5gb", "", "2g.10gb"))
-    assert picked(autogpu) == ["0:3"]
-    assert picked(autogpu, "--need", "4GiB", "--exclude", "*2g*") == ["0:1"]
+@pytest.mark.parametrize(
+    ("cards", "options", "expected"),
+    [
+        pytest.param([Instance("3g.20gb", nvml="GPU_IS_LOST"), "1g.5gb"], [], ["0:1"], id="one-that-is-lost"),
+        pytest.param(["", "1g.5gb", "", "2g.10gb"], [], ["0:3"], id="numbers-have-gaps"),
+        pytest.param(["", "1g.5gb", "2g.10gb"], ["--need", "4GiB", "--exclude", "*2g*"], ["0:1"], id="by-size"),
+    ],
+)
+def test_an_instance_that_is_lost_or_was_removed_costs_the_others_nothing(lab, cards, options, expected):
+    assert picked(lab(a100(*cards)), *options) == expected
 
 
 # ---- whole cards beside cards that are cut ----
 
 
-@pytest.fixture(params=[BEFORE_R570, R570], ids=["before-R570", "R570"])
+@pytest.fixture(params=[pytest.param(BEFORE_R570, marks=pytest.mark.thorough), R570], ids=["before-R570", "R570"])
 def driver(request):
     return request.param
 
@@ -233,7 +214,7 @@ def driver(request):
     [
         pytest.param([WHOLE, a100("3g.20gb", "1g.5gb")], "0", id="whole-card-first-in-line"),
         pytest.param([a100("3g.20gb", "1g.5gb"), WHOLE], "1", id="whole-card-last-in-line"),
-        pytest.param([BUSY, a100("3g.20gb", "1g.5gb"), BUSY], "1:0", id="a-free-instance-before-a-busy-card"),
+        pytest.param([BUSY_CARD, a100("3g.20gb", "1g.5gb"), BUSY_CARD], "1:0", id="a-free-instance-before-a-busy-card"),
         pytest.param([a100(), WHOLE, a100()], "1", id="beside-cards-without-instances"),
     ],
 )
@@ -273,16 +254,6 @@ def test_a_script_finds_as_many_gpus_as_without_autogpu(train, driver, cards):
 
 
 @pytest.mark.tensorflow
-def test_jobs_fill_a_mixed_server(host, lease_folder):
-    start = host(WHOLE, a100("3g.20gb", "2g.10gb"))
-    jobs = [start() for _ in range(3)]
-    assert [job.ready() for job in jobs] == ["ready GPU:0"] * 3
-    used = {job.pid: places(start.server.calls(pid=job.pid)) for job in jobs}
-    assert sorted(used.values()) == [["0"], ["1:0"], ["1:1"]]
-    assert claimed(lease_folder, start.server) == used
-
-
-@pytest.mark.tensorflow
 def test_several_gpus_are_whole_cards(train, driver):
     ran = train(a100(*BALANCED), WHOLE, a100(*BALANCED), WHOLE, driver=driver)(USE_BOTH, AUTOGPU_COUNT="2")
     assert (ran.stdout, places(ran.calls)) == ("2\n", ["1", "3"]), ran.stderr
@@ -304,11 +275,11 @@ def test_the_best_connected_whole_cards_of_a_server_that_is_cut(lab):
     assert "NVSwitch between GPU 2 and GPU 3" in autogpu("pick", "--count", "2", "--explain").stderr
 
 
-# ---- containers, older drivers ----
+# ---- containers ----
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("denied", ["refuse", "omit"])
+@pytest.mark.parametrize("denied", ["refuse", pytest.param("omit", marks=pytest.mark.thorough)])
 def test_in_a_container_with_one_instance_it_is_that_one(train, commands, tmp_path, denied):
     files = tmp_path / "dev"
     for name in ("nvidia1", "nvidia-caps/gpu1/gi3/access"):
@@ -319,17 +290,6 @@ def test_in_a_container_with_one_instance_it_is_that_one(train, commands, tmp_pa
     assert (ran.stdout, places(ran.calls)) == ("1\n", ["1:1"]), ran.stderr
     shown = [gpu["uuid"] for gpu in commands(run.server).status()["gpus"]]
     assert shown == [uuid_of(run.server, "1"), uuid_of(run.server, "1:1")]
-
-
-@pytest.mark.tensorflow
-def test_an_older_driver_names_instances_otherwise(host, lease_folder):
-    # Of TensorFlow nothing is asked here that such a driver could not do.
-    start = host(a100("3g.20gb", "2g.10gb"), driver=BEFORE_R470)
-    jobs = [start() for _ in range(2)]
-    assert [job.ready() for job in jobs] == ["ready GPU:0"] * 2
-    used = {job.pid: places(start.server.calls(pid=job.pid)) for job in jobs}
-    assert sorted(used.values()) == [["0:0"], ["0:1"]]
-    assert claimed(lease_folder, start.server) == used
 
 
 # ---- what the commands say ----
@@ -365,8 +325,8 @@ def test_doctor_finds_nothing_wrong_with_instances(lab):
 @pytest.mark.framework
 @pytest.mark.xdist_group("together")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_jobs_of_another_framework_get_an_instance_each(framework, framework_pythons, machine_of):
-    machine = machine_of(framework_pythons[framework], a100("3g.20gb", "2g.10gb", "1g.5gb"))
+def test_jobs_of_another_framework_get_an_instance_each(framework, machine_of):
+    machine = machine_of(framework, a100("3g.20gb", "2g.10gb", "1g.5gb"))
     jobs = [machine.start(AT_ONCE[framework]) for _ in range(3)]
     assert [job.line() for job in jobs] == ["imported"] * 3
     for job in jobs:
@@ -380,8 +340,8 @@ def test_jobs_of_another_framework_get_an_instance_each(framework, framework_pyt
 @pytest.mark.framework
 @pytest.mark.xdist_group("together")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_another_framework_gets_the_whole_card_of_a_mixed_server(framework, framework_pythons, machine_of):
-    machine = machine_of(framework_pythons[framework], a100(*BALANCED), WHOLE)
+def test_another_framework_gets_the_whole_card_of_a_mixed_server(framework, machine_of):
+    machine = machine_of(framework, a100(*BALANCED), WHOLE)
     first, second = (machine.start(AT_ONCE[framework]) for _ in range(2))
     for job, expected in ((first, ["1"]), (second, ["0:0"])):
         assert job.line() == "imported"

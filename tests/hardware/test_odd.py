@@ -60,20 +60,8 @@ exec "$@"
 def test_what_the_page_cache_takes_of_a_gh200_is_not_in_use(lab, cached_gib, state):
     autogpu = lab(Gpu(name="NVIDIA GH200 480GB", memory="95GiB", used="40GiB", pci="0009:01:00.0"))
     mounts = GH200.format(bus="0009:01:00.0", kib=int(cached_gib * (1 << 20)))
-    command = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-euc",
-        mounts,
-        "sh",
-        str(autogpu.python),
-        "-m",
-        "autogpu",
-        "status",
-        "--json",
-    ]
-    done = autogpu.server.run(command)
+    mounted = ["unshare", "--mount", "sh", "-euc", mounts, "sh"]
+    done = autogpu.server.run([*mounted, str(autogpu.python), "-m", "autogpu", "status", "--json"])
     (gpu,) = json.loads(done.stdout)["gpus"]
     used_gib = gpu["memory_used_bytes"] / GIB
     assert (gpu["state"], round(used_gib)) == (state, round(40 - cached_gib)), (used_gib, done.stderr)
@@ -108,7 +96,7 @@ def test_below_mps_an_exclusive_gpu_is_shared(train, commands, mps):
     assert run(USE, AUTOGPU_BUSY="cpu").contexts == []
 
 
-@pytest.mark.parametrize("denied", ["refuse", "omit"])
+@pytest.mark.parametrize("denied", ["refuse", pytest.param("omit", marks=pytest.mark.thorough)])
 def test_of_a_container_with_two_gpus_of_four_these_two_are_known(train, commands, tmp_path, denied):
     (tmp_path / "dev").mkdir()
     for number in (1, 3):

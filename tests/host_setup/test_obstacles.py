@@ -69,43 +69,41 @@ def test_what_is_not_ours_is_named_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
-    [(0o755, "is closed to some users"), (0o777, "is not sticky, so users could remove each other's leases")],
-    ids=["closed", "not-sticky"],
+    ("place", "damage", "said"),
+    [
+        ("folder", lambda path: path.chmod(0o755), "is closed to some users"),
+        ("folder", lambda path: path.chmod(0o777), "is not sticky, so users could remove each other's leases"),
+        ("mutex", lambda path: path.chmod(0o600), ""),
+        pytest.param("mutex", lambda path: os.chown(str(path), ALICE, ALICE), "", marks=needs_root),
+    ],
+    ids=["folder-closed", "folder-not-sticky", "mutex-closed", "mutex-of-another"],
 )
-def test_folder_with_a_wrong_mode_is_repaired(image: Path, paths: HostPaths, mode: int, said: str) -> None:
+def test_what_has_a_wrong_owner_or_mode_is_repaired_in_place(
+    image: Path, paths: HostPaths, place: str, damage, said: str
+) -> None:
     hosts.setup(image)
-    paths.folder.chmod(mode)
-    assert problems(image) == {"folder": said}
-    assert hosts.setup(image).steps == (Step("repair", paths.folder),)
-    assert stat.S_IMODE(paths.folder.stat().st_mode) == 0o1777
+    lease = lease_in(paths.folder)
+    path = getattr(paths, place)
+    before = path.stat()
+    damage(path)
+    assert list(problems(image)) == [place]
+    assert said in ("", problems(image)[place])
+    assert hosts.setup(image).steps == (Step("repair", path),)
+    after = path.stat()
+    # Of a file the sticky bit does not matter here.
+    assert (after.st_ino, after.st_uid, after.st_mode & 0o777) == (before.st_ino, os.geteuid(), before.st_mode & 0o777)
+    assert place == "mutex" or after.st_mode & stat.S_ISVTX
+    assert lease.is_alive, "no job is disturbed"
+    lease.release()
 
 
-@pytest.mark.parametrize("owner", ["closed", pytest.param("alice", marks=needs_root)])
-def test_mutex_is_repaired_in_place(image: Path, paths: HostPaths, owner: str) -> None:
-    hosts.setup(image)
-    if owner == "alice":
-        os.chown(str(paths.mutex), ALICE, ALICE)
-    else:
-        paths.mutex.chmod(0o600)
-    before = paths.mutex.stat().st_ino
-    assert set(problems(image)) == {"mutex"}
-    assert hosts.setup(image).steps == (Step("repair", paths.mutex),)
-    after = paths.mutex.stat()
-    assert (after.st_ino, after.st_uid, after.st_mode & 0o777) == (before, os.geteuid(), 0o444)
-
-
-def test_missing_mutex_is_made(image: Path, paths: HostPaths) -> None:
+def test_what_is_missing_or_outdated_is_made_anew(image: Path, paths: HostPaths) -> None:
     hosts.setup(image)
     paths.mutex.unlink()
     assert hosts.setup(image).steps == (Step("make", paths.mutex),)
-    assert problems(image) == {}
-
-
-def test_outdated_tmpfiles_file_of_ours_is_written_anew(image: Path, paths: HostPaths) -> None:
-    hosts.setup(image)
     paths.tmpfiles.write_bytes(b"# autogpu host file, version 0\nd /run/autogpu 0700 root root 1d\n")
     assert hosts.setup(image).steps == (Step("write", paths.tmpfiles, hosts.tmpfiles_text()),)
+    assert problems(image) == {}
 
 
 def test_administrators_own_tmpfiles_file_rules(image: Path, paths: HostPaths) -> None:
@@ -166,8 +164,9 @@ def test_what_can_not_be_written_is_named(image: Path, paths: HostPaths) -> None
     assert "--undo" in refused.value.remedy
 
 
-def test_only_root_may_change_the_host_and_is_told_the_full_command(image: Path) -> None:
-    host = replace(hosts.observe(image), paths=HostPaths.below(Path("/")), euid=1000)
+def test_only_root_may_change_the_host_and_is_told_the_full_command(image: Path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    host = replace(hosts.observe(image), paths=HostPaths.below(Path("/")))
     full = f"sudo {sys.executable} -m autogpu host-setup"
     for plan, remedy in ((hosts.plan_setup, full), (hosts.plan_undo, f"{full} --undo")):
         with pytest.raises(InstallError, match="only root may") as refused:
@@ -202,11 +201,15 @@ def test_folder_in_which_a_job_waits_stays(image: Path, paths: HostPaths) -> Non
     assert hosts.undo(image).removed == (paths.folder,)
 
 
-def test_stale_files_go_with_the_folder(image: Path, paths: HostPaths) -> None:
+def test_stale_files_and_leftovers_of_a_killed_setup_go_with_the_folder(image: Path, paths: HostPaths) -> None:
+    before = names(image)
     hosts.setup(image)
     for name in ("job.12345.1.00000000", "wait.0000000001.12345.1", ".job.12345.1.00000000"):
         (paths.folder / name).touch()
+    for path in (paths.tmpfiles, paths.policy):
+        path.with_name(f".{path.name}.12.tmp").touch()
     assert paths.folder in hosts.undo(image).removed
+    assert names(image) == before
 
 
 def test_folder_with_a_foreign_file_stays_as_it_is(image: Path, paths: HostPaths) -> None:
@@ -231,12 +234,3 @@ def test_folder_that_is_mounted_stays_with_its_mutex(image: Path, paths: HostPat
         assert [path.name for path in elsewhere.iterdir()] == ["mutex"]
     finally:
         subprocess.run(["umount", str(paths.folder)], timeout=30, check=True)
-
-
-def test_leftovers_of_a_killed_setup_are_removed(image: Path, paths: HostPaths) -> None:
-    before = names(image)
-    hosts.setup(image)
-    for path in (paths.tmpfiles, paths.policy):
-        path.with_name(f".{path.name}.12.tmp").touch()
-    hosts.undo(image)
-    assert names(image) == before

@@ -9,7 +9,7 @@ import pytest
 from autogpu import host_setup as hosts
 from autogpu.host_setup import HostPaths, Step
 from autogpu.host_setup.texts import seal
-from autogpu.policy import KEYS, Policy, resolve
+from autogpu.policy import KEYS, resolve
 from autogpu.policy.templates import example
 from tests.support import host_image
 from tests.support.host_image import tree
@@ -19,14 +19,6 @@ image, paths = host_image.image, host_image.paths
 
 def resolved(file: Path):
     return resolve({}, script=None, working_directory=file.parent, flags={}, system_file=file)
-
-
-def test_proposed_policy_is_read_and_says_nothing(image: Path, paths: HostPaths) -> None:
-    hosts.setup(image)
-    found = resolved(paths.policy)
-    assert found.files == (paths.policy,)
-    assert (found.policy, found.problems, found.system_notes) == (Policy(), (), ())
-    assert {setting.origin.layer for setting in found.settings.values()} == {"default"}
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.dotted)

@@ -2,162 +2,178 @@
 
 from __future__ import annotations
 
+import json
 import os
-import resource
 import signal
 import subprocess
-import sys
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator
 
 import pytest
 
 from tests.install.test_install import tree
 from tests.support import environments
 
-TIMEOUT_S = 120
+pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.xdist_group("interrupted")]
 
-# Runs a verb, and dies just before the change of a number that it is given; ends by itself where there are fewer.
-KILLED = """
-import os, signal, sys
-number, folder = int(sys.argv[1]), sys.argv[2]
-seen = 0
+# For each line: runs verbs at once, each in a process of its own that has imported what a verb needs. Such a process
+# dies just before the change of a number that it is given, or can write no files larger than so many bytes.
+VERBS = """
+import json, os, resource, signal, sys
+from autogpu.cli import install, main, uninstall
 
-def on_event(event, arguments):
-    global seen
-    is_change = event in ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.link")
-    is_change = is_change or (event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT)
-    if is_change and any(folder in str(argument) for argument in arguments):
-        seen += 1
-        if seen == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+def run(verb, folder, number, most_bytes):
+    seen = 0
+    def on_event(event, arguments):
+        nonlocal seen
+        is_change = event in ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.link")
+        is_change = is_change or (event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT)
+        if is_change and any(folder in str(argument) for argument in arguments):
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    sys.addaudithook(on_event)
+    status = main.run([verb])
+    print(seen, flush=True)
+    return status
 
-from autogpu.cli.main import run
-sys.addaudithook(on_event)
-status = run(sys.argv[3:])
-print(seen)
-sys.exit(status)
+for line in sys.stdin:
+    asked = json.loads(line)
+    started = []
+    for verb in asked.pop("verbs"):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.dup2(writer, 1)
+            os.dup2(writer, 2)
+            os._exit(run(verb, **asked))
+        os.close(writer)
+        started.append((pid, reader))
+    answer = []
+    for pid, reader in started:
+        with open(reader) as stream:
+            said = stream.read()
+        status = os.waitpid(pid, 0)[1]
+        answer.append((-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), said))
+    print(json.dumps(answer), flush=True)
 """
 
 
+class Verbs:
+    """What runs verbs of autogpu in an environment.
+
+    Attributes:
+        packages: The folder that they work on.
+    """
+
+    def __init__(self, python: Path) -> None:
+        self.packages = environments.site_packages(python)
+        # -B: what is compiled on the way is no start-up file, and would differ in the comparison of the trees.
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen([str(python), "-B", "-c", VERBS], text=True, **pipes)
+
+    def at_once(self, *verbs: str, number: int = 0, most_bytes: int | None = None) -> list:
+        """The status and the words of each."""
+        asked = {"verbs": verbs, "folder": str(self.packages), "number": number, "most_bytes": most_bytes}
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def run(self, verb: str, **options: int) -> tuple:
+        ((status, said),) = self.at_once(verb, **options)
+        return status, said
+
+    def succeed(self, *verbs: str) -> None:
+        for status, said in self.at_once(*verbs):
+            assert status == 0, said
+
+    def killed_at_each_step(self, verb: str, before: str) -> Iterator[int]:
+        """Let the verb die before its first change, its second, and so on, each time after another verb."""
+        number = 0
+        while True:
+            number += 1
+            self.succeed(before)
+            status, said = self.run(verb, number=number)
+            if status != -signal.SIGKILL:
+                assert (status, int(said.splitlines()[-1])) == (0, number - 1), said
+                return
+            yield number
+
+
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment with the wheel, in which nothing has been installed yet."""
-    folder = tmp_path_factory.mktemp("env") / "venv"
+def running() -> Iterator[Verbs]:
     base = environments.interpreter("3.11")
     if base is None:
         pytest.skip("no Python 3.11 on this machine")
-    subprocess.run([str(base), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=TIMEOUT_S)
-    made = folder / "bin" / "python"
-    wheel = str(environments.wheel())
-    pip = [sys.executable, "-m", "pip", "--python", str(made), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, wheel], check=True, timeout=TIMEOUT_S)
-    return made
+    started = Verbs(environments.environment(base, name="interrupted installs"))
+    with started.process:
+        yield started
 
 
 @pytest.fixture
-def packages(python: Path) -> Iterator[Path]:
-    """Its site-packages, which must be the same byte for byte after the test."""
-    folder = next((python.parent.parent / "lib").glob("python3*")) / "site-packages"
-    before = tree(folder)
-    yield folder
-    done = autogpu(python, "uninstall")
-    assert done.returncode == 0, done.stderr
-    assert tree(folder) == before
+def verbs(running: Verbs) -> Iterator[Verbs]:
+    """Its site-packages must be the same byte for byte after the test."""
+    running.succeed("uninstall")
+    before = tree(running.packages)
+    yield running
+    running.succeed("uninstall")
+    assert tree(running.packages) == before
 
 
-def started(python: Path, *arguments: str, **options: object) -> subprocess.Popen:
-    # -B: what is compiled on the way is no start-up file, and would differ in the comparison of the trees.
-    pipe = subprocess.PIPE
-    return subprocess.Popen([str(python), "-B", *arguments], stdout=pipe, stderr=pipe, text=True, **options)
-
-
-def ended(process: subprocess.Popen) -> subprocess.CompletedProcess:
-    out, errors = process.communicate(timeout=TIMEOUT_S)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
-
-
-def autogpu(python: Path, *arguments: str, **options: object) -> subprocess.CompletedProcess:
-    return ended(started(python, "-m", "autogpu", *arguments, **options))
-
-
-def killed_at_each_step(python: Path, packages: Path, verb: str, prepare: Callable[[], None]) -> Iterator[int]:
-    """Let the verb die before its first change, its second, and so on."""
-    number = 0
-    while True:
-        number += 1
-        prepare()
-        done = ended(started(python, "-c", KILLED, str(number), str(packages), verb))
-        if done.returncode != -signal.SIGKILL:
-            assert (done.returncode, int(done.stdout.splitlines()[-1])) == (0, number - 1), done.stderr
-            return
-        yield number
-
-
-def test_an_install_killed_at_any_step_is_completed_by_the_next(python, packages):
-    before = tree(packages)
+def test_an_install_killed_at_any_step_is_completed_by_the_next(verbs):
     steps = 0
-    for steps in killed_at_each_step(python, packages, "install", lambda: autogpu(python, "uninstall")):
-        done = autogpu(python, "install")
-        assert done.returncode == 0, f"after step {steps}: {done.stderr}"
+    for steps in verbs.killed_at_each_step("install", before="uninstall"):
+        status, said = verbs.run("install")
+        assert status == 0, f"after step {steps}: {said}"
     print(f"\ninstall: killed before each of its {steps} changes; the next install and uninstall succeeded")
     assert steps > 10
-    assert autogpu(python, "uninstall").returncode == 0
-    assert tree(packages) == before
 
 
 @pytest.mark.parametrize(("verb", "other"), [("install", "uninstall"), ("uninstall", "install")])
-def test_after_a_kill_at_any_step_an_uninstall_leaves_everything_as_it_was(python, packages, verb, other):
-    before = tree(packages)
+def test_after_a_kill_at_any_step_an_uninstall_leaves_everything_as_it_was(verbs, verb, other):
+    before = tree(verbs.packages)
     step = 0
-    for step in killed_at_each_step(python, packages, verb, lambda: autogpu(python, other)):
-        done = autogpu(python, "uninstall")
-        assert done.returncode == 0, f"after step {step}: {done.stderr}"
-        assert tree(packages) == before, f"after step {step}"
+    for step in verbs.killed_at_each_step(verb, before=other):
+        verbs.succeed("uninstall")
+        assert tree(verbs.packages) == before, f"after step {step}"
     print(f"\n{verb}: killed before each of its {step} changes; an uninstall left the tree byte for byte as before")
 
 
-def test_six_at_once_in_a_fresh_environment_all_succeed(python, packages):
-    before = tree(packages)
-    for verbs in (["install"] * 6, ["uninstall", "install"] * 3):
-        for done in [ended(each) for each in [started(python, "-m", "autogpu", verb) for verb in verbs]]:
-            assert done.returncode == 0, done.stderr
-        assert autogpu(python, "uninstall").returncode == 0
-        assert tree(packages) == before
+def test_six_at_once_in_a_fresh_environment_all_succeed(verbs):
+    before = tree(verbs.packages)
+    for each in (["install"] * 6, ["uninstall", "install"] * 3):
+        verbs.succeed(*each)
+        verbs.succeed("uninstall")
+        assert tree(verbs.packages) == before
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100, 1500, 4200], ids=str)
 @pytest.mark.parametrize("earlier", [False, True], ids=["fresh", "damaged"])
-def test_where_no_more_can_be_written_nothing_changes(python, packages, most_bytes, earlier):
+def test_where_no_more_can_be_written_nothing_changes(verbs, most_bytes, earlier):
     if earlier:
-        assert autogpu(python, "install").returncode == 0
-        (packages / "_autogpu_hook.py").write_text("# autogpu start-up file, of an earlier version\n")
-    before = tree(packages)
-
-    def as_on_a_full_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-
-    done = autogpu(python, "install", preexec_fn=as_on_a_full_disk)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "File too large" in done.stderr
-    assert tree(packages) == before
-    assert autogpu(python, "install").returncode == 0
+        verbs.succeed("install")
+        (verbs.packages / "_autogpu_hook.py").write_text("# autogpu start-up file, of an earlier version\n")
+    before = tree(verbs.packages)
+    status, said = verbs.run("install", most_bytes=most_bytes)
+    assert (status, "Traceback" in said, "File too large" in said) == (1, False, True), said
+    assert tree(verbs.packages) == before
+    verbs.succeed("install")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_disk_that_is_read_only_is_named_and_nothing_changes(python, packages):
-    assert autogpu(python, "install").returncode == 0
-    before = tree(packages)
+def test_a_disk_that_is_read_only_is_named_and_nothing_changes(verbs):
+    packages = str(verbs.packages)
+    verbs.succeed("install")
+    before = tree(verbs.packages)
     for options in (["--bind"], ["-o", "remount,bind,ro"]):
-        mounted = subprocess.run(
-            ["mount", *options, str(packages), str(packages)], capture_output=True, timeout=10, check=False
-        )
+        mounted = subprocess.run(["mount", *options, packages, packages], capture_output=True, timeout=10, check=False)
         if mounted.returncode:
             pytest.skip(f"nothing can be mounted: {mounted.stderr.decode().strip()}")
     try:
-        done = autogpu(python, "uninstall")
+        status, said = verbs.run("uninstall")
     finally:
-        subprocess.run(["umount", "--lazy", str(packages)], timeout=10, check=True)
-    assert (done.returncode, "Read-only file system" in done.stderr) == (1, True), done.stderr
-    assert tree(packages) == before
+        subprocess.run(["umount", "--lazy", packages], timeout=10, check=True)
+    assert (status, "Read-only file system" in said) == (1, True), said
+    assert tree(verbs.packages) == before

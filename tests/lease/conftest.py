@@ -35,18 +35,42 @@ def waiters(folder):
     return snapshot(folder).waiters
 
 
-class Worker:
-    """A process of ``worker.py``."""
+PROGRAM = str(Path(__file__).with_name("worker.py"))
+PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 
-    def __init__(self, path, *arguments, python=sys.executable, prefix=()):
-        command = [*prefix, str(python), str(Path(__file__).with_name("worker.py")), str(path), *arguments]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+
+class Fork:
+    """A fork of the process that has imported all that a worker needs; used as :class:`subprocess.Popen` is."""
+
+    def __init__(self, parent, arguments):
+        (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = [os.pipe() for _ in range(3)]
+        self.stdin, self.stdout, self.stderr = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb")
+        its = (its_stdin, its_stdout, its_stderr)
+        # It opens these anew: of a pipe, each opening is an end of its own.
+        files = [f"/proc/{os.getpid()}/fd/{end}" for end in its]
+        parent.stdin.write(json.dumps({"arguments": arguments, "files": files}).encode() + b"\n")
+        parent.stdin.flush()
+        self.pid = json.loads(parent.stdout.readline())
+        self._end = os.pidfd_open(self.pid)
+        for end in its:
+            os.close(end)
+
+    def wait(self, timeout_s):
+        assert select.select([self._end], [], [], timeout_s)[0], f"pid {self.pid} lives on"
+
+    def __del__(self):
+        os.close(self._end)
+
+
+class Worker:
+    """A process of ``worker.py``: a fork of ``parent``, or what a command starts."""
+
+    def __init__(self, parent, path, *arguments, python=None, prefix=()):
+        if python or prefix:
+            command = [*prefix, str(python or sys.executable), PROGRAM, str(path), *arguments]
+            self.process = subprocess.Popen(command, **PIPES, start_new_session=True)
+        else:
+            self.process = Fork(parent, [str(path), *arguments])
         self._pending = b""
         self.pid = self.hear()["pid"]
 
@@ -98,7 +122,7 @@ class Worker:
         """Stop it, but not while it holds the mutex, which no other process could take then."""
         with mutex.held(folder):
             os.kill(self.process.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+            until(lambda: Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
     def end(self):
         # The session: with all that it forked.
@@ -143,13 +167,20 @@ def folder(path):
     return Folder(path, "environment", path.stat().st_uid)
 
 
+@pytest.fixture(scope="session")
+def parent():
+    """The process that workers are forks of."""
+    with subprocess.Popen([sys.executable, PROGRAM, "--forks"], **PIPES) as parent:
+        yield parent
+
+
 @pytest.fixture
-def start(path):
+def start(path, parent):
     """Start a worker; all are killed at the end."""
     workers = []
 
     def start(*arguments, **options):
-        workers.append(Worker(options.pop("path", path), *arguments, **options))
+        workers.append(Worker(parent, options.pop("path", path), *arguments, **options))
         return workers[-1]
 
     yield start

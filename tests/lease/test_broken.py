@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -50,23 +50,20 @@ def locked(path):
 def test_a_mutex_that_is_none_is_done_without_at_once(folder, path, make, what):
     make(path / "mutex")
     begin = time.monotonic()
-
     problems = []
     acquire_lease(folder, take, script="a", on_problem=problems.append).release()
-
     assert what in problems[0].what
     assert time.monotonic() - begin < 1.9
 
 
+@pytest.mark.slow
 def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, start):
     acquire_lease(folder, lambda *_: None, script="a")
     other = start()
     other.ask("hold_mutex")
     begin = time.monotonic()
-
     problems = []
     acquire_lease(folder, take, script="a", on_problem=problems.append).release()
-
     assert 1.9 < time.monotonic() - begin < 10
     assert problems[0].what == f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
     other.kill()
@@ -74,38 +71,33 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
     assert len(problems) == 1
 
 
-# Waits for the mutex in the kernel's own line, so that it is never free in between, and keeps it for a moment.
-PASS_ON = """
-import fcntl, os, sys, time
-mutex = os.open(sys.argv[1], os.O_RDONLY)
-print("here", flush=True)
-sys.stdin.readline()
-fcntl.flock(mutex, fcntl.LOCK_EX)
-time.sleep(0.3)
-"""
-
-
+@pytest.mark.slow
 def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
+    def pass_on():
+        with (path / "mutex").open() as file:
+            gate.wait()
+            # In the kernel's own line, so that it is never free in between.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(0.3)
+
     acquire_lease(folder, take, script="first.py").release()
-    command = [sys.executable, "-c", PASS_ON, str(path / "mutex")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    crowd = [subprocess.Popen(command, **pipes) for _ in range(8)]
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(9)
+    crowd = [context.Process(target=pass_on) for _ in range(8)]
+    for process in crowd:
+        process.start()
     try:
-        for process_ in crowd:
-            process_.stdout.readline()
-        for process_ in crowd:
-            process_.stdin.write(b"go\n")
-            process_.stdin.flush()
-        until(lambda: is_open_in(crowd[0].pid, path / "mutex") and not is_free(path / "mutex"))
+        gate.wait(60)
+        until(lambda: not is_free(path / "mutex"))
         begun = time.monotonic()
         problems = []
         acquire_lease(folder, take, script="patient.py", deadline_s=0.8, on_problem=problems.append).release()
         assert time.monotonic() - begun > 1.0, "the deadline of one holder must have passed, or nothing was tested"
         assert problems == []
     finally:
-        for process_ in crowd:
-            process_.kill()
-            process_.communicate()
+        for process in crowd:
+            process.kill()
+            process.join()
 
 
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
@@ -164,91 +156,60 @@ def is_open_in(pid, file):
     return False
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"not json",
-        b"[" * 60000,
-        b"[1]",
-        b"x" * 100000,
-        json.dumps({**GOOD, "gpus": {"GPU-0": 10**40}}).encode(),
-        json.dumps({**GOOD, "gpus": {"GPU-0": float("nan")}}).encode(),
-        json.dumps({"v": 1}).encode(),
-    ],
-    ids=["empty", "text", "brackets", "list", "long", "huge", "nan", "fields-missing"],
-)
+# What else can't be read is tried on plain bytes (test_record.py).
+@pytest.mark.parametrize("content", [b"", b"[" * 60000, b"x" * 100000], ids=["empty", "brackets", "long"])
 def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, locked, content):
     locked("job.1.2.00000000", content)
-
     (seen,) = holders(folder)
-
     assert (seen.is_readable, seen.claims, seen.pid, seen.script) == (False, {}, None, "")
     assert seen.uid == os.geteuid()
     acquire_lease(folder, take, script="a").release()
 
 
-def test_a_lease_of_a_later_version_counts(folder, locked):
-    locked("job.1.2.00000000", json.dumps({**GOOD, "pid": os.getpid(), "v": 9, "new": [{}]}).encode())
-
-    assert holders(folder)[0].claims == {"GPU-a": 8}
-
-
 def test_a_lease_can_not_pass_for_another_process(folder, locked):
     lie = {**GOOD, "pid": 1, "start": process_identity.start_time(1), "pidns": "pid:[1]", "uid": 0}
     locked("job.0.1.00000000", json.dumps(lie).encode())
-
     (seen,) = holders(folder)
-
     assert (seen.pid, seen.pid_here, seen.is_mine) == (1, None, False)
 
 
 def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
     good = json.dumps(GOOD).encode()
-    names = [
-        "job",
-        "job.1.2",
-        "job.1.2.ABCDEF01",
-        "job.1.2.abcdef012",
-        "job.x.2.abcdef01",
-        "job.1.2.abcdef01~",
-    ]
+    names = ["job", "job.1.2", "job.1.2.ABCDEF01", "job.1.2.abcdef012", "job.x.2.abcdef01", "job.1.2.abcdef01~"]
     names += ["wait.1.2.3", "wait.00000000001.2.3", "job.\u0661.2.abcdef01", "README", ".git"]
     for name in names:
         locked(name, good)
     (path / "jobs").mkdir()
-
     assert (holders(folder), waiters(folder)) == ((), ())
     acquire_lease(folder, take, script="a").release()
     assert len(list(path.iterdir())) == len(names) + 2
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
-def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, path, locked, kind):
-    place = path / "job.1.2.00000000"
-    if kind == "fifo":
-        os.mkfifo(str(place))
-    elif kind == "folder":
-        place.mkdir()
-    else:
-        locked("elsewhere", json.dumps(GOOD).encode())
-        place.symlink_to("elsewhere")
-
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(os.mkfifo, id="fifo"),
+        pytest.param(os.mkdir, id="folder"),
+        pytest.param(lambda place: Path(place).symlink_to("elsewhere"), id="link"),
+    ],
+)
+def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, path, locked, make):
+    place = str(path / "job.1.2.00000000")
+    locked("elsewhere", json.dumps(GOOD).encode())
+    make(place)
     assert holders(folder) == ()
     acquire_lease(folder, take, script="a").release()
-    assert os.path.lexists(str(place))
+    assert os.path.lexists(place)
 
 
 def test_many_long_texts_cost_a_claim_little_time(folder, locked):
-    for number in range(300):
+    for number in range(100):
         locked(f"job.1.2.{number:08x}", b'{"a":"' + b"[]" * 32000)
     # Of this process alone, since others have the processors, too. What is quadratic in a text takes hours.
     begin = time.process_time()
-
     acquire_lease(folder, take, script="a").release()
-
-    assert len(holders(folder)) == 300
-    assert time.process_time() - begin < 30
+    assert len(holders(folder)) == 100
+    assert time.process_time() - begin < 10
 
 
 @needs_root
@@ -267,18 +228,17 @@ def test_what_one_user_floods_hides_no_claim_of_another(folder, locked, path):
         lease.release()
 
 
+def mount(*options):
+    done = subprocess.run(["mount", *options], stderr=subprocess.PIPE, text=True, timeout=10, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted: {done.stderr.strip()}")
+
+
 @needs_root
 def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
     small = path / "small"
     small.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "none", str(small)],
-        stderr=subprocess.PIPE,
-        timeout=10,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted: {done.stderr.decode().strip()}")
+    mount("-t", "tmpfs", "-o", "size=64k,mode=1777", "none", str(small))
     try:
         folder = Folder(small, "environment", 0)
         held = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
@@ -305,32 +265,11 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
 def test_a_read_only_file_system_is_named(folder, path, start):
     (path / "mutex").touch()
     for options in (["--bind"], ["-o", "remount,bind,ro"]):
-        done = subprocess.run(
-            ["mount", *options, str(path), str(path)], stderr=subprocess.PIPE, timeout=10, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"nothing can be mounted: {done.stderr.decode().strip()}")
+        mount(*options, str(path), str(path))
     try:
         told = start().ask("acquire", gpus={"GPU-0": 1})
     finally:
         subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
-
     assert told["error"] == "Uncoordinated"
     assert "Read-only file system" in told["what"]
     assert "writable" in told["remedy"]
-
-
-@needs_root
-def test_a_lease_from_another_pid_namespace_counts_and_its_pid_does_not(folder, start):
-    try:
-        worker = start(prefix=("unshare", "--pid", "--fork", "--kill-child"))
-    except AssertionError as error:
-        pytest.skip(f"no pid namespace can be made: {error}")
-    worker.ask("acquire", gpus={"GPU-0": 6})
-
-    (seen,) = holders(folder)
-
-    assert seen.claims == {"GPU-0": 6}
-    assert seen.pid == worker.pid == 1
-    assert seen.pid_namespace not in (None, process_identity.pid_namespace())
-    assert seen.pid_here is None

@@ -26,44 +26,33 @@ host_namespace = pytest.mark.skipif(
 @needs_root
 @host_namespace
 def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(folder, start):
-    alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
-    alice.ask("acquire", gpus={"GPU-0": 1})
-    (lease,) = holders(folder)
-    bob.ask("wait_for_lock", name=lease.name)
-
+    alice, bob, waiting = start("--uid", str(ALICE)), start("--uid", str(BOB)), start("--uid", str(ALICE))
+    alice.ask("acquire", free=["GPU-0"])
+    waiting.wait_in_line(free=["GPU-0"])
+    for each in (*holders(folder), *waiters(folder)):
+        bob.ask("wait_for_lock", name=each.name)
+    # Nor does a ticket stand for who waited for its lock.
+    waiting.kill()
+    until(lambda: waiters(folder) == ())
     alice.kill()
-
     until(lambda: holders(folder) == ())
     assert start().ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
 
 
-@host_namespace
-def test_nor_does_a_ticket_stand_for_who_waited_for_its_lock(folder, start):
-    holder, waiting, other = start(), start(), start()
-    holder.ask("acquire", free=["GPU-0"])
-    waiting.wait_in_line(free=["GPU-0"])
-    (ticket,) = waiters(folder)
-    other.ask("wait_for_lock", name=ticket.name)
-
-    waiting.kill()
-
-    until(lambda: waiters(folder) == ())
-
-
 @needs_root
+@pytest.mark.thorough
 def test_planted_names_keep_no_user_from_the_queue(folder, start):
     alice, bob, holder = start("--uid", str(ALICE)), start("--uid", str(BOB)), start()
     holder.ask("acquire", free=["GPU-0"])
     names = [f"wait.{place:010d}.{BOB}.{bob.pid}" for place in range(1, 1000)]
     alice.ask("plant", names=[*names, *(f".{name}" for name in names)])
-
     bob.wait_in_line(free=["GPU-0"])
     holder.kill()
-
     assert bob.result() == {"claims": {"GPU-0": 1}}
 
 
 @needs_root
+@pytest.mark.thorough
 def test_a_flood_of_files_hides_no_claim_of_another_user(folder, start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
     # Before and after, since a file system lists them in whatever order; by users, since root would tidy up.
@@ -72,13 +61,13 @@ def test_a_flood_of_files_hides_no_claim_of_another_user(folder, start):
     alice.ask("plant", names=[f"job.1.2.{number:08x}" for number in range(6000)])
     alice.ask("plant", names=[f"anything{number}" for number in range(6000)])
     after = [bob.ask("acquire", **claims)["claims"] for _ in range(5)]
-
     assert before == after == [{"GPU-0": 1}] * 5
     assert promised(holders(folder)) == {"GPU-0": 10}
     assert bob.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
 
 
 @needs_root
+@pytest.mark.thorough
 def test_names_that_others_give_to_a_lease_are_not_at_its_owners_expense(folder, path, start):
     alice = start("--uid", str(ALICE))
     for _ in range(5):
@@ -86,25 +75,28 @@ def test_names_that_others_give_to_a_lease_are_not_at_its_owners_expense(folder,
     first, *_ = holders(folder)
     for number in range(5000):
         os.link(str(path / first.name), str(path / f"job.9.9.{number:08x}"))
-
     assert promised(holders(folder)) == {"GPU-0": 5}
 
 
 @needs_root
 @pytest.mark.parametrize("options", [[], ["--mount-proc"]], ids=["the-parents-proc", "its-own-proc"])
-def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(start, options):
+def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(folder, start, options):
     prefix = ("unshare", "--pid", "--fork", "--kill-child", *options)
     try:
         inside = start(prefix=prefix)
     except AssertionError as error:
         pytest.skip(f"no pid namespace can be made: {error}")
     assert inside.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+    (seen,) = holders(folder)
+    assert (seen.claims, seen.pid, seen.pid_here) == ({"GPU-0": 1}, 1, None)
+    assert seen.pid_namespace not in (None, process_identity.pid_namespace())
     # Seen from inside as well, where /proc may count pids as another namespace does.
     assert [holder["claims"] for holder in inside.ask("holders")["holders"]] == [{"GPU-0": 1}]
     assert start().ask("acquire", free=["GPU-0"])["claims"] is None
 
 
 @needs_root
+@pytest.mark.thorough
 def test_a_flood_hides_no_claim_inside_a_user_namespace(folder, path, start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
     for _ in range(5):

@@ -9,10 +9,12 @@ import time
 
 import pytest
 
-from autogpu.lease import Demand, Uncoordinated, acquire_lease, mutex, wait_for_lease
+from autogpu.lease import Demand, Folder, QueueState, Uncoordinated, acquire_lease, mutex
 from autogpu.lease.inotify import Watch
 from autogpu.lease.queue import _LONGEST_PAUSE_S, _LONGEST_REST_S, _NEAR, _Place, _wait_until
-from tests.lease.conftest import until, waiters
+from tests.lease.conftest import Worker, until, waiters
+
+pytestmark = pytest.mark.xdist_group("long-queue")
 
 MANY = _NEAR + 4
 
@@ -21,54 +23,48 @@ def never(holders, ahead):
     return None
 
 
-@pytest.fixture
-def last(folder, start):
-    """Take the place behind ``MANY`` waiters for GPU-0, for a waiter that could use the GPUs that it names."""
-    holder, relay = start(), start()
+@pytest.fixture(scope="module")
+def line(parent, tmp_path_factory):
+    """A folder in which ``MANY`` wait for GPU-0."""
+    path = tmp_path_factory.mktemp("leases")
+    path.chmod(0o1777)
+    folder = Folder(path, "environment", path.stat().st_uid)
+    holder, relay = Worker(parent, path), Worker(parent, path)
     holder.ask("acquire", free=["GPU-0"])
     relay.tell("relay", count=MANY, uuids=["GPU-0"], timeout_s=240)
     until(lambda: len(waiters(folder)) == MANY, timeout_s=120)
+    yield folder
+    for worker in (relay, holder):
+        worker.end()
+
+
+@pytest.fixture
+def last(line):
+    """Take the place behind them, for a waiter that could use the GPUs that it names."""
     made = []
 
     def take(*uuids):
         demand = Demand(uuids=uuids)
-        place = _Place(folder, never, demand=demand, script="a", group=None, deadline_s=2.0, on_problem=print)
-        made.append(place)
-        place.look()
-        return place
+        made.append(_Place(line, never, demand=demand, script="a", group=None, deadline_s=2.0, on_problem=print))
+        made[-1].look()
+        return made[-1]
 
     yield take
     for place in made:
         place.give_up()
-    for waiter in waiters(folder):
-        os.kill(waiter.pid, signal.SIGKILL)
 
 
-def test_a_change_is_nothing_while_many_rivals_wait(last):
-    place = last("GPU-0")
-    assert place.rivals == MANY
-    assert not place.may_be_served()
-
-
-def test_waiters_for_other_gpus_are_no_rivals(last):
-    place = last("GPU-1")
-    assert place.rivals == 0
-    assert place.may_be_served()
-
-
-def test_who_could_use_more_than_those_ahead_looks_at_each_change(last):
-    assert last("GPU-0", "GPU-1").may_be_served()
-
-
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_rivals_that_have_ended_or_are_stopped_do_not_count(folder, last, end):
-    place = last("GPU-0")
-    ahead = [waiter.pid for waiter in waiters(folder) if waiter.pid != os.getpid()]
-    for pid in ahead:
-        os.kill(pid, end)
-    until(place.may_be_served)
-    for pid in ahead if end == signal.SIGSTOP else ():
-        os.kill(pid, signal.SIGCONT)
+@pytest.mark.parametrize(
+    ("uuids", "rivals", "may_be_served"),
+    [
+        pytest.param(["GPU-0"], MANY, False, id="a change is nothing while many rivals wait"),
+        pytest.param(["GPU-1"], 0, True, id="waiters for other GPUs are no rivals"),
+        pytest.param(["GPU-0", "GPU-1"], 0, True, id="who could use more than those ahead looks at each change"),
+    ],
+)
+def test_only_those_count_who_can_use_all_that_one_could(last, uuids, rivals, may_be_served):
+    place = last(*uuids)
+    assert (place.rivals, place.may_be_served()) == (rivals, may_be_served)
 
 
 def test_a_folder_that_can_not_be_read_is_reported_as_such(last, monkeypatch):
@@ -82,40 +78,28 @@ def test_a_folder_that_can_not_be_read_is_reported_as_such(last, monkeypatch):
         place.may_be_served()
 
 
-def test_who_comes_near_pauses_no_longer_than_who_is_far(last):
-    place, pauses = last("GPU-0"), []
-    for rivals in range(1000):
-        place.rivals = rivals
+def test_who_comes_near_pauses_no_longer_than_who_is_far_and_no_one_beyond_the_bound(folder):
+    place = _Place(folder, never, demand=Demand(), script="a", group=None, deadline_s=2.0, on_problem=print)
+    pauses, rests = [], []
+    for place.rivals in range(1000):
         pauses.append(place.courtesy_s)
-    assert pauses == sorted(pauses)
+        rests.append(place.pause_s(QueueState(place.rivals + 1, (), (), 0.0, 0.0, 1), is_blind=False))
+    for waits in (pauses, rests):
+        assert waits == sorted(waits)
     assert pauses[-1] == _LONGEST_PAUSE_S
+    assert rests[-1] < _LONGEST_REST_S + 0.1
 
 
-def test_no_one_rests_longer_than_the_bound(last):
+@pytest.mark.slow
+def test_events_that_are_nothing_to_it_neither_end_a_rest_nor_prolong_the_wait(line, last):
     place = last("GPU-0")
-    _, state = place.look()
-    for place.rivals in (_NEAR + 1, 100, 4000):
-        assert place.pause_s(state, is_blind=False) < _LONGEST_REST_S + 0.1
-
-
-def test_events_that_are_nothing_to_it_do_not_end_a_rest(folder, path, last):
-    place = last("GPU-0")
-    with Watch(folder.path, place.is_concerned) as watch:
-        begun_s = time.monotonic()
-        (path / "job.1.1.00000000").touch()
-        (path / "job.1.1.00000000").unlink()
-        assert not _wait_until(begun_s + 0.7, watch, place)
-        assert time.monotonic() - begun_s >= 0.7
-
-
-def test_a_change_within_the_last_moment_does_not_prolong_the_wait(folder, last):
-    place = last("GPU-0")
-    place.rivals = 4000
-    with Watch(folder.path, place.is_concerned) as watch:
-        begun_s = time.monotonic()
-        (folder.path / "job.1.1.00000000").touch()
-        _wait_until(begun_s + 0.3, watch, place)
-        assert time.monotonic() - begun_s < _LONGEST_PAUSE_S
+    with Watch(line.path, place.is_concerned) as watch:
+        for place.rivals, wait_s in ((MANY, 0.7), (4000, 0.3)):
+            begun_s = time.monotonic()
+            (line.path / "job.1.1.00000000").touch()
+            (line.path / "job.1.1.00000000").unlink()
+            assert not _wait_until(begun_s + wait_s, watch, place)
+            assert wait_s <= time.monotonic() - begun_s < _LONGEST_PAUSE_S
 
 
 def test_a_folder_that_was_made_anew_is_watched(folder, path):
@@ -128,17 +112,21 @@ def test_a_folder_that_was_made_anew_is_watched(folder, path):
         assert watch.wait(10)
 
 
+@pytest.mark.slow
 def test_who_waits_for_the_mutex_shows_that_it_is_running(folder, start):
     acquire_lease(folder, never, script="a")
-    other = start()
-    other.ask("hold_mutex")
+    start().ask("hold_mutex")
     beats = []
     with mutex.held_if_possible(folder, 1.0, lambda: beats.append(time.monotonic())) as (_, problem):
         assert problem is not None
     assert len(beats) >= 2
 
 
-def test_the_end_of_the_time_is_told_with_those_ahead(folder, last):
-    last()
-    with pytest.raises(Exception, match=f"{MANY + 1} ahead in the queue"):
-        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=0.1)
+@pytest.mark.slow
+def test_rivals_that_have_ended_or_are_stopped_do_not_count(line, last):
+    place = last("GPU-0")
+    ahead = [waiter.pid for waiter in waiters(line) if waiter.pid != os.getpid()]
+    # No more than so many may be left, so both kinds have to go.
+    for pid, end in zip(ahead[: MANY - _NEAR], [signal.SIGKILL, signal.SIGSTOP] * MANY):
+        os.kill(pid, end)
+    until(place.may_be_served)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autogpu.lease import ancestor_lease, has_parents_list
+from autogpu.lease import acquire_lease, ancestor_lease, has_parents_list
 from autogpu.variables import LEASE
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
@@ -17,58 +17,45 @@ GPUS = {VISIBLE: "GPU-0,MIG-GPU-1/0/0"}
 
 
 @pytest.fixture
-def parent(start):
+def holder(start):
     worker = start()
     worker.ask("acquire", gpus={"GPU-0": 5}, group="job")
     return worker
 
 
 @pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["set", "unset", "empty"])
-def test_a_child_finds_its_parents_lease(parent, folder, environ):
-    marker = parent.ask("marker", environ=environ)["marker"]
-
+def test_a_child_finds_its_parents_lease(holder, folder, environ):
+    marker = holder.ask("marker", environ=environ)["marker"]
     found = ancestor_lease({**environ, LEASE: marker}, folder)
-
     assert has_parents_list({**environ, LEASE: marker})
-    assert (found.pid, found.claims, found.group) == (parent.pid, {"GPU-0": 5}, "job")
+    assert (found.pid, found.claims, found.group) == (holder.pid, {"GPU-0": 5}, "job")
 
 
-@pytest.mark.parametrize("environ", [{}, {VISIBLE: ""}, {VISIBLE: "GPU-0"}, {VISIBLE: "0"}], ids=str)
-def test_a_process_that_changed_the_visible_devices_has_another_list(parent, folder, environ):
-    marker = parent.ask("marker", environ=GPUS)["marker"]
-
-    assert not has_parents_list({**environ, LEASE: marker})
-    assert ancestor_lease({**environ, LEASE: marker}, folder).pid == parent.pid
-
-
-def test_unset_is_not_empty(parent):
-    marker = parent.ask("marker", environ={})["marker"]
-
-    assert not has_parents_list({VISIBLE: "", LEASE: marker})
+@pytest.mark.parametrize(
+    ("had", "has"),
+    [*((GPUS, has) for has in ({}, {VISIBLE: ""}, {VISIBLE: "GPU-0"}, {VISIBLE: "0"})), ({}, {VISIBLE: ""})],
+    ids=str,
+)
+def test_a_process_that_changed_the_visible_devices_has_another_list(holder, folder, had, has):
+    marker = holder.ask("marker", environ=had)["marker"]
+    assert not has_parents_list({**has, LEASE: marker})
+    assert ancestor_lease({**has, LEASE: marker}, folder).pid == holder.pid
 
 
-def test_a_lease_is_none_to_its_own_process(parent, folder):
-    from autogpu.lease import acquire_lease
-
+def test_a_lease_is_none_to_its_own_process(folder):
     lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
-
     assert ancestor_lease({LEASE: lease.marker({})}, folder) is None
     lease.release()
 
 
-def test_membership_ends_with_the_parent(parent, folder):
-    marker = parent.ask("marker", environ={})["marker"]
-    parent.kill()
-
-    assert ancestor_lease({LEASE: marker}, folder) is None
-
-
-def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
-    marker = parent.ask("marker", environ={})["marker"]
-    parent.ask("fork")
-    parent.kill()
-
-    assert ancestor_lease({LEASE: marker}, folder).claims == {"GPU-0": 5}
+@pytest.mark.parametrize("has_fork", [False, True], ids=["ends-with-the-parent", "lasts-while-a-fork-of-it-lives"])
+def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork):
+    marker = holder.ask("marker", environ={})["marker"]
+    if has_fork:
+        holder.ask("fork")
+    holder.kill()
+    found = ancestor_lease({LEASE: marker}, folder)
+    assert (found and found.claims) == ({"GPU-0": 5} if has_fork else None)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +70,9 @@ def test_membership_lasts_while_a_fork_of_the_parent_lives(parent, folder):
         "v1:{name}:{pid}:1:",
     ],
 )
-def test_a_marker_that_does_not_fit_means_nothing(parent, folder, marker):
-    _, name, pid, start, _ = parent.ask("marker", environ={})["marker"].split(":")
+def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
+    _, name, pid, start, _ = holder.ask("marker", environ={})["marker"].split(":")
     assert pid != str(os.getpid())
-
     assert ancestor_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, folder) is None
 
 

@@ -7,64 +7,35 @@ import os
 import pytest
 
 from autogpu import process_identity
-from autogpu.lease import Demand, Holder, Waiter
+from autogpu.lease import Demand, Waiter
 
 
-def holder(name, claims, *, uid=1, group=""):
-    return Holder(
-        name=name,
-        uid=uid,
-        is_mine=False,
-        is_readable=True,
-        pid=1,
-        pid_namespace=None,
-        start_time=None,
-        since_s=0.0,
-        script="",
-        group=group or name,
-        claims=claims,
-    )
+@pytest.mark.parametrize(
+    ("demand", "free", "could"),
+    [
+        (Demand(bytes_per_gpu=8, uuids=("G", "H")), ("G",), True),
+        (Demand(bytes_per_gpu=8, uuids=("G", "H")), ("G", 8), True),
+        (Demand(bytes_per_gpu=8, uuids=("G", "H")), ("G", 7), False),
+        (Demand(bytes_per_gpu=8, uuids=("G", "H")), ("X", 100), False),
+        (Demand(), ("X", 0), True),
+    ],
+    ids=str,
+)
+def test_a_demand_could_use_a_candidate_with_room(demand, free, could):
+    assert demand.could_use(*free) is could
 
 
-def waiter(**changes):
-    fields = {
-        "name": "wait",
-        "place": 1,
-        "uid": 1,
-        "is_mine": False,
-        "is_readable": True,
-        "silent_s": 0.0,
-        "pid": 1,
-        "pid_namespace": None,
-        "start_time": None,
-        "since_s": 0.0,
-        "script": "",
-        "demand": Demand(),
-    }
-    return Waiter(**{**fields, **changes})
-
-
-def test_a_demand_could_use_a_candidate_with_room():
-    demand = Demand(bytes_per_gpu=8, uuids=("G", "H"))
-
-    assert demand.could_use("G")
-    assert demand.could_use("G", 8)
-    assert not demand.could_use("G", 7)
-    assert not demand.could_use("X", 100)
-    assert Demand().could_use("X", 0)
-
-
-def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over():
-    assert not waiter(silent_s=4.9).is_unresponsive
-    assert not waiter(silent_s=-1.0).is_unresponsive
-    assert waiter(silent_s=5.0).is_unresponsive
-    assert waiter(silent_s=-100.0).is_unresponsive
-    assert waiter(is_readable=False).is_unresponsive
+@pytest.mark.parametrize(
+    ("silent_s", "is_readable", "is_unresponsive"),
+    [(4.9, True, False), (-1.0, True, False), (5.0, True, True), (-100.0, True, True), (0.0, False, True)],
+)
+def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silent_s, is_readable, is_unresponsive):
+    waiter = Waiter("wait", 1, 1, False, is_readable, silent_s, 1, None, None, 0.0, "", Demand())
+    assert waiter.is_unresponsive is is_unresponsive
 
 
 def test_a_pid_is_believed_only_with_namespace_start_and_owner():
     pid, space, start, uid = os.getpid(), process_identity.pid_namespace(), process_identity.start_time(), os.geteuid()
-
     assert process_identity.pid_here(pid, space, start, uid) == pid
     assert process_identity.pid_here(pid, "pid:[1]", start, uid) is None
     assert process_identity.pid_here(pid, None, start, uid) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import time
@@ -10,7 +12,8 @@ import pytest
 
 from autogpu.errors import WaitTimeout
 from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, wait_for_lease
-from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
+from tests.lease.conftest import ALICE, BOB, holders, until, waiters
+from tests.lease.test_record import TICKET
 
 GPU = ["GPU-0"]
 
@@ -21,19 +24,22 @@ def never(holders, waiters):
 
 def test_who_need_not_wait_does_not(folder):
     lease = wait_for_lease(folder, lambda *_: {"GPU-0": 1}, demand=Demand(), script="a", timeout_s=0)
-
     assert lease.claims == {"GPU-0": 1}
     assert waiters(folder) == ()
     lease.release()
 
 
 def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, start):
-    serving = start()
+    """Processes of all users; one of them is killed before its turn."""
+    users = (ALICE, BOB) if os.geteuid() == 0 else ()
+    who = [(), *(("--uid", str(uid), "--umask", "077") for uid in users)]
+    serving, *line = (start(*who[number % len(who)]) for number in range(7))
     serving.ask("acquire", free=GPU)
-    line = [start() for _ in range(6)]
     for position, worker in enumerate(line, start=1):
-        assert worker.wait_in_line(free=GPU)["position"] == position
+        assert worker.wait_in_line(free=GPU) == {"event": "waiting", "position": position, "holders": 1}
     assert [waiter.pid for waiter in waiters(folder)] == [worker.pid for worker in line]
+    line.pop(2).kill()
+    until(lambda: [waiter.pid for waiter in waiters(folder)] == [worker.pid for worker in line])
 
     times = []
     for worker in line:
@@ -44,12 +50,13 @@ def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, st
         assert [holder.pid for holder in holders(folder)] == [worker.pid]
         serving = worker
 
-    print("\nhand-over in ms: " + " ".join(f"{ms:.1f}" for ms in times) + f"; median {sorted(times)[3]:.1f}")
+    print("\nhand-over in ms: " + " ".join(f"{ms:.1f}" for ms in times))
     # The heartbeat alone would take a second on the average.
-    assert sorted(times)[3] < 500
+    assert sorted(times)[2] < 500
     assert waiters(folder) == ()
 
 
+@pytest.mark.slow
 def test_a_holders_death_wakes_those_who_sleep(start):
     holder, waiting = start(), start()
     holder.ask("acquire", free=GPU)
@@ -60,13 +67,10 @@ def test_a_holders_death_wakes_those_who_sleep(start):
         begin = time.monotonic()
         assert waiting.hear()["event"] == "waiting"
         gap_s = time.monotonic() - begin
-
     begin = time.monotonic()
     holder.kill()
-
     assert waiting.result() == {"claims": {"GPU-0": 1}}
     woken_s = time.monotonic() - begin
-    print(f"\nwoken after {woken_s * 1000:.1f} ms")
     assert woken_s < 1.9
 
 
@@ -83,7 +87,6 @@ def test_without_inotify_the_head_looks_often(folder, start, monkeypatch):
         return None if holders else {"GPU-0": 1}
 
     lease = wait_for_lease(folder, choose, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
-
     assert time.monotonic() - begin < 1.9
     lease.release()
 
@@ -93,10 +96,8 @@ def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):
     holder.ask("acquire", free=GPU)
     first.wait_in_line(free=GPU, count=2, bytes=7)
     states = []
-
     with pytest.raises(WaitTimeout) as caught:
         wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=0.05, on_wait=states.append)
-
     assert states[0].position == 2
     assert [one.pid for one in states[0].holders] == [holder.pid]
     assert [one.pid_here for one in states[0].ahead] == [first.pid]
@@ -110,11 +111,9 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
     holder, waiting, jumper = start(), start(), start()
     holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
     waiting.wait_in_line(free=GPU)
-
     seen = []
     acquire_lease(folder, lambda holders, waiters: seen.append([waiter.pid for waiter in waiters]), script="a")
     assert seen[-1] == [waiting.pid]
-
     holder.ask("update", each=[{"GPU-0": 1}])
     assert jumper.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
     waiting.stop(folder)
@@ -129,25 +128,8 @@ def test_a_waiter_for_other_gpus_does_not_block(start):
     holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
     first.wait_in_line(free=["GPU-0"])
     second.wait_in_line(free=["GPU-1"])
-
     holder.ask("update", each=[{"GPU-0": 1}])
-
     assert second.result() == {"claims": {"GPU-1": 1}}
-
-
-def test_dead_waiters_do_not_block(folder, start):
-    holder, killed, next_one = start(), start(), start()
-    holder.ask("acquire", free=GPU)
-    killed.wait_in_line(free=GPU)
-    next_one.wait_in_line(free=GPU)
-
-    killed.kill()
-    until(lambda: [waiter.pid for waiter in waiters(folder)] == [next_one.pid])
-    begin = time.monotonic()
-    holder.kill()
-
-    assert next_one.result() == {"claims": {"GPU-0": 1}}
-    assert time.monotonic() - begin < 1.9
 
 
 def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(folder, start):
@@ -156,12 +138,11 @@ def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(fo
     forking.ask("wait_in_thread")
     forking.ask("fork")
     assert len(waiters(folder)) == 1
-
     forking.kill()
-
     until(lambda: waiters(folder) == ())
 
 
+@pytest.mark.slow
 def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(folder, start):
     holder, stopped, next_one, jumper = start(), start(), start(), start()
     holder.ask("acquire", free=GPU)
@@ -174,7 +155,6 @@ def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(fol
     assert next_one.result() == {"claims": {"GPU-0": 1}}
 
     waited_s = time.monotonic() - begin
-    print(f"\npassed over after {waited_s:.2f} s")
     assert 2.5 < waited_s < 12
     (still,) = waiters(folder)
     assert (still.pid, still.is_unresponsive) == (stopped.pid, True)
@@ -187,28 +167,16 @@ def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(fol
     assert stopped.result() == {"claims": {"GPU-0": 1}}
 
 
-def test_ctrl_c_ends_the_wait_at_once(folder, start):
-    holder, waiting = start(), start()
+def test_ctrl_c_or_a_timeout_ends_the_wait_at_once(folder, start):
+    holder, interrupted, late = start(), start(), start()
     holder.ask("acquire", free=GPU)
-    waiting.wait_in_line(free=GPU)
+    interrupted.wait_in_line(free=GPU)
     begin = time.monotonic()
-
-    waiting.kill(signal.SIGINT)
-
-    assert waiting.result() == {"error": "KeyboardInterrupt"}
+    late.wait_in_line(free=GPU, timeout_s=0.5)
+    interrupted.kill(signal.SIGINT)
+    assert interrupted.result() == {"error": "KeyboardInterrupt"}
     assert time.monotonic() - begin < 1.9
-    assert waiters(folder) == ()
-
-
-def test_a_timeout_ends_the_wait(folder, start):
-    holder, waiting = start(), start()
-    holder.ask("acquire", free=GPU)
-    begin = time.monotonic()
-    waiting.wait_in_line(free=GPU, timeout_s=0.5)
-
-    told = waiting.result()
-
-    assert told["error"] == "WaitTimeout"
+    assert late.result()["error"] == "WaitTimeout"
     assert 0.4 < time.monotonic() - begin < 10
     assert waiters(folder) == ()
 
@@ -281,15 +249,6 @@ def test_an_impossible_wish_is_refused_to_its_face(folder, path, demand):
     assert list(path.iterdir()) == []
 
 
-def test_what_the_caller_raises_while_waiting_comes_through_and_leaves_the_line(folder):
-    def on_wait(state):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
-    assert waiters(folder) == ()
-
-
 def test_a_folder_that_vanishes_ends_the_wait(folder, path):
     def on_wait(state):
         path.rename(path.parent / "gone")
@@ -314,34 +273,14 @@ def test_a_removed_ticket_is_taken_again(folder, path):
     with pytest.raises(ZeroDivisionError):
         wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
     assert counts == [1, 1, 1]
+    # What the caller raises comes through, and leaves the line.
+    assert waiters(folder) == ()
 
 
 def test_a_last_place_that_is_taken_is_shared(folder, path, start):
-    import fcntl
-    import json
-
-    from tests.lease.test_record import TICKET
-
-    name = path / "wait.9999999999.0.1"
-    descriptor = os.open(str(name), os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.write(descriptor, json.dumps(TICKET).encode())
-    worker = start()
-    worker.wait_in_line(gpus=None)
-
-    assert [waiter.place for waiter in waiters(folder)] == [9999999999, 9999999999]
-    os.close(descriptor)
-
-
-@needs_root
-def test_users_wait_for_each_other(folder, start):
-    alice, bob = start("--uid", str(ALICE), "--umask", "077"), start("--uid", str(BOB), "--umask", "077")
-    alice.ask("acquire", free=GPU)
-    assert bob.wait_in_line(free=GPU) == {"event": "waiting", "position": 1, "holders": 1}
-    assert [waiter.uid for waiter in waiters(folder)] == [BOB]
-    begin = time.monotonic()
-
-    alice.kill()
-
-    assert bob.result() == {"claims": {"GPU-0": 1}}
-    assert time.monotonic() - begin < 1.9
+    with (path / "wait.9999999999.0.1").open("w") as ticket:
+        fcntl.flock(ticket, fcntl.LOCK_EX)
+        ticket.write(json.dumps(TICKET))
+        ticket.flush()
+        start().wait_in_line(gpus=None)
+        assert [waiter.place for waiter in waiters(folder)] == [9999999999, 9999999999]

@@ -43,12 +43,14 @@ def claimed(python, folder, before):
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
+@pytest.mark.slow
 def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
     with mutex.held(folder):
         done = claimed(sys.executable, folder, CLOCKS)
     assert (done.stdout, done.stderr) == ("{'GPU-0': 1} True\n", "")
 
 
+@pytest.mark.thorough
 def test_green_threads_do_not_stop_a_claim(folder):
     python = environments.interpreter("3.11")
     if python is None:

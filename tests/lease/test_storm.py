@@ -40,6 +40,7 @@ def promised(path):
     return {gpu: sum(size for (_, uuid), size in most.items() if uuid == gpu) for gpu in TOTALS}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_storm_of_kills(folder, path):
     seed = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(1 << 31))

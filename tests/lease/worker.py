@@ -6,6 +6,7 @@ imported before the user changes, who may not be able to read this checkout.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import fcntl
 import json
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-import time
+from functools import lru_cache
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -22,9 +23,36 @@ if __name__ == "__main__":
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
 from autogpu.lease import folder
-from autogpu.lease.snapshot import FolderReader
 from autogpu.variables import LEASE
-from tests.lease.interrupting import OURS, interrupt, is_cleaning_up
+
+OURS = str(Path(leases.__file__).resolve().parent)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def is_cleaning_up(frame):
+    """Whether a ``finally`` or ``except`` of ours is running: Python can't guard those against Ctrl-C."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(OURS) and frame.f_lineno in cleaning_lines(name):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@lru_cache(None)
+def cleaning_lines(name):
+    lines = set()
+    for node in ast.walk(ast.parse(Path(name).read_text())):
+        if isinstance(node, ast.Try):
+            for part in [node.finalbody] + [handler.body for handler in node.handlers]:
+                if part:
+                    # Python 3.7 does not know where a statement ends.
+                    last = max(getattr(one, "lineno", 0) for one in ast.walk(part[-1]))
+                    lines.update(range(part[0].lineno, last + 1))
+    return lines
 
 
 def promised(holders):
@@ -93,7 +121,6 @@ class Worker:
         self.keep = []
 
     def acquire(self, command):
-        begin = time.perf_counter()
         problems = []
         choose = chooser(command)
 
@@ -112,9 +139,8 @@ class Worker:
             deadline_s=command.get("deadline_s", 2.0),
             on_problem=problems.append,
         )
-        ms = (time.perf_counter() - begin) * 1000
         claims = None if self.lease is None else dict(self.lease.claims)
-        return {"claims": claims, "ms": ms, "problems": [problem.what for problem in problems]}
+        return {"claims": claims, "problems": [problem.what for problem in problems]}
 
     def wait(self, command):
         def on_wait(state):
@@ -194,18 +220,11 @@ class Worker:
             self.lease.update(claims)
         return {"claims": dict(self.lease.claims), "times": times}
 
-    def release(self, command):
-        self.lease.release()
-        return {}
-
     def holders(self, command):
         return {"holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
 
     def marker(self, command):
         return {"marker": self.lease.marker(command["environ"])}
-
-    def state(self, command):
-        return {"is_alive": self.lease.is_alive, "claims": dict(self.lease.claims)}
 
     def fork(self, command):
         """A child that lives until it is killed, and tries what must have no effect on its parent's lease."""
@@ -265,7 +284,7 @@ class Worker:
 
         def run():
             lease = leases.acquire_lease(self.folder, chooser(command), script="thread.py")
-            claimed.append(None if lease is None else next(iter(lease.claims)))
+            claimed.extend(lease.claims if lease else [None])
 
         threads = [threading.Thread(target=run) for _ in range(command["count"])]
         for thread in threads:
@@ -327,45 +346,34 @@ class Worker:
                 finally:
                     os._exit(0)
             _, status = os.waitpid(child, 0)
-            alive = leases.snapshot(self.folder).holders + leases.snapshot(self.folder).waiters
-            if alive:
-                return {"line": lines, "alive": [one.name for one in alive]}
-            # Raises if the mutex is stuck; tidies up.
-            leases.acquire_lease(self.folder, lambda *_: None, script="check.py", deadline_s=0.5)
-            left = sorted(path.name for path in self.folder.path.iterdir())
-            if left != [folder.MUTEX]:
-                return {"line": lines, "left": left}
+            problems = self._left_over()
+            # That has tidied up.
+            problems += sorted({path.name for path in self.folder.path.iterdir()} - {folder.MUTEX})
+            if problems:
+                return {"line": lines, "problems": problems}
             if os.WIFEXITED(status):
                 return {"lines": lines}
 
     def interrupt_everywhere(self, command):
         """Raise KeyboardInterrupt at each line that ``what`` executes; the process lives on."""
-
         problems = []
         lines = 0
+        for file in Path(OURS).glob("*.py"):
+            cleaning_lines(str(file))  # once, and not in each child
         while True:
-            lines += command.get("step", 1)
             reading, writing = os.pipe()
             child = os.fork()
             if child == 0:
                 try:
-                    ended = self._traced(command["what"], lines, interrupt)
-                    os.write(writing, b"ended" if ended else self.where.encode())
+                    ended = self._traced(command["what"], lines + command.get("step", 1), interrupt)
+                    os.write(writing, json.dumps([ended, self.lines, self.where]).encode())
                     signal.pause()
                 finally:
                     os._exit(1)
-            where = os.read(reading, 1000).decode()
-            ended = where == "ended"
-            count = len(leases.snapshot(self.folder).holders)
+            ended, lines, where = json.loads(os.read(reading, 1000).decode())
             # What was interrupted while it claimed holds nothing; an update loses nothing.
-            if count != (1 if ended or command["what"] == "update" else 0):
-                problems.append((where, "holders", count))
-            if leases.snapshot(self.folder).waiters:
-                problems.append((where, "waiters"))
-            try:
-                leases.acquire_lease(self.folder, lambda *_: None, script="check.py", deadline_s=0.1)
-            except AutoGpuError as error:
-                problems.append((where, error.what))
+            left = self._left_over(1 if ended or command["what"] == "update" else 0)
+            problems += [[where, *left]] if left else []
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             os.close(reading)
@@ -373,18 +381,25 @@ class Worker:
             if ended:
                 return {"lines": lines, "problems": problems}
 
+    def _left_over(self, count=0):
+        """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
+        found, problems = leases.snapshot(self.folder), []
+        names = [each.name for each in (*found.holders, *found.waiters)]
+        patience = {"deadline_s": 0.5, "on_problem": lambda problem: problems.append(problem.what)}
+        leases.acquire_lease(self.folder, lambda *_: None, script="check.py", **patience)
+        return problems + ([f"{len(found.holders)} holders: {names}"] if len(names) != count else [])
+
     def _traced(self, what, stop_at, act):
-        """Do ``what`` and act at the given line of ours; whether it ran to its end."""
-        seen = 0
+        """Do ``what`` and act at the given line of ours, or soon after it; whether it ran to its end."""
+        self.lines = 0
         self.where = ""
 
         def trace(frame, event, _):
-            nonlocal seen
             if not frame.f_code.co_filename.startswith(OURS):
                 return None
-            if event == "line" and not (act is interrupt and is_cleaning_up(frame)):
-                seen += 1
-                if seen == stop_at:
+            if event == "line":
+                self.lines += 1
+                if self.lines >= stop_at and not (act is interrupt and is_cleaning_up(frame)):
                     sys.settrace(None)
                     self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
                     act()
@@ -393,6 +408,8 @@ class Worker:
         lease = None
         if what == "update":
             lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+        looks = iter([None])
+        demand = leases.Demand()
         sys.settrace(trace)
         try:
             if what == "claim":
@@ -400,44 +417,23 @@ class Worker:
             elif what == "update":
                 lease.update({"GPU-1": 2})
             elif what == "wait":
-                looks = iter([None])
                 leases.wait_for_lease(
                     self.folder,
                     lambda *_: next(looks, {"GPU-0": 1}),
-                    demand=leases.Demand(),
+                    demand=demand,
                     script="a.py",
                     timeout_s=20,
                     on_wait=lambda _: self.plant({"names": ["job.1.1.00000000"]}),  # as a lease that has ended
                 )
             elif what == "timeout":
-                try:
-                    leases.wait_for_lease(
-                        self.folder, lambda *_: None, demand=leases.Demand(), script="a.py", timeout_s=0
-                    )
-                except leases.WaitTimeout:
-                    pass
+                leases.wait_for_lease(self.folder, lambda *_: None, demand=demand, script="a.py", timeout_s=0)
         except KeyboardInterrupt:
             return False
+        except leases.WaitTimeout:
+            pass
         finally:
             sys.settrace(None)
         return True
-
-    def read_twice(self, command):
-        """Look at the folder as a reader does, again and again; every kind of thing that was seen."""
-        seen = set()
-        end = time.monotonic() + command["seconds"]
-        looks = 0
-        while time.monotonic() < end:
-            looks += 1
-            with self.folder.opened() as descriptor:
-                found = FolderReader(self.folder).read(descriptor, remove_stale=command["remove_stale"])
-            seen.add(json.dumps([[h.is_readable, sorted(h.claims.items())] for h in found.holders]))
-        return {"seen": sorted(seen), "looks": looks}
-
-    def memory(self, command):
-        """Read the folder in a program that has raised Python's recursion limit."""
-        sys.setrecursionlimit(10**6)
-        return self.holders(command)
 
 
 def answer(value):
@@ -445,7 +441,30 @@ def answer(value):
     sys.stdout.flush()
 
 
+def fork_for_each_line():
+    """Fork for each line of stdin; returns in the child, which has the arguments and the files that the line names."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if os.fork() == 0:
+            os.setsid()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            files = [
+                os.open(file, os.O_WRONLY if number else os.O_RDONLY) for number, file in enumerate(order["files"])
+            ]
+            answer(os.getpid())
+            for descriptor, file in enumerate(files):
+                os.dup2(file, descriptor)
+                os.close(file)
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115  (the other one has read ahead)
+            sys.argv[1:] = order["arguments"]
+            return
+    sys.exit()
+
+
 def main():
+    if sys.argv[1:] == ["--forks"]:
+        fork_for_each_line()
     path = Path(sys.argv[1])
     worker = Worker(path)
     if "--after-exec" in sys.argv:

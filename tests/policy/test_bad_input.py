@@ -6,7 +6,11 @@ import pytest
 
 from autogpu.policy import Policy
 
-KEYS_OF_SELECT = "count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
+FILE = "~/proj/autogpu.toml"
+COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
+LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
+SELECT = "a table with count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
+TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
 
 def test_all_problems_come_at_once_and_the_rest_holds(workplace):
@@ -29,22 +33,17 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "30"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        '~/proj/autogpu.toml:1: enabled can\'t be "yes" (say true, without quotes); allowed: true or false; '
+        f'{FILE}:1: enabled can\'t be "yes" (say true, without quotes); allowed: true or false; '
         "the default true is used",
-        "~/proj/autogpu.toml:2: count belongs in [select], not at the top level; allowed: a number of GPUs "
-        '(0 for CPU only), or "all"; it is ignored',
-        "~/proj/autogpu.toml:5: unknown key select.cuont, nearest is select.count (a number of GPUs "
-        '(0 for CPU only), or "all"); it is ignored',
-        '~/proj/autogpu.toml:6: select.need can\'t be 6 (6 would be bytes: give the unit, as in "6GiB"); '
+        f"{FILE}:2: count belongs in [select], not at the top level; allowed: {COUNTS}; it is ignored",
+        f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
+        f'{FILE}:6: select.need can\'t be 6 (6 would be bytes: give the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the default "" is used',
-        '~/proj/autogpu.toml:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
+        f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"share-own", "wait", "cpu" or "error"; the default "share" is used',
-        '~/proj/autogpu.toml:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
-        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the default '
-        "[] is used",
-        "~/proj/autogpu.toml:9: limit belongs in [memory], not in [select]; allowed: a size with its "
-        "unit such "
-        'as "8GiB", a percentage such as "50%", or "" for none; it is ignored',
+        f'{FILE}:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
+        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the default [] is used',
+        f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "30" (give the unit, as in "30m" or "30s"); allowed: a duration '
         'with its unit such as "30m", "90s" or "1h30m", or "0"; the default "30m" is used',
     ]
@@ -54,159 +53,99 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     workplace.user("[select]\ncount = 2\n")
     resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})
     assert resolved.policy.count == 2
-    assert [str(problem) for problem in resolved.problems] == [
-        'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: a number of GPUs (0 for CPU only), or "all"; '
-        "2 from ~/.config/autogpu/autogpu.toml:2 is used"
-    ]
     (problem,) = resolved.problems
-    assert (problem.key, problem.origin.layer, problem.origin.variable) == (
-        "select.count",
-        "environment",
-        "AUTOGPU_COUNT",
-    )
+    file = "~/.config/autogpu/autogpu.toml:2"
+    assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; 2 from {file} is used'
+    seen = (problem.key, problem.origin.layer, problem.origin.variable)
+    assert seen == ("select.count", "environment", "AUTOGPU_COUNT")
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
+        pytest.param("[select]\ncount = true", "2: select.count can't be true", id="bool-is-no-count"),
+        pytest.param("[select]\ncount = 1.0", "2: select.count can't be 1.0", id="float"),
+        pytest.param("[select]\ncount = -1", "2: select.count can't be -1", id="negative"),
         pytest.param(
-            "[select]\ncount = true",
-            "~/proj/autogpu.toml:2: select.count can't be true",
-            id="bool-is-no-count",
+            '[select]\ncount = "2"', '2: select.count can\'t be "2" (numbers stand without quotes)', id="quoted-number"
         ),
-        pytest.param("[select]\ncount = 1.0", "~/proj/autogpu.toml:2: select.count can't be 1.0", id="float"),
-        pytest.param("[select]\ncount = -1", "~/proj/autogpu.toml:2: select.count can't be -1", id="negative"),
+        pytest.param("[select]\ncount = [2]", "2: select.count can't be a list", id="list"),
+        pytest.param("[select]\ncount = 1979-05-27", "2: select.count can't be a date or time", id="date"),
         pytest.param(
-            '[select]\ncount = "2"',
-            '~/proj/autogpu.toml:2: select.count can\'t be "2" (numbers stand without quotes)',
-            id="number-in-quotes",
+            "[select]\ncount = 0x" + "f" * 5000, "2: select.count can't be a number beyond 64 bits", id="endless-number"
         ),
-        pytest.param("[select]\ncount = [2]", "~/proj/autogpu.toml:2: select.count can't be a list", id="list"),
+        pytest.param("[memory]\nvirtual_gpus = 0", "2: memory.virtual_gpus can't be 0", id="too-small"),
+        pytest.param("[memory]\ngrowth = 1", "2: memory.growth can't be 1", id="1-is-no-bool"),
+        pytest.param('select = { count = 2, busy = "x" }', '1: select.busy can\'t be "x"', id="inline"),
         pytest.param(
-            "[select]\ncount = 1979-05-27",
-            "~/proj/autogpu.toml:2: select.count can't be a date or time",
-            id="date",
-        ),
-        pytest.param(
-            "[select]\ncount = 0x" + "f" * 5000,
-            "~/proj/autogpu.toml:2: select.count can't be a number beyond 64 bits",
-            id="endless-number",
-        ),
-        pytest.param(
-            "[memory]\nvirtual_gpus = 0",
-            "~/proj/autogpu.toml:2: memory.virtual_gpus can't be 0",
-            id="too-small",
-        ),
-        pytest.param("[memory]\ngrowth = 1", "~/proj/autogpu.toml:2: memory.growth can't be 1", id="1-is-no-bool"),
-        pytest.param(
-            'select = { count = 2, busy = "x" }',
-            '~/proj/autogpu.toml:1: select.busy can\'t be "x"',
-            id="inline",
-        ),
-        pytest.param(
-            "[select]\ndevices = 0",
-            "~/proj/autogpu.toml:2: select.devices can't be 0 (a list stands in [ ])",
-            id="one-device-is-no-list",
+            "[select]\ndevices = 0", "2: select.devices can't be 0 (a list stands in [ ])", id="one-device-is-no-list"
         ),
     ],
 )
 def test_wrong_types_and_ranges(workplace, text, what):
     workplace.autogpu_toml(text)
-    assert [problem.what.partition("; allowed: ")[0] for problem in workplace.resolve().problems] == [what]
+    assert [problem.what.partition("; allowed: ")[0] for problem in workplace.resolve().problems] == [f"{FILE}:{what}"]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param(
-            "select = 3",
-            f"~/proj/autogpu.toml:1: select can't be 3; allowed: a table with {KEYS_OF_SELECT}; it is ignored",
-            id="section-is-no-table",
-        ),
+        pytest.param("select = 3", f":1: select can't be 3; allowed: {SELECT}", id="section-is-no-table"),
         pytest.param(
             "[[select]]\ncount = 2",
-            f"~/proj/autogpu.toml: select can't be a list; allowed: a table with {KEYS_OF_SELECT}; it is ignored",
+            f": select can't be a list; allowed: {SELECT}",
             id="array-of-tables",
         ),
-        pytest.param(
-            "[selct]\ncount = 2",
-            "~/proj/autogpu.toml:1: unknown table selct, nearest is [select]; it is ignored",
-            id="misspelt-section",
-        ),
-        pytest.param(
-            "[gpu]\n",
-            "~/proj/autogpu.toml:1: unknown table gpu; known at the top level: enabled, locked, [select], "
-            "[memory], [limits], [report]; it is ignored",
-            id="nothing-near",
-        ),
+        pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
+        pytest.param("[gpu]\n", f":1: unknown table gpu; known at the top level: {TOP_LEVEL}", id="nothing-near"),
         pytest.param(
             "[tool.autogpu.select]\ncount = 2",
-            "~/proj/autogpu.toml:1: [tool.autogpu.select] is for pyproject.toml; here it is written [select]; "
-            "it is ignored",
+            ":1: [tool.autogpu.select] is for pyproject.toml; here it is written [select]",
             id="table-of-a-pyproject",
         ),
         pytest.param(
             "[tool.autogpu]\nenabled = false",
-            "~/proj/autogpu.toml:1: [tool.autogpu] is for pyproject.toml; here its keys are written at the top, "
-            "without a table; it is ignored",
+            ":1: [tool.autogpu] is for pyproject.toml; here its keys are written at the top, without a table",
             id="keys-of-a-pyproject",
         ),
         pytest.param(
-            "[report]\nqqq = 1",
-            "~/proj/autogpu.toml:2: unknown key report.qqq; known in [report]: level; it is ignored",
-            id="nothing-near-in-section",
+            "[report]\nqqq = 1", ":2: unknown key report.qqq; known in [report]: level", id="nothing-near-in-section"
         ),
         pytest.param(
             "[memory]\nmemory_limit = 1",
-            "~/proj/autogpu.toml:2: unknown key memory.memory_limit, nearest is memory.limit (a size "
-            "with its unit "
-            'such as "8GiB", a percentage such as "50%", or "" for none); it is ignored',
+            f":2: unknown key memory.memory_limit, nearest is memory.limit ({LIMITS})",
             id="longer-name",
         ),
         pytest.param(
             "[limits]\nper-user = 1",
-            "~/proj/autogpu.toml:2: unknown key limits.per-user, nearest is limits.per_user (a "
-            "number of GPUs "
-            "(0 for no cap)); it is ignored",
+            ":2: unknown key limits.per-user, nearest is limits.per_user (a number of GPUs (0 for no cap))",
             id="hyphen",
         ),
         pytest.param(
             '"select.count" = 2',
-            '~/proj/autogpu.toml:1: unknown key "select.count", nearest is select.count (a number of GPUs '
-            '(0 for CPU only), or "all"); it is ignored',
+            f':1: unknown key "select.count", nearest is select.count ({COUNTS})',
             id="dot-inside-quotes",
         ),
         pytest.param(
             "[select]\nenabled = true",
-            "~/proj/autogpu.toml:2: enabled belongs at the top level, not in [select]; allowed: true "
-            "or false; "
-            "it is ignored",
+            ":2: enabled belongs at the top level, not in [select]; allowed: true or false",
             id="top-level-key-below-a-header",
         ),
-        pytest.param(
-            "'' = 1\n",
-            '~/proj/autogpu.toml:1: unknown key ""; known at the top level: enabled, locked, [select], '
-            "[memory], [limits], [report]; it is ignored",
-            id="empty-name",
-        ),
+        pytest.param("'' = 1\n", f':1: unknown key ""; known at the top level: {TOP_LEVEL}', id="empty-name"),
     ],
 )
 def test_names_that_do_not_exist_are_told_the_nearest(workplace, text, problem):
     workplace.autogpu_toml(text)
-    assert workplace.problems() == [problem]
+    assert workplace.problems() == [f"{FILE}{problem}; it is ignored"]
 
 
 def test_in_pyproject_the_right_place_is_named_with_its_table(workplace):
     workplace.pyproject("[tool.autogpu]\ncount = 2\nqqq = 1\n")
     assert workplace.problems() == [
-        "~/proj/pyproject.toml:2: count belongs in [tool.autogpu.select], not in [tool.autogpu]; allowed: "
-        'a number of GPUs (0 for CPU only), or "all"; it is ignored',
-        "~/proj/pyproject.toml:3: unknown key qqq; known in [tool.autogpu]: enabled, locked, [select], "
-        "[memory], [limits], [report]; it is ignored",
+        f"~/proj/pyproject.toml:2: count belongs in [tool.autogpu.select], not in [tool.autogpu]; allowed: {COUNTS}; "
+        "it is ignored",
+        f"~/proj/pyproject.toml:3: unknown key qqq; known in [tool.autogpu]: {TOP_LEVEL}; it is ignored",
     ]
-
-
-def test_tool_autogpu_that_is_no_table(workplace):
     workplace.pyproject("[tool]\nautogpu = 3\n")
     assert workplace.problems() == ["~/proj/pyproject.toml:2: [tool.autogpu] must be a table, not 3; it is ignored"]
 
@@ -218,104 +157,54 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
     assert [note.origin.line for note in resolved.system_notes] == [1, 3, 5]
 
 
-def test_a_known_key_in_a_wrong_place_of_the_system_file_is_for_everyone(workplace):
-    workplace.system("per_user = 2\n[select]\ncount = 2\n")
-    (problem,) = workplace.resolve().problems
-    assert str(problem).startswith(f"{workplace.system_file}:1: per_user belongs in [limits], not at the top")
-
-
-def test_bad_values_in_the_system_file_are_for_everyone(workplace):
-    workplace.system("[select]\ncount = -1\n")
-    assert workplace.problems() == [
-        f"{workplace.system_file}:2: select.count can't be -1; allowed: a number of GPUs (0 for CPU "
-        "only), or "
-        '"all"; the default 1 is used'
-    ]
+def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_for_everyone(workplace):
+    workplace.system("per_user = 2\n[select]\ncount = -1\n")
+    in_wrong_place, bad_value = workplace.problems()
+    assert in_wrong_place.startswith(f"{workplace.system_file}:1: per_user belongs in [limits], not at the top")
+    assert bad_value.endswith(f":3: select.count can't be -1; allowed: {COUNTS}; the default 1 is used")
 
 
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        pytest.param(
-            "AUTOGPU_CUONT",
-            "AUTOGPU_CUONT is not a variable of autogpu, nearest is AUTOGPU_COUNT (a number of GPUs "
-            '(0 for CPU only), or "all"); it is ignored',
-            id="misspelt",
-        ),
-        pytest.param(
-            "AUTOGPU_MEMORY_LIMIT",
-            "AUTOGPU_MEMORY_LIMIT is not a variable of autogpu, nearest is AUTOGPU_LIMIT (a size "
-            "with its unit "
-            'such as "8GiB", a percentage such as "50%", or "" for none); it is ignored',
-            id="with-section",
-        ),
-        pytest.param(
-            "AUTOGPU_POLCY",
-            "AUTOGPU_POLCY is not a variable of autogpu, nearest is AUTOGPU_POLICY; it is ignored",
-            id="other-variable",
-        ),
-        pytest.param(
-            "AUTOGPU_QQQ",
-            "AUTOGPU_QQQ is not a variable of autogpu; `autogpu config` lists the keys; it is ignored",
-            id="nothing-near",
-        ),
+        pytest.param("AUTOGPU_CUONT", f", nearest is AUTOGPU_COUNT ({COUNTS})", id="misspelt"),
+        pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="with-section"),
+        pytest.param("AUTOGPU_POLCY", ", nearest is AUTOGPU_POLICY", id="other-variable"),
+        pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="nothing-near"),
     ],
 )
 def test_unknown_variables_are_told_the_nearest(workplace, name, problem):
-    assert workplace.problems({name: "1"}) == [problem]
+    assert workplace.problems({name: "1"}) == [f"{name} is not a variable of autogpu{problem}; it is ignored"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"],
-)
-def test_variables_of_other_rooms_are_no_problem(workplace, name):
-    assert workplace.problems({name: "anything"}) == []
+def test_variables_of_other_rooms_are_no_problem(workplace):
+    names = "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"
+    assert workplace.problems(dict.fromkeys(names, "anything")) == []
 
 
-def test_a_switch_that_is_neither_on_nor_off(workplace):
-    assert workplace.problems({"AUTOGPU": "2"}) == [
-        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used'
+def test_a_wrong_switch_and_an_unknown_flag_are_told(workplace):
+    assert workplace.problems({"AUTOGPU": "2"}, flags={"cuont": "2"}) == [
+        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used',
+        f"--cuont is not a key of the policy, nearest is --count ({COUNTS}); it is ignored",
     ]
 
 
-def test_an_unknown_flag(workplace):
-    assert workplace.problems(flags={"cuont": "2"}) == [
-        "--cuont is not a key of the policy, nearest is --count (a number of GPUs (0 for CPU only), "
-        'or "all"); '
-        "it is ignored"
-    ]
+TOO_DEEP = " is not valid TOML: brackets are nested more than 100 deep"
 
 
 @pytest.mark.parametrize(
     ("content", "pattern"),
     [
-        pytest.param(b"[select]\ncount 2\n", r"~/proj/autogpu.toml:2 is not valid TOML: .+", id="no-equals"),
-        pytest.param(
-            b"[select]\ncount = 1\ncount = 2\n",
-            r"~/proj/autogpu.toml:3 is not valid TOML: .+",
-            id="duplicate",
-        ),
-        pytest.param(b"[select]\n\n[select]\n", r"~/proj/autogpu.toml:3 is not valid TOML: .+", id="table-twice"),
-        pytest.param(b'a = """\n', r"~/proj/autogpu.toml is not valid TOML: .+", id="unterminated"),
-        pytest.param(
-            b"[select]\na = '\xff'\n",
-            r"~/proj/autogpu.toml:2 is not valid TOML: it is not UTF-8",
-            id="not-utf-8",
-        ),
-        pytest.param(
-            b"a = " + b"[" * 5000,
-            r"~/proj/autogpu.toml is not valid TOML: brackets are nested more than 100 deep",
-            id="nested-lists",
-        ),
-        pytest.param(
-            b"a = " + b"{a=" * 5000,
-            r"~/proj/autogpu.toml is not valid TOML: brackets are nested more than 100 deep",
-            id="nested-tables",
-        ),
-        pytest.param(b"count = " + b"9" * 9000, r"~/proj/autogpu.toml.*", id="endless-number"),
-        pytest.param(b"\x00" * 10, r"~/proj/autogpu.toml:1 is not valid TOML: .+", id="zeros"),
-        pytest.param(b"#" * (1024**2 + 1), r"~/proj/autogpu.toml is larger than 1024 KiB", id="too-large"),
+        pytest.param(b"[select]\ncount 2\n", ":2 is not valid TOML: .+", id="no-equals"),
+        pytest.param(b"[select]\ncount = 1\ncount = 2\n", ":3 is not valid TOML: .+", id="duplicate"),
+        pytest.param(b"[select]\n\n[select]\n", ":3 is not valid TOML: .+", id="table-twice"),
+        pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated"),
+        pytest.param(b"[select]\na = '\xff'\n", ":2 is not valid TOML: it is not UTF-8", id="not-utf-8"),
+        pytest.param(b"a = " + b"[" * 5000, TOO_DEEP, id="nested-lists"),
+        pytest.param(b"a = " + b"{a=" * 5000, TOO_DEEP, id="nested-tables"),
+        pytest.param(b"count = " + b"9" * 9000, ".*", id="endless-number"),
+        pytest.param(b"\x00" * 10, ":1 is not valid TOML: .+", id="zeros"),
+        pytest.param(b"#" * (1024**2 + 1), " is larger than 1024 KiB", id="too-large"),
     ],
 )
 def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, content, pattern):
@@ -324,7 +213,7 @@ def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, conte
     resolved = workplace.resolve()
     assert resolved.policy == Policy(count=2)
     (problem,) = resolved.problems
-    assert re.fullmatch(pattern, problem.what.partition("; allowed")[0])
+    assert re.fullmatch(FILE + pattern, problem.what.partition("; allowed")[0])
     assert str(problem).count("\n") == 0
     assert problem.instead in ("this file is ignored", "it is ignored")
 
@@ -358,9 +247,7 @@ def test_deep_tables_do_not_break_the_report(workplace):
 @pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
 def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
     workplace.autogpu_toml(text.format(dots=part * 101))
-    assert workplace.problems() == [
-        "~/proj/autogpu.toml can't be read: a name has more than 100 dots; this file is ignored"
-    ]
+    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
 
 
 def test_dots_elsewhere_are_no_name(workplace):
@@ -387,7 +274,7 @@ def test_a_hostile_folder_name_can_not_steer_a_terminal(workplace):
 
 
 def test_a_flood_of_problems_is_cut_and_counted(workplace):
-    workplace.autogpu_toml("".join(f"kount{number} = 1\n" for number in range(60000)))
+    workplace.autogpu_toml("".join(f"kount{number} = 1\n" for number in range(5000)))
     lines = workplace.problems()
     assert len(lines) == 21
-    assert lines[-1].endswith(": and 59980 more; they are ignored")
+    assert lines[-1].endswith(": and 4980 more; they are ignored")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.policy import resolve, trust
+from autogpu.policy import trust
 
 STRANGER = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -24,24 +24,19 @@ def refused(file: str, why: str, path: Path) -> str:
     )
 
 
-def test_project_file_is_the_nearest_above_the_script(workplace):
-    workplace.write(workplace.home / "autogpu.toml", "[select]\ncount = 9\n")
-    near = workplace.autogpu_toml(COUNT_2)
-    script = workplace.project / "a" / "b" / "train.py"
-    resolved = workplace.resolve(script=script, working_directory=Path("/"))
-    assert (resolved.policy.count, resolved.project_file) == (2, near)
-
-
-def test_script_s_folder_comes_before_the_working_directory(workplace):
-    workplace.autogpu_toml(COUNT_2)
-    elsewhere = workplace.write(workplace.home / "elsewhere" / "autogpu.toml", COUNT_3).parent
-    assert workplace.resolve(script=workplace.script, working_directory=elsewhere).policy.count == 2
-
-
-def test_working_directory_is_searched_where_the_script_has_no_file(workplace):
-    workplace.autogpu_toml(COUNT_2)
-    script = workplace.home / "bin" / "tool"
-    assert workplace.resolve(script=script, working_directory=workplace.project / "deep" / "er").policy.count == 2
+@pytest.mark.parametrize(
+    ("files", "script", "folder"),
+    [
+        pytest.param(["proj", ""], "proj/a/b/train.py", "/", id="the-nearest-above-the-script"),
+        pytest.param(["proj", "elsewhere"], "proj/train.py", "elsewhere", id="the-script-before-the-working-directory"),
+        pytest.param(["proj"], "bin/tool", "proj/deep/er", id="else-above-the-working-directory"),
+    ],
+)
+def test_the_project_file_is_the_nearest(workplace, files, script, folder):
+    for number, place in enumerate(files):
+        workplace.write(workplace.home / place / "autogpu.toml", f"[select]\ncount = {number + 2}\n")
+    resolved = workplace.resolve(script=workplace.home / script, working_directory=workplace.home / folder)
+    assert (resolved.policy.count, resolved.project_file) == (2, workplace.home / files[0] / "autogpu.toml")
 
 
 @pytest.mark.parametrize("through", ["home", "link"])
@@ -51,17 +46,14 @@ def test_home_is_looked_at_and_ends_the_search(workplace, tmp_path, through):
     if through == "link":
         home = tmp_path / "link"
         home.symlink_to(workplace.home)
+        workplace.autogpu_toml(COUNT_2)
+        origin = workplace.resolve({"HOME": str(home)}).settings["select.count"].origin
+        assert str(origin) == "~/proj/autogpu.toml:2"
+        (workplace.project / "autogpu.toml").unlink()
     assert workplace.resolve({"HOME": str(home)}).policy.count == 1
     own = workplace.write(workplace.home / "autogpu.toml", COUNT_2)
     assert workplace.resolve({"HOME": str(home)}).project_file == own
     assert workplace.resolve({"HOME": "/nowhere"}, working_directory=above.parent / "x").project_file == above
-
-
-def test_a_linked_home_is_shown_as_a_tilde(workplace, tmp_path):
-    (tmp_path / "link").symlink_to(workplace.home)
-    workplace.autogpu_toml(COUNT_2)
-    resolved = workplace.resolve({"HOME": str(tmp_path / "link")})
-    assert str(resolved.settings["select.count"].origin) == "~/proj/autogpu.toml:2"
 
 
 def test_autogpu_toml_wins_over_pyproject_toml_beside_it(workplace):
@@ -96,12 +88,22 @@ def test_a_broken_pyproject_toml_with_our_table_is_one_problem(workplace):
     ]
 
 
-def test_a_folder_named_like_the_file_is_passed_by(workplace):
-    (workplace.project / "autogpu.toml").mkdir()
-    (workplace.project / "pyproject.toml").mkdir()
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_hides_no_file_further_up(workplace, make):
+    for name in ("autogpu.toml", "pyproject.toml"):
+        make(str(workplace.project / name))
     workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.problems) == (3, ())
+    assert (resolved.policy.count, len(resolved.problems)) == (3, make is os.mkfifo)
+
+
+def answered(ask):
+    """What ``ask`` returns, if it does not wait."""
+    answers = []
+    reader = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+    reader.start()
+    reader.join(10)
+    return answers
 
 
 @pytest.mark.parametrize("layer", ["project", "named", "user", "system"])
@@ -114,13 +116,10 @@ def test_a_pipe_never_blocks(workplace, layer):
     }[layer]
     fifo.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(str(fifo))
-    answers = []
     environ = {"AUTOGPU_POLICY": "named.toml"} if layer == "named" else {}
-    reader = threading.Thread(target=lambda: answers.extend(workplace.problems(environ)), daemon=True)
-    reader.start()
-    reader.join(10)
     shown = fifo if layer == "system" else f"~/{fifo.relative_to(workplace.home)}"
-    assert answers == [f"{shown} is not a regular file; this file is ignored"]
+    said = f"{shown} is not a regular file; this file is ignored"
+    assert answered(lambda: workplace.problems(environ)) == [[said]]
 
 
 def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace):
@@ -131,24 +130,12 @@ def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace
             os.mkfifo(str(self))
             return seen
 
-    answers = []
-
     def read():
-        try:
+        with pytest.raises(trust.UnreadableFile) as refused:
             trust.read_file(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
-        except trust.UnreadableFile as error:
-            answers.append(str(error))
+        return str(refused.value)
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(10)
-    assert answers == ["is not a regular file"]
-
-
-def test_a_found_pipe_hides_no_file_further_up(workplace):
-    os.mkfifo(str(workplace.project / "autogpu.toml"))
-    workplace.write(workplace.home / "autogpu.toml", COUNT_3)
-    assert workplace.resolve().policy.count == 3
+    assert answered(read) == ["is not a regular file"]
 
 
 @pytest.mark.parametrize("where", ["relative", "absolute", "tilde"])
@@ -163,32 +150,25 @@ def test_autogpu_policy_names_the_project_file(workplace, where):
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "problem"),
     [
-        pytest.param("missing.toml", "~/proj/missing.toml", id="missing"),
-        pytest.param("a\0b", "~/proj/a\\x00b", id="no-name-at-all"),
+        pytest.param(os.devnull, None, id="none"),
+        pytest.param("missing.toml", "~/proj/missing.toml, which does not exist or can't be reached", id="missing"),
+        pytest.param("a\0b", "~/proj/a\\x00b, which does not exist or can't be reached", id="no-name-at-all"),
+        pytest.param(
+            "pyproject.toml", "~/proj/pyproject.toml, which has no [tool.autogpu]", id="pyproject-without-our-table"
+        ),
     ],
 )
-def test_a_named_file_that_is_missing_is_a_problem_and_replaces_the_found_one(workplace, name, shown):
+def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, problem):
     workplace.autogpu_toml(COUNT_2)
-    resolved = workplace.resolve({"AUTOGPU_POLICY": name})
-    assert (resolved.policy.count, resolved.project_file) == (1, None)
-    assert [str(problem) for problem in resolved.problems] == [
-        f"AUTOGPU_POLICY names {shown}, which does not exist or can't be reached; no project file is read"
-    ]
-
-
-def test_a_named_pyproject_toml_needs_our_table(workplace):
     workplace.pyproject("[project]\n")
-    assert workplace.problems({"AUTOGPU_POLICY": "pyproject.toml"}) == [
-        "AUTOGPU_POLICY names ~/proj/pyproject.toml, which has no [tool.autogpu]; no project file is read"
-    ]
-
-
-def test_autogpu_policy_dev_null_means_no_project_file(workplace):
-    workplace.autogpu_toml(COUNT_2)
-    resolved = workplace.resolve({"AUTOGPU_POLICY": os.devnull})
-    assert (resolved.policy.count, resolved.project_file, resolved.problems) == (1, None, ())
+    resolved = workplace.resolve({"AUTOGPU_POLICY": name})
+    assert resolved.policy.count == 1
+    said = [f"AUTOGPU_POLICY names {problem}; no project file is read"] if problem else []
+    assert [str(problem) for problem in resolved.problems] == said
+    is_there = problem and "no [tool" in problem
+    assert resolved.project_file == (workplace.project / name if is_there else None)
 
 
 def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
@@ -197,24 +177,32 @@ def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
     assert (resolved.project_file, resolved.settings["select.count"].origin.layer) == (None, "user")
 
 
+EVERYONE, BY_GROUP = "can be written by every user", f"can be written by group {STRANGER}"
+
+
 @pytest.mark.parametrize(
-    ("file_mode", "folder_mode", "why"),
+    ("place", "mode", "owner", "group", "why"),
     [
-        pytest.param(0o666, 0o755, "it can be written by every user", id="file-of-all"),
-        pytest.param(0o644, 0o777, "its folder {folder} can be written by every user", id="folder-of-all"),
-        pytest.param(0o644, 0o1777, "its folder {folder} can be written by every user", id="sticky-folder"),
+        pytest.param("file", 0o666, -1, -1, EVERYONE, id="file-of-all"),
+        pytest.param("folder", 0o777, -1, -1, EVERYONE, id="folder-of-all"),
+        pytest.param("folder", 0o1777, -1, -1, EVERYONE, id="sticky-folder"),
+        pytest.param("file", 0o644, STRANGER, 0, f"belongs to uid {STRANGER}", id="file-of-another", marks=as_root),
+        pytest.param("folder", 0o755, STRANGER, 0, f"belongs to uid {STRANGER}", id="folder-of-another", marks=as_root),
+        pytest.param("file", 0o664, 0, STRANGER, BY_GROUP, id="file-of-a-shared-group", marks=as_root),
+        pytest.param("folder", 0o775, 0, STRANGER, BY_GROUP, id="folder-of-a-shared-group", marks=as_root),
     ],
 )
 @pytest.mark.parametrize("name", ["autogpu.toml", "pyproject.toml"])
-def test_a_file_that_everyone_can_write_is_refused(workplace, file_mode, folder_mode, why, name):
+def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode, owner, group, why, name):
     text = COUNT_2 if name == "autogpu.toml" else "[tool.autogpu.select]\ncount = 2\n"
     file = workplace.write(workplace.project / name, text)
-    file.chmod(file_mode)
-    workplace.project.chmod(folder_mode)
+    changed = file if place == "file" else workplace.project
+    os.chown(changed, owner, group)
+    changed.chmod(mode)
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.project_file) == (1, None)
-    why = why.format(folder=workplace.project)
-    assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", why, file)]
+    whose = "it" if place == "file" else f"its folder {workplace.project}"
+    assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
 
 
 def test_a_refused_file_counts_once_it_is_named(workplace):
@@ -237,23 +225,6 @@ def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
 
 
 @as_root
-@pytest.mark.parametrize(
-    ("whose", "why"),
-    [
-        pytest.param("file", f"it belongs to uid {STRANGER}", id="file"),
-        pytest.param("folder", f"its folder {{folder}} belongs to uid {STRANGER}", id="folder"),
-    ],
-)
-def test_a_file_of_another_user_is_refused(workplace, whose, why):
-    file = workplace.autogpu_toml(COUNT_2)
-    os.chown(file if whose == "file" else workplace.project, STRANGER, 0)
-    resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.project_file) == (1, None)
-    why = why.format(folder=workplace.project)
-    assert [str(problem) for problem in resolved.problems] == [refused("~/proj/autogpu.toml", why, file)]
-
-
-@as_root
 def test_root_s_file_counts_for_everyone(workplace):
     workplace.autogpu_toml(COUNT_2)
     reading, writing = os.pipe()
@@ -271,18 +242,6 @@ def test_root_s_file_counts_for_everyone(workplace):
     os.close(writing)
     assert os.read(reading, 100) == b"2"
     os.close(reading)
-
-
-@as_root
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_group_write_of_a_shared_group_is_refused(workplace, what):
-    file = workplace.autogpu_toml(COUNT_2)
-    place = file if what == "file" else workplace.project
-    os.chown(place, 0, STRANGER)
-    place.chmod(place.stat().st_mode | 0o020)
-    why = f"can be written by group {STRANGER}"
-    why = f"it {why}" if what == "file" else f"its folder {workplace.project} {why}"
-    assert workplace.problems() == [refused("~/proj/autogpu.toml", why, file)]
 
 
 def own_group_is_private() -> bool:
@@ -307,14 +266,8 @@ def test_group_write_of_the_owner_s_private_group_is_trusted(workplace):
 @needs_private_group
 def test_an_access_list_behind_the_group_bits_is_refused(workplace):
     file = workplace.autogpu_toml(COUNT_2)
-    user_obj, user, group_obj, mask, other, nobody = 1, 2, 4, 16, 32, 2**32 - 1
-    entries = [
-        (user_obj, 6, nobody),
-        (user, 6, STRANGER),
-        (group_obj, 4, nobody),
-        (mask, 6, nobody),
-        (other, 4, nobody),
-    ]
+    owner, user, group, mask, other, nobody = 1, 2, 4, 16, 32, 2**32 - 1
+    entries = [(owner, 6, nobody), (user, 6, STRANGER), (group, 4, nobody), (mask, 6, nobody), (other, 4, nobody)]
     content = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(str(file), "system.posix_acl_access", content)
@@ -356,19 +309,4 @@ def test_a_file_without_permission_is_one_problem(workplace, layer):
     file.chmod(0)
     assert workplace.problems() == [
         f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is ignored"
-    ]
-
-
-def test_a_file_can_be_checked_alone(workplace):
-    workplace.user("[select]\ncount = 5\n")
-    file = workplace.autogpu_toml("[select]\ncount = -2\n")
-    resolved = resolve(
-        {"AUTOGPU_POLICY": str(file)},
-        script=None,
-        working_directory=workplace.project,
-        system_file=Path(os.devnull, "none"),
-    )
-    assert [str(problem) for problem in resolved.problems] == [
-        f'{file}:2: select.count can\'t be -2; allowed: a number of GPUs (0 for CPU only), or "all"; '
-        "the default 1 is used"
     ]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import email
 import re
-import subprocess
-import sys
 import tarfile
 import zipfile
 
 import pytest
 
-from tests.support.environments import ROOT, files_of_the_project, wheel
+from tests.support.environments import ROOT, files_of_the_project, source_archive, wheel
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +52,8 @@ def test_the_schema_for_editors_is_installed():
     assert text == (ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_source_archive_has_every_file_of_the_project(tmp_path):
-    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(command, capture_output=True, timeout=250, check=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as opened:
+    with tarfile.open(source_archive(tmp_path)) as opened:
         names = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
     assert names - {"PKG-INFO"} == set(files_of_the_project())

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.frozen import replace
-from autogpu.policy import Policy
 from autogpu.reporting.messages import few_replicas, not_held
-from tests.support.selections import claim, claimed, decided
+from tests.support.selections import claim, decided
 from tests.support.values import gpu
 
 
 @pytest.mark.parametrize(
-    ("per_user", "others", "end"),
+    ("per_user", "held", "end"),
     [
-        (0, {}, "for more: AUTOGPU_COUNT=3"),
-        (1, {}, "no more can be had now: limits.per_user allows 1, all your jobs together"),
-        (1, claimed((1, claim(24)), (2, claim(24))), "no more can be had now"),
-        (2, {}, "for more: AUTOGPU_COUNT=2"),
+        pytest.param(0, {}, "for more: AUTOGPU_COUNT=3", id="free-ones"),
+        pytest.param(1, {}, "no more can be had now: limits.per_user allows 1, all your jobs together", id="cap"),
+        pytest.param(1, {1: claim(24), 2: claim(24)}, "no more can be had now", id="all-taken"),
+        pytest.param(2, {}, "for more: AUTOGPU_COUNT=2", id="below-the-cap"),
     ],
-    ids=["free-ones", "cap", "all-taken", "below-the-cap"],
 )
-def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, others, end):
-    policy = replace(Policy(), per_user=per_user)
-    decision = decided(gpu(0), gpu(1), gpu(2), policy=policy, claims_on=others)
+def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, held, end):
+    decision = decided(gpu(0), gpu(1), gpu(2), per_user=per_user, held=held)
     (line,) = few_replicas("MirroredStrategy", 1, decision, per_user)
     assert line == f"MirroredStrategy has 1 replica, on 1 of 3 GPUs; {end}"
 

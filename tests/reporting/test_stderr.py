@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from autogpu.reporting.stderr import is_terminal, say
@@ -20,12 +24,9 @@ class RaisesWhenUsed:
         raise ValueError("closed")
 
 
-class NoFlush:
-    def __init__(self):
-        self.text = ""
-
+class Exits:
     def write(self, text):
-        self.text += text
+        sys.exit(3)
 
 
 def test_a_line_is_printed_once_per_process(capsys):
@@ -34,15 +35,30 @@ def test_a_line_is_printed_once_per_process(capsys):
     assert capsys.readouterr().err == "autogpu: a line of test_stderr\n"
 
 
-@pytest.mark.parametrize("make", [lambda: None, object, Raises, RaisesWhenUsed])
+@pytest.mark.parametrize("make", [lambda: None, object, Raises, RaisesWhenUsed, Exits])
 def test_whatever_a_script_has_put_there_nothing_raises(monkeypatch, make):
     monkeypatch.setattr("sys.stderr", make())
     say(f"to {make}")
     assert not is_terminal()
+    monkeypatch.delattr("sys.stderr")
+    say(f"where {make} was")
 
 
 def test_a_stderr_without_flush_gets_the_line(monkeypatch):
-    kept = NoFlush()
-    monkeypatch.setattr("sys.stderr", kept)
+    lines = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=lines.append))
     say("without flush")
-    assert kept.text == "autogpu: without flush\n"
+    assert lines == ["autogpu: without flush\n"]
+
+
+@pytest.mark.slow  # it is given a second
+def test_a_stderr_that_hangs_is_waited_for_no_longer_and_gets_the_line_later(monkeypatch):
+    lines, may_go_on = [], threading.Event()
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=lambda text: may_go_on.wait(60) and lines.append(text)))
+    say("to one that hangs")
+    assert lines == []
+    may_go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "autogpu-say":
+            thread.join(60)
+    assert lines == ["autogpu: to one that hangs\n"]

@@ -33,25 +33,13 @@ def test_what_is_escaped_is_bounded_as_well(text):
     assert printable(text, 30).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "shown"),
-    [(0, "0 MiB"), (64 * MIB, "64 MiB"), (GIB // 10, "0.1 GiB"), (23 * GIB + GIB // 2, "23.5 GiB")],
-)
-def test_sizes(size_bytes, shown):
-    assert size(size_bytes) == shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (26 * 3600, "26 h"), (3e5, "3 d")],
-)
-def test_spans(seconds, shown):
-    assert span(seconds) == shown
-
-
-def test_counts_and_lists():
+def test_sizes_spans_counts_and_lists():
+    sizes = {0: "0 MiB", 64 * MIB: "64 MiB", GIB // 10: "0.1 GiB", 47 * GIB // 2: "23.5 GiB"}
+    assert {number: size(number) for number in sizes} == sizes
+    spans = {0.4: "0 s", 119: "119 s", 120: "2 min", 7200: "2 h", 26 * 3600: "26 h", 3e5: "3 d"}
+    assert {seconds: span(seconds) for seconds in spans} == spans
     assert [counted(number, "GPU") for number in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
-    assert [listed(["a", "b", "c"][:number]) for number in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+    assert [listed("abc"[:number]) for number in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
 
 
 @pytest.mark.parametrize(

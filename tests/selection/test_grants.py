@@ -20,12 +20,18 @@ NodeName=plain
 WITHOUT_GPUS = CONF.replace("GresTypes=gpu,shard", "#GresTypes=gpu")
 JOB = {"SLURM_JOB_ID": "7"}
 BATCH = {**JOB, "SLURM_NODEID": "0"}
+FULL_NODE = {"SLURM_JOB_GPUS": "0,1", "SLURM_GPUS_ON_NODE": "2"}
 STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"}
-NONE_FROM_SLURM = Grant(
-    "Slurm", "Slurm granted no GPU here", "to have one: --gpus-per-task=1 or --gres=gpu:1", is_none=True
-)
-BY_BUS = Grant("Slurm", counts_by_bus=True)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def none_of(engine, remedy, why="{} granted no GPU here"):
+    return Grant(engine, why.format(engine), remedy, is_none=True)
+
+
+NONE_FROM_SLURM = none_of("Slurm", "to have one: --gpus-per-task=1 or --gres=gpu:1")
+BY_STEPS = none_of("Slurm", "start it with srun", "{} grants the GPUs of an allocation to its steps")
+BY_BUS, HALF = Grant("Slurm", counts_by_bus=True), Grant("Slurm", fraction=0.5, counts_by_bus=True)
 
 
 def shards(count, node="gpu02", visible="0"):
@@ -51,26 +57,20 @@ def on_slurm(environ, conf=CONF):
         pytest.param(BATCH, NONE_FROM_SLURM, id="batch-without-gres"),
         pytest.param({**STEP, "SLURM_GPUS_ON_NODE": "2"}, Grant("Slurm", unnamed=2), id="gpu-bind-none"),
         pytest.param({**STEP, "SLURM_JOB_GPUS": "0,1"}, NONE_FROM_SLURM, id="gres-none-in-a-gpu-job"),
-        pytest.param(
-            JOB,
-            Grant("Slurm", "Slurm grants the GPUs of an allocation to its steps", "start it with srun", is_none=True),
-            id="salloc",
-        ),
+        pytest.param(JOB, BY_STEPS, id="salloc"),
         pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="unset-by-the-script"),
         pytest.param({**STEP, VISIBLE: "1"}, Grant("Slurm"), id="set-by-the-user-in-a-job-without-gres"),
-        pytest.param(shards(1), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="one-shard-of-two"),
-        pytest.param(shards(1, "big"), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="node-by-name"),
+        pytest.param(shards(1), HALF, id="one-shard-of-two"),
+        pytest.param(shards(1, "big"), HALF, id="node-by-name"),
         pytest.param(shards(2), BY_BUS, id="all-shards-of-a-gpu"),
-        pytest.param(shards(2, visible="0,1"), Grant("Slurm", fraction=0.5, counts_by_bus=True), id="on-two-gpus"),
+        pytest.param(shards(2, visible="0,1"), HALF, id="on-two-gpus"),
         pytest.param(shards(1, "gpu05"), BY_BUS, id="shards-of-an-unknown-node"),
         pytest.param(shards(1, "plain"), Grant("Slurm", fraction=0.125, counts_by_bus=True), id="shards-by-default"),
         pytest.param(shards(1, "rack1n3"), Grant("Slurm", fraction=0.25, counts_by_bus=True), id="two-host-lists"),
         pytest.param(shards(1, "n2"), BY_BUS, id="garbage-for-a-host-list"),
         pytest.param({**STEP, VISIBLE: "9" * 5000, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="digits-without-end"),
         pytest.param({**STEP, VISIBLE: "0"}, Grant("Slurm"), id="a-users-own-zero"),
-        pytest.param(
-            {**STEP, "SLURM_JOB_GPUS": "0,1", "SLURM_GPUS_ON_NODE": "2"}, NONE_FROM_SLURM, id="gres-none-on-a-full-node"
-        ),
+        pytest.param({**STEP, **FULL_NODE}, NONE_FROM_SLURM, id="gres-none-on-a-full-node"),
         pytest.param(shards(1, "small"), BY_BUS, id="node-without-shards"),
     ],
 )
@@ -92,6 +92,7 @@ def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
     assert settled(NO_ENGINE, 4) is NO_ENGINE
 
 
+NONE_FROM_RAY = none_of("Ray", "to have one: num_gpus=1", "{} assigned no GPU to this task")
 RAY = {"RAY_RAYLET_PID": "7"}
 
 
@@ -100,12 +101,7 @@ RAY = {"RAY_RAYLET_PID": "7"}
     [
         pytest.param(RayTask(1, ("2",), True), {VISIBLE: "2"}, Grant("Ray"), id="whole"),
         pytest.param(RayTask(0.5, ("2",), True), {VISIBLE: "2"}, Grant("Ray", fraction=0.5), id="half"),
-        pytest.param(
-            RayTask(0, (), True),
-            {},
-            Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True),
-            id="zero",
-        ),
+        pytest.param(RayTask(0, (), True), {}, NONE_FROM_RAY, id="zero"),
         pytest.param(RayTask(0, (), False), {}, Grant(), id="zero-of-none"),
         pytest.param(RayTask(2, ("1", "3"), True), {}, Grant("Ray", visible="1,3"), id="noset"),
         pytest.param(None, {VISIBLE: "2"}, Grant(), id="not-connected"),
@@ -116,19 +112,18 @@ def test_ray(task, environ, expected):
     assert granted(environ, EngineFacts(ray=task)) == Grant(), "outside of a worker"
 
 
+CONDOR = {"BATCH_SYSTEM": "HTCondor"}
+NONE_FROM_CONDOR = none_of("HTCondor", "to have one: request_gpus = 1")
+PBS = {"PBS_JOBID": "7"}
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        pytest.param(
-            {"PBS_JOBID": "7"}, Grant("PBS", visible="0,2", counts_by_bus=True), id="pbs-names-them-in-a-file"
-        ),
-        pytest.param({"PBS_JOBID": "7", VISIBLE: "1"}, Grant("PBS"), id="pbs-sets-the-variable"),
-        pytest.param({"BATCH_SYSTEM": "HTCondor", VISIBLE: "GPU-7"}, Grant("HTCondor"), id="condor"),
-        pytest.param(
-            {"BATCH_SYSTEM": "HTCondor", "NVIDIA_VISIBLE_DEVICES": "none"},
-            Grant("HTCondor", "HTCondor granted no GPU here", "to have one: request_gpus = 1", is_none=True),
-            id="condor-none",
-        ),
+        pytest.param(PBS, Grant("PBS", visible="0,2", counts_by_bus=True), id="pbs-names-them-in-a-file"),
+        pytest.param({**PBS, VISIBLE: "1"}, Grant("PBS"), id="pbs-sets-the-variable"),
+        pytest.param({**CONDOR, VISIBLE: "GPU-7"}, Grant("HTCondor"), id="condor"),
+        pytest.param({**CONDOR, "NVIDIA_VISIBLE_DEVICES": "none"}, NONE_FROM_CONDOR, id="condor-none"),
         pytest.param({"LSB_JOBID": "7", VISIBLE: "1"}, Grant(), id="lsf-sets-the-variable"),
         pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Grant(), id="kubernetes-shows-no-others"),
         pytest.param({"__DASK_PARENT_PID": "7", VISIBLE: "1,2,0"}, Grant(), id="dask"),

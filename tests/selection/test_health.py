@@ -7,28 +7,31 @@ import pytest
 from autogpu.policy import Policy
 from autogpu.selection import explain
 from autogpu.selection.health import health_problems, memory_faults
-from autogpu.selection.model import Cause, SelectionRules
+from autogpu.selection.model import Cause, Rejection, SelectionRules
 from autogpu.selection.ranking import rank, rules_for
 from tests.support.selections import INHERITED, UNSET
 from tests.support.values import gpu
 
 FAILED = {"remapping_failed": True}
-PENDING = {"remapping_pending": True}
-RETIRED = {"retirement_pending": True}
 ERRORS = {"uncorrected_errors": 2}
 HOT = {"is_too_hot": True}
 BUSY = {"pids": [7], "used_gib": 2}
-
-
-ANYTHING = SelectionRules()
+# Each fault of the memory, and how it is called.
+FAULTS = [
+    pytest.param(FAILED, "row remapping failed", id="remapping-failed"),
+    pytest.param({"remapping_pending": True}, "row remapping pending until a reset", id="remapping-pending"),
+    pytest.param({"retirement_pending": True}, "page retirement pending until a reset", id="retirement-pending"),
+    pytest.param(ERRORS, "2 uncorrectable memory errors since boot", id="errors"),
+]
+ANYTHING, NEVER = SelectionRules(), rules_for(Policy(faulty="never"), UNSET, None)
 
 
 def order(*devices, rules=ANYTHING):
     return [candidate.device.index for candidate in rank(devices, rules).candidates]
 
 
-@pytest.mark.parametrize("fault", [FAILED, PENDING, RETIRED, ERRORS, HOT], ids=str)
-def test_it_comes_after_every_healthy_one_of_its_tier(fault):
+@pytest.mark.parametrize(("fault", "words"), [*FAULTS, pytest.param(HOT, "slowed down by heat", id="heat")])
+def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
     # The highest index is the first of equals.
     assert order(gpu(0), gpu(1, **fault)) == [0, 1]
     assert order(gpu(0, total_gib=8, busy=40), gpu(1, total_gib=80, **fault)) == [0, 1]
@@ -37,57 +40,45 @@ def test_it_comes_after_every_healthy_one_of_its_tier(fault):
     # A job of somebody else's is worse than a fault that may never show.
     assert order(gpu(0, **BUSY), gpu(1, **fault)) == [1, 0]
     assert order(gpu(0, **BUSY), gpu(1, **BUSY, **fault)) == [0, 1]
+    assert health_problems(gpu(0, **fault)) == (words,)
 
 
-@pytest.mark.parametrize("fault", [FAILED, PENDING, RETIRED, ERRORS], ids=str)
-def test_heat_passes_and_a_fault_stays(fault):
-    assert order(gpu(0, **HOT), gpu(1, **fault)) == [0, 1]
-
-
-@pytest.mark.parametrize("fault", [FAILED, PENDING, RETIRED, ERRORS], ids=str)
-def test_the_policy_may_refuse_it(fault):
-    rules = rules_for(Policy(faulty="never"), UNSET, None)
-    ranking = rank([gpu(0, **fault), gpu(1, **HOT)], rules)
-    (rejected,) = ranking.rejected
-    assert [candidate.device.index for candidate in ranking.candidates] == [1]
-    assert (rejected.device.index, rejected.cause) == (0, Cause.EXCLUDED_BY_POLICY)
-    assert rejected.why == f"refused by select.faulty: {memory_faults(gpu(0, **fault))[0]}"
+@pytest.mark.parametrize(("fault", "words"), FAULTS)
+def test_heat_passes_and_a_fault_stays_which_the_policy_may_refuse(fault, words):
+    hot, faulty = gpu(0, **HOT), gpu(1, **fault)
+    assert order(hot, faulty) == order(hot) + order(faulty) == [0, 1]
+    assert order(hot, faulty, rules=NEVER) == [0]
+    refused = Rejection(faulty, f"refused by select.faulty: {words}", Cause.EXCLUDED_BY_POLICY)
+    assert rank([hot, faulty], NEVER).rejected == (refused,)
 
 
 def test_who_names_the_gpu_has_it_unless_the_key_is_locked():
-    never = Policy(faulty="never")
     locked = Policy(faulty="never", locked=frozenset(["select.faulty"]))
-    assert order(gpu(0, **FAILED), rules=rules_for(never, INHERITED, None)) == [0]
-    assert order(gpu(0, **FAILED), rules=rules_for(locked, INHERITED, None)) == []
+    for policy, expected in ((Policy(faulty="never"), [0]), (locked, [])):
+        assert order(gpu(0, **FAILED), rules=rules_for(policy, INHERITED, None)) == expected
+
+
+def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
+    assert health_problems(gpu(0)) == memory_faults(gpu(0, **HOT)) == ()
+    assert health_problems(gpu(0, **FAILED, **HOT)) == ("row remapping failed", "slowed down by heat")
+    assert health_problems(gpu(0, uncorrected_errors=1)) == ("1 uncorrectable memory error since boot",)
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("devices", "count", "words"),
     [
-        ({}, ()),
-        (FAILED, ("row remapping failed",)),
-        (PENDING, ("row remapping pending until a reset",)),
-        (RETIRED, ("page retirement pending until a reset",)),
-        ({"uncorrected_errors": 1}, ("1 uncorrectable memory error since boot",)),
-        (ERRORS, ("2 uncorrectable memory errors since boot",)),
-        (HOT, ("slowed down by heat",)),
-        ({**FAILED, **HOT}, ("row remapping failed", "slowed down by heat")),
+        ([gpu(0), gpu(1, **FAILED)], 1, "the idlest of 2"),
+        ([gpu(0, **FAILED)], 1, "the only one (not healthy: row remapping failed)"),
+        ([gpu(0), gpu(1, **ERRORS)], 2, "all 2 (not healthy: GPU 1: 2 uncorrectable memory errors since boot)"),
+        # Once, where others are on it as well.
+        (
+            [gpu(0, **BUSY, **HOT)],
+            1,
+            "the only one (shared: slowed down by heat, pid 7 on it without a claim, 0 % busy, 22.0 of 24.0 GiB free)",
+        ),
     ],
-    ids=str,
+    ids=["another-is-taken", "taken", "of-two", "shared"],
 )
-def test_each_is_named(fields, words):
-    assert health_problems(gpu(0, **fields)) == words
-
-
-def test_the_line_of_who_gets_one_says_it():
-    def why(*devices, count=1):
-        ranking = rank(devices, ANYTHING)
-        return explain.taken(ranking, ranking.candidates[:count], UNSET, has_context=False)
-
-    assert why(gpu(0), gpu(1, **FAILED)) == "the idlest of 2"
-    assert why(gpu(0, **FAILED)) == "the only one (not healthy: row remapping failed)"
-    assert why(gpu(0), gpu(1, **ERRORS), count=2) == (
-        "all 2 (not healthy: GPU 1: 2 uncorrectable memory errors since boot)"
-    )
-    # Once, where others are on it as well.
-    assert why(gpu(0, **BUSY, **HOT)).count("slowed down by heat") == 1
+def test_the_line_of_who_gets_one_says_it(devices, count, words):
+    ranking = rank(devices, ANYTHING)
+    assert explain.taken(ranking, ranking.candidates[:count], UNSET, has_context=False) == words

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from autogpu import policy
 from autogpu.devices.model import UnreadableDevice
 from autogpu.selection.lists import unmatched_lists
-from autogpu.selection.model import VisibleSpec
+from tests.support.selections import UNSET
 from tests.support.values import gpu, inventory
 
-TWO = (gpu(0), gpu(1))
+LOST = (UnreadableDevice(2, "lost"),)
+NONE = "none of the GPUs here; there are the indices 0 to 1: NVIDIA TITAN RTX"
+PART = 'none of the GPUs here; for a part of a name, write "*titan*"'
+SOME = f"*A100*, 8-9 in select.devices (AUTOGPU_DEVICES) match {NONE}"
 
 
-def said(tmp_path, devices=TWO, lost=(), **environ):
-    resolved = policy.resolve(environ, script=None, working_directory=Path(tmp_path), system_file=tmp_path / "none")
-    return unmatched_lists(resolved, inventory(*devices, unreadable=lost), VisibleSpec(None, "unset"))
+@pytest.mark.parametrize(
+    ("devices", "exclude", "lost", "said"),
+    [
+        pytest.param(
+            "7,*A100*", "", (), [f"select.devices = 7, *A100* (AUTOGPU_DEVICES) matches {NONE}"], id="devices"
+        ),
+        pytest.param("", "7", (), [f"select.exclude = 7 (AUTOGPU_EXCLUDE) matches {NONE}"], id="exclude"),
+        pytest.param(
+            "titan", "", (), [f"select.devices = titan (AUTOGPU_DEVICES) matches {PART}"], id="part-of-a-name"
+        ),
+        pytest.param("*A100*,1,8-9", "", (), [SOME], id="some-entries"),
+        pytest.param("", "0,9", (), [f"9 in select.exclude (AUTOGPU_EXCLUDE) matches {NONE}"], id="one-entry"),
+        pytest.param("0-1,*TITAN*", "0", (), [], id="all-match"),
+        pytest.param("1,2", "", LOST, [], id="one-may-be-a-gpu-that-is-lost"),
+        pytest.param(
+            "8,9", "", LOST, [f"select.devices = 8, 9 (AUTOGPU_DEVICES) matches {NONE}"], id="beside-a-lost-one"
+        ),
+    ],
+)
+def test_what_matches_none_is_named_with_what_there_is(tmp_path, devices, exclude, lost, said):
+    def found(*gpus):
+        return unmatched_lists(resolved, inventory(*gpus, unreadable=lost), UNSET)
 
-
-@pytest.mark.parametrize("variable", ["AUTOGPU_DEVICES", "AUTOGPU_EXCLUDE"])
-def test_a_list_that_matches_nothing_is_named_with_what_there_is(tmp_path, variable):
-    key = "select.devices" if variable == "AUTOGPU_DEVICES" else "select.exclude"
-    assert said(tmp_path, **{variable: "7,*A100*"}) == {
-        key: f"{key} = 7, *A100* ({variable}) matches none of the GPUs here; "
-        "there are the indices 0 to 1: NVIDIA TITAN RTX"
-    }
-
-
-def test_a_part_of_a_name_is_told_how_it_is_written(tmp_path):
-    (text,) = said(tmp_path, AUTOGPU_DEVICES="titan").values()
-    assert text.endswith('for a part of a name, write "*titan*"')
-
-
-def test_an_entry_that_matches_nothing_is_named_beside_one_that_does(tmp_path):
-    there_are = "there are the indices 0 to 1: NVIDIA TITAN RTX"
-    assert said(tmp_path, AUTOGPU_DEVICES="*A100*,1,8-9", AUTOGPU_EXCLUDE="0,9") == {
-        "select.devices": "*A100*, 8-9 in select.devices (AUTOGPU_DEVICES) match none of the GPUs here; " + there_are,
-        "select.exclude": "9 in select.exclude (AUTOGPU_EXCLUDE) matches none of the GPUs here; " + there_are,
-    }
-    assert said(tmp_path, AUTOGPU_DEVICES="0-1,*TITAN*", AUTOGPU_EXCLUDE="0") == {}
-
-
-def test_an_entry_may_mean_a_gpu_that_is_lost(tmp_path):
-    assert said(tmp_path, lost=(UnreadableDevice(2, "lost"),), AUTOGPU_DEVICES="1,2") == {}
-    assert list(said(tmp_path, lost=(UnreadableDevice(2, "lost"),), AUTOGPU_DEVICES="8,9")) == ["select.devices"]
-
-
-def test_a_machine_without_gpus_has_nothing_to_match(tmp_path):
-    assert said(tmp_path, devices=(), AUTOGPU_DEVICES="*A100*") == {}
+    environ = {"AUTOGPU_DEVICES": devices, "AUTOGPU_EXCLUDE": exclude}
+    resolved = policy.resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
+    assert list(found(gpu(0), gpu(1)).values()) == said
+    assert all(key in text for key, text in found(gpu(0), gpu(1)).items())
+    assert found() == {}, "there is nothing to match"

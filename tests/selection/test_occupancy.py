@@ -10,56 +10,42 @@ from autogpu.selection.occupancy import own_memory_bytes, room_bytes, tier, unma
 from tests.support.selections import claim
 from tests.support.values import gpu, inventory
 
-
-@pytest.mark.parametrize(
-    ("device", "expected"),
-    [
-        pytest.param(gpu(), Tier.FREE, id="nothing-on-it"),
-        pytest.param(gpu(used_gib=0.9, total_gib=8), Tier.FREE, id="a-desktop-under-a-gib"),
-        pytest.param(gpu(used_gib=3.5, total_gib=80), Tier.FREE, id="a-desktop-under-five-percent"),
-        pytest.param(gpu(used_gib=1.1, total_gib=8), Tier.BUSY, id="hidden-processes-hold-memory"),
-        pytest.param(gpu(busy=50, compute_processes=None), Tier.BUSY, id="hidden-processes-work"),
-        pytest.param(gpu(busy=49), Tier.FREE, id="a-desktop-draws"),
-        pytest.param(gpu(pids=[7], used_gib=0.1), Tier.BUSY, id="one-small-process"),
-        pytest.param(gpu(compute_processes=None, used_gib=0), Tier.FREE, id="processes-unreadable-memory-empty"),
-        pytest.param(gpu(total_gib=None, used_gib=None), Tier.FREE, id="memory-unreadable-no-process"),
-    ],
-)
-def test_tier(device, expected):
-    assert tier(device) is expected
-
-
-def test_own_memory_does_not_make_a_gpu_busy():
-    mine = gpu(pids=[42], used_gib=5)
-    assert tier(mine, own_pid=42) is Tier.FREE
-    assert tier(mine, own_pid=43) is Tier.BUSY
-
-
+FREE, BUSY, IDLE = Tier.FREE, Tier.BUSY, Tier.IDLE_LEASE
 HOUR = 3600.0
-
-
-def test_a_claimed_gpu_is_busy_before_its_holder_has_allocated_anything():
-    assert tier(gpu(), claims=[claim(24)]) is Tier.BUSY
+NOTEBOOK = {"pids": [7], "used_gib": 20}
+MINE = gpu(pids=[42], used_gib=5)
 
 
 @pytest.mark.parametrize(
-    ("device", "age_s", "expected"),
+    ("device", "claims", "expected"),
     [
-        pytest.param(gpu(pids=[7], used_gib=20), HOUR, Tier.IDLE_LEASE, id="a-notebook-without-use"),
-        pytest.param(gpu(pids=[7], used_gib=20), 1700.0, Tier.BUSY, id="not-half-an-hour-yet"),
-        pytest.param(gpu(pids=[7], used_gib=20, busy=1), HOUR, Tier.BUSY, id="it-does-something"),
-        pytest.param(gpu(pids=[7], used_gib=20, busy=None), HOUR, Tier.BUSY, id="unknown-whether"),
-        pytest.param(gpu(pids=[7, 9], used_gib=20), HOUR, Tier.BUSY, id="an-unmanaged-process-is-there-too"),
+        pytest.param(gpu(), [], FREE, id="nothing-on-it"),
+        pytest.param(gpu(used_gib=0.9, total_gib=8), [], FREE, id="a-desktop-under-a-gib"),
+        pytest.param(gpu(used_gib=3.5, total_gib=80), [], FREE, id="a-desktop-under-five-percent"),
+        pytest.param(gpu(used_gib=1.1, total_gib=8), [], BUSY, id="hidden-processes-hold-memory"),
+        pytest.param(gpu(busy=50, compute_processes=None), [], BUSY, id="hidden-processes-work"),
+        pytest.param(gpu(busy=49), [], FREE, id="a-desktop-draws"),
+        pytest.param(gpu(pids=[7], used_gib=0.1), [], BUSY, id="one-small-process"),
+        pytest.param(gpu(compute_processes=None, used_gib=0), [], FREE, id="processes-unreadable-memory-empty"),
+        pytest.param(gpu(total_gib=None, used_gib=None), [], FREE, id="memory-unreadable-no-process"),
+        pytest.param(MINE, [], FREE, id="my-own-memory"),
+        pytest.param(gpu(), [claim(24)], BUSY, id="claimed-before-its-holder-has-allocated-anything"),
+        pytest.param(gpu(**NOTEBOOK), [claim(24, age_s=HOUR)], IDLE, id="a-notebook-without-use"),
+        pytest.param(gpu(**NOTEBOOK), [claim(24, age_s=1700.0)], BUSY, id="not-half-an-hour-yet"),
+        pytest.param(gpu(**NOTEBOOK, busy=1), [claim(24, age_s=HOUR)], BUSY, id="it-does-something"),
+        pytest.param(gpu(**NOTEBOOK, busy=None), [claim(24, age_s=HOUR)], BUSY, id="unknown-whether"),
+        pytest.param(gpu(pids=[7, 9], used_gib=20), [claim(24, age_s=HOUR)], BUSY, id="an-unmanaged-process-too"),
+        pytest.param(gpu(), [claim(24, age_s=30.0, is_unused=True)], BUSY, id="has-only-asked-lately"),
+        pytest.param(gpu(), [claim(24, age_s=90.0, is_unused=True)], IDLE, id="has-only-asked"),
+        pytest.param(gpu(), [claim(24, age_s=90.0)], BUSY, id="has-computed"),
     ],
 )
-def test_an_idle_lease_ranks_between_free_and_busy(device, age_s, expected):
-    assert tier(device, claims=[claim(24, age_s=age_s)]) is expected
+def test_tier(device, claims, expected):
+    assert tier(device, 42, claims) is expected
 
 
-@pytest.mark.parametrize(("age_s", "expected"), [(30.0, Tier.BUSY), (90.0, Tier.IDLE_LEASE)], ids=["young", "old"])
-def test_the_claim_of_a_job_that_has_only_asked_is_idle_sooner(age_s, expected):
-    assert tier(gpu(), claims=[claim(24, age_s=age_s, is_unused=True)]) is expected
-    assert tier(gpu(), claims=[claim(24, age_s=age_s)]) is Tier.BUSY
+def test_another_process_makes_it_busy():
+    assert tier(MINE, 43) is tier(MINE) is BUSY
 
 
 @pytest.mark.parametrize(
@@ -72,7 +58,7 @@ def test_the_claim_of_a_job_that_has_only_asked_is_idle_sooner(age_s, expected):
         pytest.param(gpu(pids=[8], used_gib=9), [claim(6)], 9, id="a-foreign-process-counts-by-use"),
         pytest.param(gpu(used_gib=9, compute_processes=None), [claim(6)], 9, id="unlisted-use-counts-beside-claims"),
         pytest.param(gpu(pids=[7], used_gib=9), [claim(24, age_s=HOUR)], 15, id="an-idle-claim-counts-by-use"),
-        pytest.param(gpu(pids=[42], used_gib=9), [], 24, id="my-own-use-is-room"),
+        pytest.param(MINE, [], 24, id="my-own-use-is-room"),
     ],
 )
 def test_room(device, claims, expected_gib):

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
-from autogpu.selection.model import SelectionRequest, Verdict
+from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import (
     LONE_RANK,
     LocalRank,
@@ -20,23 +19,19 @@ from autogpu.selection.ranks import (
     with_scripts_list,
 )
 from autogpu.selection.together import request_of_all
-from tests.support.selections import ME, UNSET
-from tests.support.values import gpu, inventory
+from tests.support.selections import request
+from tests.support.values import gpu
 
 OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+ONE_OF_MPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 STEP = {**SLURM, "SLURM_STEP_ID": "0"}
-ONE_OF_MPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 BY_HAND = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+DEEPSPEED = {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "8"}
 
 
 def second_node(tasks, local="0"):
-    return {
-        "SLURM_STEP_ID": "0",
-        "SLURM_NODEID": "1",
-        "SLURM_LOCALID": local,
-        "SLURM_STEP_TASKS_PER_NODE": tasks,
-    }
+    return {**STEP, "SLURM_NODEID": "1", "SLURM_LOCALID": local, "SLURM_STEP_TASKS_PER_NODE": tasks}
 
 
 def tf_config(kind, index, **cluster):
@@ -44,6 +39,21 @@ def tf_config(kind, index, **cluster):
 
 
 TWO_HERE = ["here:1", "here:2"]
+SECOND_WORKER = tf_config("worker", 1, worker=TWO_HERE)
+OF_TWO_HOSTS = tf_config("worker", 2, worker=["there:1", "here:1", "HERE:2"])
+WITH_CHIEF = tf_config("worker", 0, chief=["here:1"], worker=["here:2"])
+WITH_SERVERS = tf_config("worker", 1, chief=["here:1"], ps=["here:2"], worker=["here:3", "here:4"])
+SECOND_OF_TWO = LocalRank(1, 2, "TF_CONFIG")
+WITH_OWN_GPU = LocalRank(1, 2, "TF_CONFIG", place=0, sharers=1)
+NO_CLUSTERS = (
+    "",
+    "x",
+    '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}',
+    "[1]",
+    "{}",
+    '{"cluster": 7, "task": {"type": "worker", "index": 0}}',
+    "[" * 100_000,
+)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +73,7 @@ TWO_HERE = ["here:1", "here:2"]
         pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="one-rank-is-alone"),
         pytest.param({"LOCAL_RANK": "1"}, LocalRank(1, 2, "LOCAL_RANK"), id="lightning"),
         pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning-of-four"),
-        pytest.param(
-            {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "8"}, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"
-        ),
+        pytest.param(DEEPSPEED, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"),
         pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="mpi-knows-more"),
         pytest.param({**STEP, "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, LocalRank(1, 4, "Slurm"), id="slurm-knows-more"),
         pytest.param({**ONE_OF_MPI, **BY_HAND}, LocalRank(1, 2, "LOCAL_RANK"), id="started-by-mpis-only-rank"),
@@ -74,51 +82,18 @@ TWO_HERE = ["here:1", "here:2"]
         pytest.param({"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "2"}, None, id="garbage"),
         pytest.param({"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "2"}, None, id="out-of-range"),
         pytest.param({"LOCAL_RANK": "\u0661", "LOCAL_WORLD_SIZE": "2"}, None, id="no-ascii-digit"),
-        pytest.param(tf_config("worker", 1, worker=TWO_HERE), LocalRank(1, 2, "TF_CONFIG"), id="workers-of-one-host"),
+        pytest.param(SECOND_WORKER, SECOND_OF_TWO, id="workers-of-one-host"),
         pytest.param(tf_config("worker", 0, worker=["here:1", "there:1"]), None, id="workers-of-two-hosts"),
-        pytest.param(
-            tf_config("worker", 2, worker=["there:1", "here:1", "HERE:2"]),
-            LocalRank(1, 2, "TF_CONFIG"),
-            id="second-worker-of-the-second-host",
-        ),
-        pytest.param(
-            tf_config("worker", 0, chief=["here:1"], worker=["here:2"]),
-            LocalRank(1, 2, "TF_CONFIG"),
-            id="a-chief-computes-as-well",
-        ),
-        pytest.param(
-            tf_config("worker", 1, chief=["here:1"], ps=["here:2"], worker=["here:3", "here:4"]),
-            LocalRank(1, 2, "TF_CONFIG"),
-            id="parameter-servers-do-not-count",
-        ),
+        pytest.param(OF_TWO_HOSTS, SECOND_OF_TWO, id="second-worker-of-the-second-host"),
+        pytest.param(WITH_CHIEF, SECOND_OF_TWO, id="a-chief-computes-as-well"),
+        pytest.param(WITH_SERVERS, SECOND_OF_TWO, id="parameter-servers-do-not-count"),
         pytest.param(tf_config("ps", 0, ps=TWO_HERE, worker=TWO_HERE), None, id="a-parameter-server-is-no-rank"),
         pytest.param(tf_config("evaluator", 0, worker=TWO_HERE), None, id="evaluator"),
         pytest.param(tf_config("worker", 7, worker=TWO_HERE), None, id="index-out-of-range"),
-        pytest.param({**tf_config("worker", 0, worker=TWO_HERE), **OMPI}, LocalRank(2, 4, "Open MPI"), id="launcher"),
-        pytest.param(
-            {**tf_config("worker", 1, worker=TWO_HERE), "CUDA_VISIBLE_DEVICES": "1"},
-            LocalRank(1, 2, "TF_CONFIG", place=0, sharers=1),
-            id="a-worker-with-its-own-gpu",
-        ),
-        pytest.param(
-            {**tf_config("worker", 1, worker=TWO_HERE), "CUDA_VISIBLE_DEVICES": "0,1"},
-            LocalRank(1, 2, "TF_CONFIG"),
-            id="workers-with-a-list-for-all",
-        ),
-        *[
-            pytest.param({"TF_CONFIG": text}, None, id=f"no-cluster-{number}")
-            for number, text in enumerate(
-                [
-                    "",
-                    "x",
-                    '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}',
-                    "[1]",
-                    "{}",
-                    '{"cluster": 7, "task": {"type": "worker", "index": 0}}',
-                    "[" * 100_000,
-                ]
-            )
-        ],
+        pytest.param({**SECOND_WORKER, **OMPI}, LocalRank(2, 4, "Open MPI"), id="launcher"),
+        pytest.param({**SECOND_WORKER, "CUDA_VISIBLE_DEVICES": "1"}, WITH_OWN_GPU, id="a-worker-with-its-own-gpu"),
+        pytest.param({**SECOND_WORKER, "CUDA_VISIBLE_DEVICES": "0,1"}, SECOND_OF_TWO, id="workers-with-a-list-for-all"),
+        *(pytest.param({"TF_CONFIG": text}, None, id=f"no-cluster-{i}") for i, text in enumerate(NO_CLUSTERS)),
     ],
 )
 def test_rank(environ, expected):
@@ -126,29 +101,29 @@ def test_rank(environ, expected):
     assert (found and replace(found, job="")) == expected
 
 
-def test_the_workers_of_a_cluster_know_their_job():
-    one, two = [local_rank(tf_config("worker", index, worker=TWO_HERE)).job for index in (0, 1)]
-    assert one == two != ""
-    assert local_rank(tf_config("worker", 0, worker=["here:1", "here:3"])).job != one
-
-
 def job(namespace="1", **environ):
     return local_rank({**BY_HAND, **environ}, namespace).job
 
 
-def test_ranks_that_were_started_by_hand_are_a_job_by_the_address_where_they_meet():
+def job_of_workers(*addresses, index=0, namespace=""):
+    return local_rank(tf_config("worker", index, worker=addresses), namespace).job
+
+
+def test_ranks_are_a_job_by_the_address_where_they_meet():
     assert job() == job(LOCAL_RANK="0") == job(MASTER_ADDR="127.0.0.1") == job(MASTER_ADDR="LOCALHOST") != ""
     assert job() != job(MASTER_PORT="29501")
     assert job(MASTER_ADDR="node1") != job(MASTER_ADDR="node2")
     assert local_rank({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}).job == ""
+    assert job_of_workers(*TWO_HERE) == job_of_workers(*TWO_HERE, index=1) != ""
+    assert job_of_workers(*TWO_HERE) != job_of_workers("here:1", "here:3")
 
 
 def test_each_container_has_a_localhost_of_its_own():
     assert job("1") != job("2")
     assert job("1", MASTER_ADDR="node1") == job("2", MASTER_ADDR="node1")
-    local, named = (tf_config("worker", 0, worker=[f"{host}:1", f"{host}:2"]) for host in ("localhost", "here"))
-    assert local_rank(local, "1").job != local_rank(local, "2").job
-    assert local_rank(named, "1").job == local_rank(named, "2").job
+    for host, is_same in (("localhost", False), ("here", True)):
+        one, other = (job_of_workers(f"{host}:1", f"{host}:2", namespace=each) for each in "12")
+        assert (one == other) is is_same
 
 
 @pytest.mark.parametrize(
@@ -190,11 +165,8 @@ def test_of_the_ranks_of_several_hosts_no_more_are_here_than_there_are_gpus():
 
 
 def test_a_rank_whose_gpus_are_not_known_is_not_told_to_take_none():
-    rank = LocalRank(1, 2, LONE_RANK, job="job")
-    request = SelectionRequest(
-        Policy(), UNSET, inventory(gpu(0)), None, 1, own_pid=1, own_uid=ME, grant=Grant(rank=rank)
-    )
-    assert decide(request_of_all(request)).verdict is Verdict.CANNOT_CHOOSE
+    asked = request(gpu(0), uuids=None, grant=Grant(rank=LocalRank(1, 2, LONE_RANK, job="job")))
+    assert decide(request_of_all(asked)).verdict is Verdict.CANNOT_CHOOSE
 
 
 @pytest.mark.parametrize(
@@ -213,58 +185,49 @@ def test_a_list_that_a_ranks_script_has_set(size, launcher, gpus, expected):
     assert (rank.place, rank.sharers) == expected
 
 
-def seen(rank, visible, others, launcher="Open MPI", size=4, **environ):
-    found = among_same_gpus(LocalRank(rank, size, launcher), {"CUDA_VISIBLE_DEVICES": visible, **environ}, others)
-    return found.place, found.sharers
+def mpi(rank):
+    return LocalRank(rank, 4, "Open MPI")
+
+
+def slurm(size):
+    return LocalRank(1, size, "Slurm")
+
+
+ALONE = LocalRank(0, 4, "LOCAL_RANK")
+UNKNOWN = (None, None)
 
 
 @pytest.mark.parametrize(
-    ("rank", "visible", "others", "expected"),
+    ("rank", "visible", "others", "of_step", "expected"),
     [
-        pytest.param(2, "0,1,2,3", dict.fromkeys((0, 1, 3), "0,1,2,3"), (2, 4), id="all-see-the-same"),
-        pytest.param(2, "2", {0: "0", 1: "1", 3: "3"}, (0, 1), id="each-its-own"),
-        pytest.param(3, "1", {0: "0", 1: "0", 2: "1"}, (1, 2), id="in-pairs"),
-        pytest.param(3, "0", dict.fromkeys(range(3), "0"), (3, 4), id="one-for-all"),
-        pytest.param(1, "1", {0: None}, (0, 1), id="a-wrapper-that-has-not-come-that-far"),
-        pytest.param(1, "0", {0: "0"}, (None, None), id="some-are-not-known-yet"),
-        pytest.param(1, "0", {}, (None, None), id="none-is-known"),
-        pytest.param(3, "1", {0: "0", 1: "0", 2: "0"}, (0, 1), id="one-apart"),
-        pytest.param(1, "0", {1: "7", 9: "1"}, (None, None), id="itself-and-one-of-another-launcher"),
+        pytest.param(mpi(2), "0,1,2,3", dict.fromkeys((0, 1, 3), "0,1,2,3"), "", (2, 4), id="all-see-the-same"),
+        pytest.param(mpi(2), "2", {0: "0", 1: "1", 3: "3"}, "", (0, 1), id="each-its-own"),
+        pytest.param(mpi(3), "1", {0: "0", 1: "0", 2: "1"}, "", (1, 2), id="in-pairs"),
+        pytest.param(mpi(3), "0", dict.fromkeys(range(3), "0"), "", (3, 4), id="one-for-all"),
+        pytest.param(mpi(1), "1", {0: None}, "", (0, 1), id="a-wrapper-that-has-not-come-that-far"),
+        pytest.param(mpi(1), "0", {0: "0"}, "", UNKNOWN, id="some-are-not-known-yet"),
+        pytest.param(mpi(1), "0", {}, "", UNKNOWN, id="none-is-known"),
+        pytest.param(mpi(3), "1", {0: "0", 1: "0", 2: "0"}, "", (0, 1), id="one-apart"),
+        pytest.param(mpi(1), "0", {1: "7", 9: "1"}, "", UNKNOWN, id="itself-and-one-of-another-launcher"),
+        pytest.param(ALONE, "0", {}, "", (0, 1), id="by-hand-a-gpu-of-its-own"),
+        pytest.param(ALONE, "0", {1: "1"}, "", (0, 1), id="by-hand-as-the-others"),
+        pytest.param(ALONE, "0", {1: "0", 2: "0", 3: "0"}, "", (0, 4), id="by-hand-one-for-all"),
+        pytest.param(ALONE, "0,1,2,3", {}, "", UNKNOWN, id="by-hand-all-of-this-host"),
+        # Slurm says how many GPUs the step has, and the node.
+        pytest.param(slurm(4), "1", {0: "1"}, "1 of 4", (0, 1), id="per-task"),
+        pytest.param(slurm(2), "2,3", {0: "2,3"}, "2,3 of 4", (0, 1), id="two-per-task"),
+        pytest.param(slurm(8), "1", {0: "1"}, "1 of 4", (1, 2), id="two-tasks-on-each"),
+        pytest.param(slurm(4), "0", {0: "0"}, "0 of 2", (1, 2), id="ntasks-per-gpu=2"),
+        pytest.param(slurm(2), "0", {0: "0"}, "2 of 2", (0, 1), id="per-task-under-cgroups-each-from-0"),
+        pytest.param(slurm(4), "0,1,2,3", {}, "0,1,2,3 of 4", UNKNOWN, id="not-bound"),
+        pytest.param(slurm(4), "1", {}, "0,1,2,3 of 4", UNKNOWN, id="narrowed-by-a-script"),
     ],
 )
-def test_which_ranks_share_a_pool(rank, visible, others, expected):
-    assert seen(rank, visible, others) == expected
-
-
-@pytest.mark.parametrize(
-    ("visible", "others", "expected"),
-    [
-        pytest.param("0", {}, (0, 1), id="a-gpu-of-its-own"),
-        pytest.param("0", {1: "1"}, (0, 1), id="as-the-others"),
-        pytest.param("0", {1: "0", 2: "0", 3: "0"}, (0, 4), id="one-for-all"),
-        pytest.param("0,1,2,3", {}, (None, None), id="all-of-this-host"),
-    ],
-)
-def test_the_list_of_a_rank_that_was_started_by_hand(visible, others, expected):
-    assert seen(0, visible, others, "LOCAL_RANK") == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "visible", "step", "on_node", "expected"),
-    [
-        pytest.param(4, "1", "1", "4", (0, 1), id="per task"),
-        pytest.param(2, "2,3", "2,3", "4", (0, 1), id="two per task"),
-        pytest.param(8, "1", "1", "4", (1, 2), id="two tasks on each"),
-        pytest.param(4, "0", "0", "2", (1, 2), id="ntasks-per-gpu=2"),
-        pytest.param(2, "0", "2", "2", (0, 1), id="per task under cgroups, where each counts from 0"),
-        pytest.param(4, "0,1,2,3", "0,1,2,3", "4", (None, None), id="not bound"),
-        pytest.param(4, "1", "0,1,2,3", "4", (None, None), id="narrowed by a script, not by Slurm"),
-    ],
-)
-def test_slurm_says_how_many_gpus_the_step_has(size, visible, step, on_node, expected):
-    step_variables = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node}
-    others = {} if expected == (None, None) else {0: visible}
-    assert seen(1, visible, others, "Slurm", size, **step_variables) == expected
+def test_which_ranks_share_a_pool(rank, visible, others, of_step, expected):
+    step, _, on_node = of_step.partition(" of ")
+    environ = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node} if of_step else {}
+    found = among_same_gpus(rank, {"CUDA_VISIBLE_DEVICES": visible, **environ}, others)
+    assert (found.place, found.sharers) == expected
 
 
 def test_gpus_of_ones_own_are_all_of_them():

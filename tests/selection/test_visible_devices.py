@@ -66,119 +66,91 @@ def test_named_uuids(value, expected):
     assert indices(named_uuids(value, SAME, None)) == expected
 
 
-def test_an_index_is_certain_only_in_pci_order_or_with_one_model():
-    assert named_uuids("1", MIXED, None) is None
-    assert named_uuids("1", MIXED, "FASTEST_FIRST") is None
-    assert indices(named_uuids("1", MIXED, "PCI_BUS_ID"), MIXED) == [1]
+MIXED_LOST = inventory(gpu(0), gpu(2), unreadable=(UnreadableDevice(1, "GPU is lost"),))
 
 
-def test_no_gpu_is_certain_whatever_the_order():
-    assert named_uuids("-1", MIXED, None) == ()
+@pytest.mark.parametrize(
+    ("value", "machine", "order", "expected"),
+    [
+        pytest.param("1", MIXED, None, None, id="of-several-models"),
+        pytest.param("1", MIXED, "FASTEST_FIRST", None, id="fastest-first"),
+        pytest.param("1", MIXED, "PCI_BUS_ID", [1], id="in-pci-order"),
+        pytest.param("-1", MIXED, None, [], id="no-gpu-is-certain-whatever-the-order"),
+        pytest.param("1", MIXED_LOST, "PCI_BUS_ID", None, id="beside-a-lost-gpu"),
+        pytest.param(None, MIXED_LOST, None, [0, 2], id="all-beside-a-lost-gpu"),
+    ],
+)
+def test_an_index_is_certain_only_in_pci_order_or_with_one_model(value, machine, order, expected):
+    assert indices(named_uuids(value, machine, order), machine) == expected
 
 
-def test_an_index_is_uncertain_beside_a_lost_gpu():
-    machine = inventory(gpu(0), gpu(2), unreadable=(UnreadableDevice(1, "GPU is lost"),))
-    assert named_uuids("1", machine, "PCI_BUS_ID") is None
-    assert indices(named_uuids(None, machine, None), machine) == [0, 2]
+def spec(value=None, source="unset", overridden=None):
+    return VisibleSpec(value, source, overridden)
+
+
+OURS = {VISIBLE: "GPU-x", WRITTEN: "GPU-x"}
+RAY = {VISIBLE: "2", "RAY_RAYLET_PID": "9"}
 
 
 @pytest.mark.parametrize(
     ("started_with", "environ", "script", "expected"),
     [
-        pytest.param(None, {}, "respect", VisibleSpec(None, "unset"), id="unset"),
-        pytest.param("1", {VISIBLE: "1"}, "respect", VisibleSpec("1", "inherited"), id="inherited"),
-        pytest.param("1", {VISIBLE: "1"}, "override", VisibleSpec("1", "inherited"), id="inherited-stays"),
-        pytest.param(None, {VISIBLE: "2"}, "respect", VisibleSpec("2", "script"), id="hard-coded"),
-        pytest.param("1", {VISIBLE: "2"}, "respect", VisibleSpec("2", "script"), id="hard-coded-over-inherited"),
-        pytest.param(None, {VISIBLE: "2"}, "override", VisibleSpec(None, "unset", "2"), id="override"),
-        pytest.param("1", {VISIBLE: "2"}, "override", VisibleSpec("1", "inherited", "2"), id="override-to-inherited"),
-        pytest.param("1", {}, "respect", VisibleSpec(None, "unset"), id="unset-by-the-script"),
-        pytest.param("1", {}, "override", VisibleSpec("1", "inherited", "(unset)"), id="unset-and-overridden"),
-        pytest.param(
-            None,
-            {VISIBLE: "2", "RAY_RAYLET_PID": "9"},
-            "override",
-            VisibleSpec("2", "inherited"),
-            id="an-engine",
-        ),
-        pytest.param(
-            "GPU-x,GPU-y",
-            {VISIBLE: "GPU-x,GPU-y", WRITTEN: "GPU-x,GPU-y"},
-            "respect",
-            VisibleSpec(None, "unset"),
-            id="an-ancestors-autogpu-counts-as-unset",
-        ),
-        pytest.param(
-            "GPU-x",
-            {VISIBLE: "GPU-x", WRITTEN: "GPU-x", ORIGINAL: "0,1"},
-            "respect",
-            VisibleSpec("0,1", "inherited"),
-            id="what-an-ancestor-inherited",
-        ),
-        pytest.param(
-            "3",
-            {VISIBLE: "3", WRITTEN: "GPU-x", ORIGINAL: "0,1"},
-            "respect",
-            VisibleSpec("3", "inherited"),
-            id="set-since-by-a-launcher",
-        ),
+        pytest.param(None, {}, "respect", spec(), id="unset"),
+        pytest.param("1", {VISIBLE: "1"}, "respect", spec("1", "inherited"), id="inherited"),
+        pytest.param("1", {VISIBLE: "1"}, "override", spec("1", "inherited"), id="inherited-stays"),
+        pytest.param(None, {VISIBLE: "2"}, "respect", spec("2", "script"), id="hard-coded"),
+        pytest.param("1", {VISIBLE: "2"}, "respect", spec("2", "script"), id="hard-coded-over-inherited"),
+        pytest.param(None, {VISIBLE: "2"}, "override", spec(overridden="2"), id="override"),
+        pytest.param("1", {VISIBLE: "2"}, "override", spec("1", "inherited", "2"), id="override-to-inherited"),
+        pytest.param(None, {VISIBLE: "-1"}, "override", spec("-1", "script"), id="none-is-not-overridden"),
+        pytest.param("1", {}, "respect", spec(), id="unset-by-the-script"),
+        pytest.param("1", {}, "override", spec("1", "inherited", "(unset)"), id="unset-and-overridden"),
+        pytest.param(None, RAY, "override", spec("2", "inherited"), id="an-engine"),
+        pytest.param("GPU-x", OURS, "respect", spec(), id="an-ancestors-autogpu-counts-as-unset"),
+        pytest.param("GPU-x", {**OURS, ORIGINAL: "0"}, "respect", spec("0", "inherited"), id="as-an-ancestor-had-it"),
+        pytest.param("3", {**OURS, VISIBLE: "3", ORIGINAL: "0"}, "respect", spec("3", "inherited"), id="set-since"),
     ],
 )
 def test_who_set_it(started_with, environ, script, expected):
     assert visible_spec(environ, initial_visibility(environ, started_with), script) == expected
 
 
-ANYTHING = SelectionRules()
+def kept(*indices):
+    return {"kept_order": [gpu(index).uuid for index in indices]}
 
 
-def order(*devices, rules=ANYTHING, **options):
-    return [device.index for device in pool_in_order(rank(devices, rules), **options)]
+THREE, PROHIBITED = [gpu(0), gpu(1), gpu(2)], gpu(2, compute_mode="prohibited")
 
 
-def test_the_pool_is_listed_idlest_first():
-    assert order(gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2)) == [2, 0, 1]
+@pytest.mark.parametrize(
+    ("devices", "exclude", "options", "expected"),
+    [
+        pytest.param([gpu(0), gpu(1, pids=[7], used_gib=9), gpu(2)], (), {}, [2, 0, 1], id="idlest-first"),
+        pytest.param(THREE, (), {"count": 2}, [2, 1], id="only-the-chosen-on-request"),
+        pytest.param([*THREE[:2], PROHIBITED], (), kept(1, 0, 2), [1, 0, 2], id="in-the-order-of-ranks"),
+        pytest.param(THREE, (), kept(2, 0), [2, 0, 1], id="one-that-the-kept-order-does-not-name-is-last"),
+        pytest.param([*THREE[:2], PROHIBITED], ("1",), {}, [0, 2], id="without-the-excluded-and-the-prohibited-last"),
+    ],
+)
+def test_the_pool_is_listed(devices, exclude, options, expected):
+    ranking = rank(devices, SelectionRules(exclude=exclude))
+    assert [device.index for device in pool_in_order(ranking, **options)] == expected
 
 
-def test_only_the_chosen_are_listed_on_request():
-    assert order(gpu(0), gpu(1), gpu(2), count=2) == [2, 1]
+BY_INDEX, UNCERTAIN = {"identifier": "index"}, {"identifier": "index", "index_is_certain": False}
+INHERITED = {"spec": spec("0", "inherited")}
 
 
-def test_ranks_keep_the_order_of_the_pool():
-    kept = [gpu(index).uuid for index in (1, 0, 2)]
-    assert order(gpu(0), gpu(1), gpu(2, compute_mode="prohibited"), kept_order=kept) == [1, 0, 2]
-
-
-def test_a_gpu_that_the_kept_order_does_not_name_comes_last():
-    assert order(gpu(0), gpu(1), gpu(2), kept_order=[gpu(2).uuid, gpu(0).uuid]) == [2, 0, 1]
-
-
-def test_excluded_gpus_are_hidden_and_others_that_cannot_be_taken_stay_last():
-    rules = SelectionRules(exclude=("2",))
-    assert order(gpu(0, compute_mode="prohibited"), gpu(1), gpu(2), rules=rules) == [1, 0]
-
-
-def written(*devices, spec=VisibleSpec(None, "unset"), identifier="uuid", index_is_certain=True):  # noqa: B008
-    return environment_for(devices, spec, identifier=identifier, index_is_certain=index_is_certain)
-
-
-def test_gpus_are_written_as_uuids():
-    assert written(gpu(2), gpu(0))[VISIBLE] == f"{gpu(2).uuid},{gpu(0).uuid}"
-
-
-def test_without_a_gpu_all_are_hidden():
-    assert written()[VISIBLE] == "-1"
-
-
-def test_indices_come_with_the_order_that_gives_them_meaning():
-    plan = written(gpu(1), gpu(0), identifier="index")
-    assert (plan[VISIBLE], plan[ORDER]) == ("1,0", "PCI_BUS_ID")
-
-
-def test_a_lost_gpu_makes_indices_uncertain():
-    assert written(gpu(0), identifier="index", index_is_certain=False)[VISIBLE] == gpu(0).uuid
-
-
-def test_children_can_tell_what_was_there_before():
-    plan = written(gpu(0), spec=VisibleSpec("0", "inherited"))
-    assert (plan[WRITTEN], plan[ORIGINAL]) == (gpu(0).uuid, "0")
-    assert ORIGINAL not in written(gpu(0))
+@pytest.mark.parametrize(
+    ("devices", "options", "expected"),
+    [
+        pytest.param([gpu(2), gpu(0)], {}, {VISIBLE: f"{gpu(2).uuid},{gpu(0).uuid}"}, id="uuids"),
+        pytest.param([], {}, {VISIBLE: "-1"}, id="without-a-gpu-all-are-hidden"),
+        pytest.param(THREE[1::-1], BY_INDEX, {VISIBLE: "1,0", ORDER: "PCI_BUS_ID"}, id="indices-with-their-order"),
+        pytest.param(THREE[:1], UNCERTAIN, {VISIBLE: gpu(0).uuid}, id="no-indices-beside-a-lost-gpu"),
+        pytest.param(THREE[:1], INHERITED, {VISIBLE: gpu(0).uuid, ORIGINAL: "0"}, id="what-was-there-before"),
+    ],
+)
+def test_what_is_written(devices, options, expected):
+    written = environment_for(devices, **{"spec": spec(), "identifier": "uuid", "index_is_certain": True, **options})
+    assert written == {**expected, WRITTEN: expected[VISIBLE]}

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-
 import pytest
 
-from tests.gpusim import Gpu, Server
+from tests.gpusim import Gpu
 from tests.gpusim.build import NAMES, RELEASES
-from tests.support import simulator_client
-from tests.support.simulator_client import CUDA, PYTHON, run_cuda
-
-pair = simulator_client.pair
+from tests.support.simulator_client import CUDA, PCI, Program, run_cuda
 
 
 def test_nothing_works_before_cuinit_but_versions(pair):
@@ -53,38 +47,25 @@ def test_every_library_is_there_and_all_share_one_driver(pair):
     assert len(pair.calls(call="cuInit")) == 1
 
 
-@pytest.mark.parametrize(
-    ("library", "version"), [("libcudart.so.12", 12040), ("libcudart.so.11.0", 11080), ("libcudart.so.10.0", 10000)]
-)
-def test_a_runtime_has_the_version_of_its_name_and_the_driver_its_own(pair, library, version):
+def test_a_library_has_the_version_of_its_name_and_the_driver_its_own(pair):
+    runtimes = {"libcudart.so.12": 12040, "libcudart.so.11.0": 11080, "libcudart.so.10.0": 10000}
+    cudnns = {"libcudnn.so.9": (9, 30, 0, 93000), "libcudnn.so.8": (8, 9, 6, 8906), "libcudnn.so.7": (7, 6, 5, 7605)}
     said = run_cuda(
         pair,
-        f"""
-        runtime, runs, serves = ctypes.CDLL("{library}"), ctypes.c_int(), ctypes.c_int()
-        runtime.cudaRuntimeGetVersion(ctypes.byref(runs))
-        runtime.cudaDriverGetVersion(ctypes.byref(serves))
-        say(runs.value, serves.value)
-        """,
-    )
-    assert said == [[version, 12040]]
-
-
-@pytest.mark.parametrize(
-    ("library", "version"), [("libcudnn.so.9", [9, 30, 0]), ("libcudnn.so.8", [8, 9, 6]), ("libcudnn.so.7", [7, 6, 5])]
-)
-def test_a_cudnn_has_the_version_of_its_name(pair, library, version):
-    said = run_cuda(
-        pair,
-        f"""
         # Programs built for others may be in the same process.
-        others = [ctypes.CDLL(f"libcudnn.so.{{major}}") for major in (7, 8, 9)]
-        cudnn, part = ctypes.CDLL("{library}"), ctypes.c_int()
-        say(*[cudnn.cudnnGetProperty(which, ctypes.byref(part)) or part.value for which in range(3)])
-        say(cudnn.cudnnGetVersion())
+        f"""
+        for runtime in [ctypes.CDLL(name) for name in {list(runtimes)}]:
+            runs, serves = ctypes.c_int(), ctypes.c_int()
+            runtime.cudaRuntimeGetVersion(ctypes.byref(runs))
+            runtime.cudaDriverGetVersion(ctypes.byref(serves))
+            say(runs.value, serves.value)
+        for cudnn in [ctypes.CDLL(name) for name in {list(cudnns)}]:
+            part = ctypes.c_int()
+            say(*[cudnn.cudnnGetProperty(which, ctypes.byref(part)) or part.value for which in range(3)],
+                cudnn.cudnnGetVersion())
         """,
     )
-    major, minor, patch = version
-    assert said == [version, [major * (10000 if major >= 9 else 1000) + minor * 100 + patch]]
+    assert said == [*([version, 12040] for version in runtimes.values()), *map(list, cudnns.values())]
 
 
 @pytest.mark.parametrize(("library", "at_once"), [("libcudart.so.12", True), ("libcudart.so.11.0", False)])
@@ -99,7 +80,7 @@ def test_choosing_a_device_makes_its_context_from_cuda_12_on(pair, library, at_o
         say(runtime.cudaFree(None), len(open(os.environ["GPUSIM_LOG"]).readlines()))
         say(runtime.cudaSetDevice(0), runtime.cudaFree(None), runtime.cudaSetDevice(2))
         """,
-        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+        **PCI,
     )
     init_and_context = 2
     assert said == [[0, 0], [1, init_and_context + at_once], [0, init_and_context + 1], [0, 0, 101]]
@@ -116,29 +97,28 @@ def test_the_environment_counts_at_cuinit_and_not_later(pair):
         say(cuda.cuInit(0), count(), uuid(0), uuid(0, "cuDeviceGetUuid_v2"))
         """,
         CUDA_VISIBLE_DEVICES="0,1",
-        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+        **PCI,
     )
     assert said == [[0, 1, pair.gpus[1].uuid, pair.gpus[1].uuid]]
 
 
-FORK = """
-    if {first}:
-        cuda.cuInit(0)
-    child = os.fork()
-    if child == 0:
-        runtime = ctypes.CDLL("libcudart.so.12")
-        say(cuda.cuInit(0), count(), context(0), runtime.cudaGetDeviceCount(ctypes.byref(ctypes.c_int())))
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-
-
-def test_a_forked_child_of_an_initialised_process_has_no_cuda(pair):
-    assert run_cuda(pair, FORK.format(first=True)) == [[3, 3, 3, 3]]
-
-
-def test_a_forked_child_of_an_uninitialised_process_has_cuda(pair):
-    assert run_cuda(pair, FORK.format(first=False)) == [[0, 2, 0, 0]]
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        pytest.param("", [0, 2, 0, 0], id="of-an-uninitialised-parent-has-cuda"),
+        pytest.param("cuda.cuInit(0)", [3, 3, 3, 3], id="of-an-initialised-one-has-none"),
+    ],
+)
+def test_a_forked_child(pair, before, said):
+    program = f"""
+        {before}
+        if not os.fork():
+            runtime = ctypes.CDLL("libcudart.so.12")
+            say(cuda.cuInit(0), count(), context(0), runtime.cudaGetDeviceCount(ctypes.byref(ctypes.c_int())))
+            os._exit(0)
+        os.wait()
+    """
+    assert run_cuda(pair, program) == [said]
 
 
 @pytest.mark.parametrize(
@@ -151,12 +131,12 @@ def test_a_forked_child_of_an_uninitialised_process_has_cuda(pair):
         pytest.param(Gpu(compute_mode="prohibited"), 46, 46, id="prohibited"),
     ],
 )
-def test_compute_modes(tmp_path, gpu, first, second):
-    with Server([gpu], folder=tmp_path) as server:
-        program = CUDA + "cuda.cuInit(0); say(context(0)); sys.stdin.readline()"
-        holder = server.popen([PYTHON, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert json.loads(holder.stdout.readline()) == [first]
-        assert run_cuda(server, "cuda.cuInit(0); say(context(0))") == [[second]]
-        holder.kill()
-        holder.wait(timeout=30)
-        assert run_cuda(server, "cuda.cuInit(0); say(context(0))") == [[first]]
+def test_compute_modes(server_of, gpu, first, second):
+    server = server_of(gpu)
+    # One process may have several.
+    again = "context(0) or call('cuCtxCreate_v2', ctypes.byref(ctypes.c_void_p()), 0, 0)"
+    holder = Program(server, f"{CUDA}cuda.cuInit(0); say({again}); sys.stdin.readline()")
+    assert holder.said() == [first]
+    assert run_cuda(server, "cuda.cuInit(0); say(context(0))") == [[second]]
+    holder.kill()
+    assert run_cuda(server, "cuda.cuInit(0); say(context(0))") == [[first]]

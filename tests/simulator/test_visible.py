@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Iterator
 
-import pytest
-
-from tests.gpusim import Gpu, Server
-from tests.support.simulator_client import run_cuda
+from tests.gpusim import Gpu
+from tests.support.simulator_client import PCI, run_cuda, seen_by_cuda
 
 UUIDS = [
     "GPU-aaaa0000-1111-2222-3333-444444444444",
@@ -16,97 +13,81 @@ UUIDS = [
     "GPU-bbbb1111-1111-2222-3333-444444444444",
     "GPU-cccc0000-1111-2222-3333-444444444444",
 ]
+FOUR = [
+    Gpu(uuid=UUIDS[0], compute_capability="6.1", multiprocessors=28),
+    Gpu(uuid=UUIDS[1], compute_capability="7.5", multiprocessors=46),
+    Gpu(uuid=UUIDS[2], compute_capability="7.5", multiprocessors=72),
+    Gpu(uuid=UUIDS[3], compute_capability="6.1", multiprocessors=20),
+]
+
+# By the rule: a value of CUDA_VISIBLE_DEVICES and the GPUs that are seen, in PCI order.
+VISIBLE = {
+    "empty hides all": ("", []),
+    "order of the list": ("2,1", [2, 1]),
+    "minus one": ("-1", []),
+    "invalid entry first": ("-1,0", []),
+    "invalid entry ends": ("0,2,-1,1", [0, 2]),
+    "out of range ends": ("0,9,1", [0]),
+    "empty entry ends": ("0,,1", [0]),
+    "trailing comma": ("0,", [0]),
+    "twice hides all": ("1,1", []),
+    "twice later hides all": ("0,1,0", []),
+    "ended before twice": ("0,9,0", [0]),
+    "no number": ("NoDevFiles", []),
+    "no number later": ("0,NoDevFiles,1", [0]),
+    "read like strtol": ("1gpu2,2ampere", [1, 2]),
+    "spaces": (" 3 , 0 ", [3, 0]),
+    "plus": ("+1", [1]),
+    "uuids": (f"{UUIDS[3]},{UUIDS[0]}", [3, 0]),
+    "spaces behind uuids": ("GPU-c ,GPU-a ", [3, 0]),
+    "unique prefix": ("GPU-c,GPU-a", [3, 0]),
+    "longer prefix": ("GPU-bbbb1", [2]),
+    "ambiguous prefix": ("GPU-b", []),
+    "ambiguous prefix ends": ("GPU-a,GPU-b,GPU-c", [0]),
+    "twice by prefix hides all": ("GPU-a,GPU-aaaa", []),
+    "unknown uuid": ("GPU-dddd", []),
+    "index, then uuid": ("0,GPU-c", [0]),
+    "uuid, then index": ("GPU-c,0", [3]),
+    "no MIG": ("MIG-GPU-aaaa0000/0/0", []),
+}
+ORDERS = {
+    "fastest first": ({}, [2, 1, 0, 3]),
+    "fastest first, said": ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, [2, 1, 0, 3]),
+    "pci": (PCI, [0, 1, 2, 3]),
+    "indices follow the order": ({"CUDA_VISIBLE_DEVICES": "0,3"}, [2, 3]),
+    "uuids don't": ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-c"}, [0, 3]),
+}
 
 
-@pytest.fixture(scope="module")
-def four(tmp_path_factory) -> Iterator[Server]:
-    gpus = [
-        Gpu(uuid=UUIDS[0], compute_capability="6.1", multiprocessors=28),
-        Gpu(uuid=UUIDS[1], compute_capability="7.5", multiprocessors=46),
-        Gpu(uuid=UUIDS[2], compute_capability="7.5", multiprocessors=72),
-        Gpu(uuid=UUIDS[3], compute_capability="6.1", multiprocessors=20),
-    ]
-    with Server(gpus, folder=tmp_path_factory.mktemp("four")) as server:
-        yield server
-
-
-def seen(server: Server, **environ: str) -> list[int]:
-    program = """
-        error = cuda.cuInit(0)
-        say(*([uuid(i) for i in range(count())] if error == 0 else [error]))
-    """
-    said = run_cuda(server, program, **environ)[0]
+def positions(server, environs):
     uuids = [gpu.uuid for gpu in server.gpus]
-    return [] if said == [100] else [uuids.index(each) for each in said]
+    return [[uuids.index(each) for each in seen] for seen in seen_by_cuda(server, environs)]
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        pytest.param("", [], id="empty-hides-all"),
-        pytest.param("2,1", [2, 1], id="order-of-the-list"),
-        pytest.param("-1", [], id="minus-one"),
-        pytest.param("-1,0", [], id="invalid-entry-first"),
-        pytest.param("0,2,-1,1", [0, 2], id="invalid-entry-ends"),
-        pytest.param("0,9,1", [0], id="out-of-range-ends"),
-        pytest.param("0,,1", [0], id="empty-entry-ends"),
-        pytest.param("0,", [0], id="trailing-comma"),
-        pytest.param("1,1", [], id="twice-hides-all"),
-        pytest.param("0,1,0", [], id="twice-later-hides-all"),
-        pytest.param("0,9,0", [0], id="ended-before-twice"),
-        pytest.param("NoDevFiles", [], id="no-number"),
-        pytest.param("0,NoDevFiles,1", [0], id="no-number-later"),
-        pytest.param("1gpu2,2ampere", [1, 2], id="read-like-strtol"),
-        pytest.param(" 3 , 0 ", [3, 0], id="spaces"),
-        pytest.param("+1", [1], id="plus"),
-        pytest.param(f"{UUIDS[3]},{UUIDS[0]}", [3, 0], id="uuids"),
-        pytest.param("GPU-c,GPU-a", [3, 0], id="unique-prefix"),
-        pytest.param("GPU-bbbb1", [2], id="longer-prefix"),
-        pytest.param("GPU-b", [], id="ambiguous-prefix"),
-        pytest.param("GPU-a,GPU-b,GPU-c", [0], id="ambiguous-prefix-ends"),
-        pytest.param("GPU-a,GPU-aaaa", [], id="twice-by-prefix-hides-all"),
-        pytest.param("GPU-dddd", [], id="unknown-uuid"),
-        pytest.param("0,GPU-c", [0], id="index-then-uuid"),
-        pytest.param("GPU-c,0", [3], id="uuid-then-index"),
-        pytest.param("MIG-GPU-aaaa0000/0/0", [], id="no-mig"),
-    ],
-)
-def test_visible_devices(four, visible, expected):
-    assert seen(four, CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID") == expected
+def test_a_list_of_visible_devices_is_read_as_cuda_does(server_of):
+    environs = [{"CUDA_VISIBLE_DEVICES": value, **PCI} for value, _ in VISIBLE.values()]
+    seen = positions(server_of(*FOUR), environs)
+    assert dict(zip(VISIBLE, seen)) == {rule: expected for rule, (_, expected) in VISIBLE.items()}
 
 
-def test_an_empty_entry_is_no_prefix_of_the_only_gpu(tmp_path):
-    with Server([Gpu(uuid=UUIDS[0])], folder=tmp_path) as server:
-        assert seen(server, CUDA_VISIBLE_DEVICES="GPU-a,") == [0]
+def test_an_empty_entry_is_no_prefix_of_the_only_gpu(server_of):
+    assert positions(server_of(FOUR[0]), [{"CUDA_VISIBLE_DEVICES": "GPU-a,"}]) == [[0]]
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        pytest.param({}, [2, 1, 0, 3], id="fastest-first"),
-        pytest.param({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, [2, 1, 0, 3], id="fastest-first-said"),
-        pytest.param({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [0, 1, 2, 3], id="pci"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "0,3"}, [2, 3], id="indices-follow-the-order"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-c"}, [0, 3], id="uuids-dont"),
-    ],
-)
-def test_device_order(four, environ, expected):
-    assert seen(four, **environ) == expected
+def test_device_order(server_of):
+    seen = positions(server_of(*FOUR), [environ for environ, _ in ORDERS.values()])
+    assert dict(zip(ORDERS, seen)) == {rule: expected for rule, (_, expected) in ORDERS.items()}
 
 
-def test_equal_gpus_stand_in_pci_order_and_speed_overrules(tmp_path):
-    with Server([Gpu(), Gpu(), Gpu(speed=2_000_000)], folder=tmp_path) as server:
-        assert seen(server) == [2, 0, 1]
+def test_equal_gpus_stand_in_pci_order_and_speed_overrules(server_of):
+    assert positions(server_of(Gpu(), Gpu(), Gpu(speed=2_000_000)), [{}]) == [[2, 0, 1]]
 
 
-def test_the_log_counts_gpus_in_pci_order(four):
-    run_cuda(four, "cuda.cuInit(0); context(0); allocate(1 << 20)", CUDA_VISIBLE_DEVICES="0")
-    pid = four.calls()[-1].pid
-    assert [(call.call, call.gpu) for call in four.calls(pid=pid)] == [
-        ("cuInit", None),
-        ("context", 2),
-        ("allocate", 2),
-    ]
-    times = [call.time_s for call in four.calls(pid=pid)]
+def test_the_log_counts_gpus_in_pci_order(server_of):
+    server = server_of(*FOUR)
+    run_cuda(server, "cuda.cuInit(0); context(0); allocate(1 << 20)", CUDA_VISIBLE_DEVICES="0")
+    calls = server.calls()
+    assert [(call.call, call.gpu) for call in calls] == [("cuInit", None), ("context", 2), ("allocate", 2)]
+    times = [call.time_s for call in calls]
     assert times == sorted(times)
     assert times[-1] <= time.monotonic()

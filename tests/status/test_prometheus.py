@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autogpu import __version__
+from autogpu.cli.main import run
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.status.prometheus import METRICS, exposition
 from tests.gpusim import Gpu, Server
@@ -35,16 +35,15 @@ def parsed(text):
     for family in text_string_to_metric_families(text):
         assert family.name not in families, "each family comes once"
         assert family.type == "gauge"
+        assert {sample.name for sample in family.samples} <= {family.name}
         families[family.name] = [(sample.labels, sample.value) for sample in family.samples]
-        for name in {sample.name for sample in family.samples}:
-            assert name == family.name
     return families
 
 
 def values(host_status, name, *labels):
     """The values of a metric by the values of some of its labels."""
-    samples = parsed(exposition(host_status))[name]
-    found = {tuple(each[label] for label in labels): value for each, value in samples}
+    samples = parsed(exposition(host_status))[f"autogpu_{name}"]
+    found = {" ".join(each[label] for label in labels): value for each, value in samples}
     assert len(found) == len(samples)
     return found
 
@@ -65,93 +64,79 @@ LAB = host(MACHINE, HOLDERS, WAITERS)
 @pytest.mark.parametrize(
     ("name", "labels", "expected"),
     [
-        ("autogpu_info", ("version", "driver_version"), {(__version__, "550.54.15"): 1}),
-        ("autogpu_driver_read_success", (), {(): 1}),
-        ("autogpu_leases_read_success", (), {(): 1}),
-        ("autogpu_gpu_health_problems", ("gpu",), {("0",): 2, ("1",): 0, ("2",): 0}),
-        (
-            "autogpu_gpu_read_success",
-            ("gpu", "name"),
-            {("0", TITAN): 1, ("1", "NVIDIA GB10"): 1, ("2", TITAN): 1, ("3", ""): 0},
-        ),
-        ("autogpu_gpu_memory_bytes", ("gpu",), {("0",): 24 * GIB, ("2",): 24 * GIB}),
-        ("autogpu_gpu_memory_used_bytes", ("gpu", "uuid"), {("0", gpu(0).uuid): 6 * GIB, ("2", gpu(2).uuid): 2 * GIB}),
-        ("autogpu_gpu_utilization_ratio", ("gpu",), {("0",): 0.97, ("2",): 0}),
-        ("autogpu_claims", ("gpu", "user"), {("0", "ann"): 1, ("2", "ann"): 1}),
-        ("autogpu_idle_claims", ("gpu", "script"), {("0", "train.py"): 0, ("2", "eda.ipynb"): 1}),
-        ("autogpu_claim_bytes", ("gpu", "script"), {("0", "train.py"): 24 * GIB, ("2", "eda.ipynb"): 12 * GIB}),
-        ("autogpu_claim_used_bytes", ("gpu", "script"), {("0", "train.py"): 3 * GIB, ("2", "eda.ipynb"): 2 * GIB}),
-        ("autogpu_unmanaged_processes", ("gpu", "user"), {("0", "bob"): 1}),
-        ("autogpu_unmanaged_used_bytes", ("gpu", "user"), {("0", "bob"): 3 * GIB}),
-        ("autogpu_waiters", (), {(): 2}),
-        ("autogpu_longest_wait_seconds", (), {(): 90}),
-        ("autogpu_waiter_seconds", ("user", "script"), {("bob", "w.py"): 90, ("bob", "v.py"): 90}),
-        ("autogpu_waiter_gpus", ("user", "script"), {("bob", "w.py"): 1, ("bob", "v.py"): 1}),
+        ("info", "version driver_version", {f"{__version__} 550.54.15": 1}),
+        ("driver_read_success", "", {"": 1}),
+        ("leases_read_success", "", {"": 1}),
+        ("gpu_health_problems", "gpu", {"0": 2, "1": 0, "2": 0}),
+        ("gpu_read_success", "gpu name", {f"0 {TITAN}": 1, "1 NVIDIA GB10": 1, f"2 {TITAN}": 1, "3 ": 0}),
+        ("gpu_memory_bytes", "gpu", {"0": 24 * GIB, "2": 24 * GIB}),
+        ("gpu_memory_used_bytes", "gpu uuid", {f"0 {gpu(0).uuid}": 6 * GIB, f"2 {gpu(2).uuid}": 2 * GIB}),
+        ("gpu_utilization_ratio", "gpu", {"0": 0.97, "2": 0}),
+        ("claims", "gpu user", {"0 ann": 1, "2 ann": 1}),
+        ("idle_claims", "gpu script", {"0 train.py": 0, "2 eda.ipynb": 1}),
+        ("claim_bytes", "gpu script", {"0 train.py": 24 * GIB, "2 eda.ipynb": 12 * GIB}),
+        ("claim_used_bytes", "gpu script", {"0 train.py": 3 * GIB, "2 eda.ipynb": 2 * GIB}),
+        ("unmanaged_processes", "gpu user", {"0 bob": 1}),
+        ("unmanaged_used_bytes", "gpu user", {"0 bob": 3 * GIB}),
+        ("waiters", "", {"": 2}),
+        ("longest_wait_seconds", "", {"": 90}),
+        ("waiter_seconds", "user script", {"bob w.py": 90, "bob v.py": 90}),
+        ("waiter_gpus", "user script", {"bob w.py": 1, "bob v.py": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_metric_tells_what_the_status_shows(name, labels, expected):
-    assert values(LAB, name, *labels) == expected
+    assert values(LAB, name, *labels.split()) == expected
 
 
 def test_each_gpu_is_in_one_state():
-    found = values(LAB, "autogpu_gpu_state", "gpu", "state")
-    assert {key for key, value in found.items() if value} == {("0", "busy"), ("1", "free"), ("2", "idle_lease")}
+    found = values(LAB, "gpu_state", "gpu", "state")
+    assert {key for key, value in found.items() if value} == {"0 busy", "1 free", "2 idle_lease"}
     assert len(found) == 3 * 3
 
 
-def test_jobs_with_the_same_labels_are_added_up():
+def test_jobs_and_waiters_with_the_same_labels_are_added_up():
     holders = [holder("a", (0, 6), group="x", pid=7), holder("b", (0, 4), pid=8), holder("c", (0, 2), script="c.py")]
-    lab = host(inventory(gpu(0, used_gib=6, pids=[7, 8])), holders)
-    assert values(lab, "autogpu_claims", "script") == {("train.py",): 2, ("c.py",): 1}
-    assert values(lab, "autogpu_claim_bytes", "script") == {("train.py",): 10 * GIB, ("c.py",): 2 * GIB}
-    lab = host(inventory(gpu(0)), [], [waiter(1, "w.py"), waiter(2, "w.py")])
+    lab = host(inventory(gpu(0, used_gib=6, pids=[7, 8])), holders, [waiter(1, "w.py"), waiter(2, "w.py")])
     lab = replace(lab, queue=(replace(lab.queue[0], waited_s=120.04), lab.queue[1]))
-    assert values(lab, "autogpu_waiter_gpus", "script") == {("w.py",): 2}
-    assert values(lab, "autogpu_waiter_seconds", "script") == {("w.py",): 120}
-    assert values(lab, "autogpu_longest_wait_seconds") == {(): 120}
+    assert values(lab, "claims", "script") == {"train.py": 2, "c.py": 1}
+    assert values(lab, "claim_bytes", "script") == {"train.py": 10 * GIB, "c.py": 2 * GIB}
+    assert values(lab, "waiter_gpus", "script") == {"w.py": 2}
+    assert values(lab, "waiter_seconds", "script") == {"w.py": 120}
+    assert values(lab, "longest_wait_seconds") == {"": 120}
 
 
-def test_every_metric_is_declared_also_where_there_is_nothing():
-    for machine in (
-        inventory(),
-        inventory(gpu(0)),
-        Inventory(failure="NVML reports: mismatch", failure_cause="driver"),
-    ):
-        assert list(parsed(exposition(host(machine)))) == [metric.name for metric in METRICS]
+MISMATCH = {"failure": "NVML reports: mismatch"}
 
 
 @pytest.mark.parametrize("cause", ["driver", "no-driver"])
 def test_what_can_not_be_read_is_a_metric(cause):
-    lab = host(Inventory(failure="NVML reports: mismatch", failure_cause=cause))
-    assert values(lab, "autogpu_driver_read_success") == {(): 0}
-    assert values(lab, "autogpu_longest_wait_seconds") == {(): 0}
-    blind = replace(lab, lease_folder_problem="belongs to uid 7 alone")
-    assert values(blind, "autogpu_leases_read_success") == {(): 0}
+    blind = replace(host(Inventory(**MISMATCH, failure_cause=cause)), lease_folder_problem="belongs to uid 7 alone")
+    for name in ("driver_read_success", "leases_read_success", "longest_wait_seconds"):
+        assert values(blind, name) == {"": 0}
+
+
+def test_every_metric_is_declared_also_where_there_is_nothing():
+    for machine in (inventory(), inventory(gpu(0)), Inventory(**MISMATCH, failure_cause="driver")):
+        assert list(parsed(exposition(host(machine)))) == [metric.name for metric in METRICS]
 
 
 @pytest.mark.parametrize(
     ("script", "label"),
     [
-        ('a"b', 'a"b'),
-        ("a\\nb", "a\\nb"),
-        ("a\nb} 1\nautogpu_waiters 99", "a\\nb} 1\\nautogpu_waiters 99"),
-        ("\x1b[2J\u202e", "\\x1b[2J\\u202e"),
-        ("\udcff", "\\udcff"),
-        ("训练.py", "训练.py"),
+        pytest.param('a"b', 'a"b', id="quote"),
+        pytest.param("a\\nb", "a\\nb", id="backslash"),
+        pytest.param("a\nb} 1\nautogpu_waiters 99", "a\\nb} 1\\nautogpu_waiters 99", id="newline"),
+        pytest.param("\x1b[2J\u202e", "\\x1b[2J\\u202e", id="terminal"),
+        pytest.param("\udcff", "\\udcff", id="not-unicode"),
+        pytest.param("训练.py", "训练.py", id="unicode"),
+        pytest.param("x" * 5000, f"{'x' * 40}...{'x' * 21}", id="a-long-name-does-not-fill-a-database"),
     ],
-    ids=["quote", "backslash", "newline", "terminal", "not-unicode", "unicode"],
 )
 def test_a_label_is_what_was_said_and_no_more(script, label):
     lab = host(inventory(gpu(0)), [holder("a", (0, 24), script=script)])
-    assert values(lab, "autogpu_claims", "script") == {(label,): 1}
+    assert values(lab, "claims", "script") == {label: 1}
     exposition(lab).encode("utf-8")
-
-
-def test_a_long_name_does_not_fill_a_database():
-    lab = host(inventory(gpu(0)), [holder("a", (0, 24), script="x" * 5000)])
-    ((label,),) = values(lab, "autogpu_claims", "script")
-    assert len(label) == 64
 
 
 def test_the_page_lists_each_metric_with_its_labels():
@@ -197,25 +182,23 @@ def test_the_line_of_the_page_writes_the_file(server, tmp_path):
     assert [(labels["gpu"], value) for labels, value in found["autogpu_gpu_read_success"]] == [("0", 1), ("1", 0)]
 
 
-def test_without_a_driver_the_metrics_are_printed_and_the_status_is_0():
-    command = [sys.executable, "-m", "autogpu", "status", "--format", "prometheus"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert parsed(done.stdout)["autogpu_driver_read_success"] == [({}, 0)]
+def test_without_a_driver_the_metrics_are_printed_and_the_status_is_0(capfd):
+    assert run(["status", "--format", "prometheus"]) == 0
+    said = capfd.readouterr()
+    assert (parsed(said.out)["autogpu_driver_read_success"], said.err) == ([({}, 0)], "")
 
 
 @pytest.mark.parametrize("option", ["--watch", "--json", "--mine", "--explain"])
-def test_metrics_are_for_a_file(option):
-    command = [sys.executable, "-m", "autogpu", "status", "--format", "prometheus", option]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--format prometheus is for a file, and excludes all other options" in done.stderr
+def test_metrics_are_for_a_file(option, capfd):
+    assert run(["status", "--format", "prometheus", option]) == 2
+    said = capfd.readouterr()
+    assert (said.out, said.err.count("--format prometheus is for a file, and excludes all other options")) == ("", 1)
 
 
 def test_json_has_two_names(server):
-    by_format, by_flag = (
-        json.loads(server.run([sys.executable, "-m", "autogpu", "status", *options]).stdout)
-        for options in (("--format", "json"), ("--json",))
-    )
+    script = "from autogpu.cli.main import run; run(['status', '--format', 'json']); run(['status', '--json'])"
+    text = server.run([sys.executable, "-c", script]).stdout
+    by_format, end = json.JSONDecoder().raw_decode(text)
+    by_flag = json.loads(text[end:])
     assert by_format.pop("time_s") <= by_flag.pop("time_s")
     assert by_format == by_flag

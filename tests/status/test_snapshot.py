@@ -8,7 +8,9 @@ import pytest
 
 from autogpu.devices.model import Inventory, Process
 from autogpu.reporting.text import GIB
+from autogpu.selection.explain import BEST_EFFORT
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
+from autogpu.status.of_user import of_user
 from tests.support.host_states import HOUR_S, holder, host, waiter
 from tests.support.values import gpu, inventory
 
@@ -20,18 +22,23 @@ def test_a_job_shows_what_it_was_promised_and_what_it_uses():
     assert view.gpus[0].unmanaged_processes == ()
 
 
-def test_the_processes_of_one_job_are_one_line():
-    machine = inventory(gpu(0, used_gib=4, pids=[7, 8]))
-    members = [holder("a", (0, 6), group="j", age_s=90), holder("b", (0, 6), group="j", pid=8)]
-    (job,) = host(machine, members).gpus[0].jobs
-    assert (job.pid, job.processes, job.age_s, job.claim_bytes, job.used_bytes) == (7, 2, 90.0, 6 * GIB, 4 * GIB)
+DAY = holder("a", (0, 24), age_s=26 * HOUR_S)
+TOGETHER = {"pid": 7, "processes": 2, "age_s": 90.0, "claim_bytes": 6 * GIB, "used_bytes": 4 * GIB}
+MEMBERS = [holder("a", (0, 6), group="j", age_s=90), holder("b", (0, 6), group="j", pid=8)]
 
 
-def test_a_notebook_held_for_a_day_without_use_is_an_idle_lease():
-    (job,) = host(inventory(gpu(0, pids=[7])), [holder("a", (0, 24), age_s=26 * HOUR_S)]).gpus[0].jobs
-    assert job.is_idle
-    (job,) = host(inventory(gpu(0, pids=[7], busy=3)), [holder("a", (0, 24), age_s=26 * HOUR_S)]).gpus[0].jobs
-    assert not job.is_idle
+@pytest.mark.parametrize(
+    ("machine", "holders", "pids", "expected"),
+    [
+        pytest.param(gpu(0, used_gib=4, pids=[7, 8]), MEMBERS, None, TOGETHER, id="its-processes-are-one-line"),
+        pytest.param(gpu(0, pids=[7]), [DAY], None, {"is_idle": True}, id="idle-for-a-day"),
+        pytest.param(gpu(0, pids=[7], busy=3), [DAY], None, {"is_idle": False}, id="in-use-for-a-day"),
+        pytest.param(gpu(0, used_gib=5), [DAY], {"a": None}, {"used_bytes": None}, id="in-another-container"),
+    ],
+)
+def test_one_job_is_shown_with(machine, holders, pids, expected):
+    (job,) = host(inventory(machine), holders, pids=pids).gpus[0].jobs
+    assert {name: getattr(job, name) for name in expected} == expected
 
 
 def test_processes_without_a_claim_are_unmanaged():
@@ -44,14 +51,25 @@ def test_processes_without_a_claim_are_unmanaged():
     assert one.unlisted_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("user", "left"),
+    [
+        (None, [(0, [7], [9]), (1, [], [8]), (2, [], [])]),
+        ("ann", [(0, [7], [])]),
+        ("bob", [(0, [], [9]), (1, [], [8])]),
+    ],
+    ids=str,
+)
+def test_of_one_user_there_are_the_gpus_that_something_of_theirs_is_on(user, left):
+    machine = inventory(gpu(0, pids=[7, 9]), gpu(1, pids=[8]), gpu(2))
+    told = of_user(host(machine, [holder("a", (0, 6))]), user)
+    shown = [(each.index, each.jobs, each.unmanaged_processes) for each in told.gpus]
+    assert [(index, *([one.pid for one in several] for several in both)) for index, *both in shown] == left
+
+
 def test_memory_of_hidden_processes_is_told():
     assert host(inventory(gpu(0, used_gib=15))).gpus[0].unlisted_bytes == 15 * GIB
     assert host(inventory(gpu(0, used_gib=0.4))).gpus[0].unlisted_bytes == 0
-
-
-def test_a_holder_in_another_container_is_shown_without_what_it_uses():
-    (job,) = host(inventory(gpu(0, used_gib=5)), [holder("a", (0, 24))], pids={"a": None}).gpus[0].jobs
-    assert job.used_bytes is None
 
 
 def test_the_queue_is_shown_in_its_order_with_who_is_passed_over():
@@ -62,56 +80,57 @@ def test_the_queue_is_shown_in_its_order_with_who_is_passed_over():
     )
 
 
-def test_what_a_job_would_get_now_regards_claims_and_the_queue():
-    machine = inventory(gpu(0), gpu(1))
-    preview = host(machine, [holder("a", (1, 24))]).preview
-    assert (preview.verdict, preview.uuids, preview.why) == ("take", (gpu(0).uuid,), "the idlest of 2")
-    awaited = host(machine, [holder("a", (1, 24))], [waiter(1, "w.py")]).preview
-    assert awaited.why.endswith("because select.need does not say what the job needs")
-    passed_over = host(machine, [holder("a", (1, 24))], [waiter(1, "w.py", silent_s=60)]).preview
-    assert passed_over.why == "the idlest of 2"
+TWO = inventory(gpu(0), gpu(1))
+HELD, SILENT = [holder("a", (1, 24))], waiter(1, "w.py", silent_s=60)
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ONE_RANK = {"PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+SECOND_RANK = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", VISIBLE: "0,1"}
+CHIEF = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
+OF_CHIEF = {"TF_CONFIG": json.dumps(CHIEF)}
+OFF = {"verdict": "cannot_choose", "why": "autogpu is switched off", "policy": "AUTOGPU"}
+AWAITED = f"the least busy of 2 (shared: a job in the queue waits for it); {BEST_EFFORT}"
+HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "why"),
+    ("holders", "waiters", "environ", "indices", "expected"),
     [
-        ({}, "shared with its parent process, bash (pid 7)"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}, None),
+        pytest.param(HELD, [], {}, [0], {"verdict": "take", "why": "the idlest of 2"}, id="what-is-not-claimed"),
+        pytest.param(HELD, [waiter(1, "w.py")], {}, [0], {"why": AWAITED}, id="what-is-awaited-is-shared"),
+        pytest.param(HELD, [SILENT], {}, [0], {"why": "the idlest of 2"}, id="what-only-a-silent-one-awaits"),
+        pytest.param([], [], {VISIBLE: "0"}, [0], {}, id="inside-the-inherited-list"),
+        pytest.param([], [], {VISIBLE: "-1"}, [], HIDDEN, id="none-of-an-empty-list"),
+        pytest.param([], [], {"AUTOGPU": "0"}, [], OFF, id="where-scripts-are-left-alone"),
+        pytest.param([], [], {}, [1], {"policy": "defaults"}, id="by-the-defaults"),
+        pytest.param([], [], {"AUTOGPU_COUNT": "0"}, [], {"policy": "AUTOGPU_COUNT"}, id="by-a-policy-that-is-named"),
+        pytest.param([], [], OF_CHIEF, [], {"verdict": "cpu"}, id="where-it-only-coordinates"),
+        pytest.param([], [], {**OF_CHIEF, "AUTOGPU_COUNT": "1"}, [1], {}, id="unless-the-user-says-so"),
     ],
-    ids=["member", "rank"],
 )
-def test_what_a_job_would_get_inside_a_job_is_what_that_holds(environ, why):
-    machine, bash = inventory(gpu(0), gpu(1)), holder("a", (0, 24), script="bash")
-    preview = host(machine, [bash], parent=bash, CUDA_VISIBLE_DEVICES="0", **environ).preview
-    assert preview.uuids == (gpu(0).uuid,)
-    assert (preview.why == why) is (why is not None)
+def test_what_a_job_would_get_now(holders, waiters, environ, indices, expected):
+    preview = host(TWO, holders, waiters, **environ).preview
+    assert preview.uuids == tuple(gpu(index).uuid for index in indices)
+    assert {name: getattr(preview, name) for name in expected} == expected
 
 
-def test_a_rank_inside_a_job_would_get_its_part_of_what_that_holds():
-    machine, hold = inventory(gpu(0), gpu(1)), holder("a", (0, 24), (1, 24), script="torchrun")
-    rank = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    preview = host(machine, [hold], parent=hold, CUDA_VISIBLE_DEVICES="0,1", **rank).preview
-    assert (preview.uuids, preview.why) == ((gpu(1).uuid,), "local rank 1 of 2 (torchrun)")
+PARENTS = "shared with its parent process, bash (pid 7)"
 
 
-@pytest.mark.parametrize(("gib", "is_capped"), [(24, False), (0, True)], ids=["held", "shared"])
-def test_inside_a_job_a_script_is_capped_only_where_that_holds_nothing(gib, is_capped):
-    machine, bash = inventory(gpu(0, used_gib=1, pids=[8])), holder("a", (0, gib), script="bash")
-    why = host(machine, [bash], parent=bash, CUDA_VISIBLE_DEVICES="0").preview.why
-    assert why.startswith("shared with its parent process, bash (pid 7)")
-    assert ("capped" in why) is is_capped
-
-
-def test_what_a_job_would_get_stays_inside_the_inherited_list():
-    assert host(inventory(gpu(0), gpu(1)), CUDA_VISIBLE_DEVICES="0").preview.uuids == (gpu(0).uuid,)
-    hidden = host(inventory(gpu(0), gpu(1)), CUDA_VISIBLE_DEVICES="-1").preview
-    assert (hidden.verdict, hidden.why) == ("cpu", "CUDA_VISIBLE_DEVICES hides every GPU")
-
-
-def test_where_scripts_are_left_alone_nothing_is_promised_to_one():
-    preview = host(inventory(gpu(0), gpu(1)), AUTOGPU="0").preview
-    assert (preview.verdict, preview.uuids, preview.why) == ("cannot_choose", (), "autogpu is switched off")
-    assert preview.policy == "AUTOGPU"
+@pytest.mark.parametrize(
+    ("claims", "environ", "index", "why", "is_capped"),
+    [
+        pytest.param([(0, 24)], {VISIBLE: "0"}, 0, PARENTS, False, id="member"),
+        pytest.param([(0, 0)], {VISIBLE: "0"}, 0, PARENTS, True, id="best-effort"),
+        pytest.param([(0, 24)], {VISIBLE: "0", **ONE_RANK}, 0, "", False, id="rank-alone"),
+        pytest.param([(0, 24), (1, 24)], SECOND_RANK, 1, "local rank 1 of 2 (torchrun)", False, id="rank"),
+    ],
+)
+def test_what_a_job_would_get_inside_a_job_is_what_that_holds(claims, environ, index, why, is_capped):
+    bash = holder("a", *claims, script="bash")
+    machine = inventory(gpu(0, used_gib=1, pids=[8]), gpu(1))
+    preview = host(machine, [bash], parent=bash, **environ).preview
+    assert preview.uuids == (gpu(index).uuid,)
+    assert (preview.why.startswith(why), "capped" in preview.why) == (True, is_capped)
 
 
 def test_the_reason_for_each_gpu_is_told():
@@ -124,18 +143,6 @@ def test_the_reason_for_each_gpu_is_told():
     )
 
 
-def test_the_policy_of_the_preview_is_named():
-    assert host(inventory(gpu(0))).preview.policy == "defaults"
-    assert host(inventory(gpu(0)), AUTOGPU_COUNT="0").preview.policy == "AUTOGPU_COUNT"
-
-
 def test_without_a_driver_there_is_nothing_and_no_error():
     view = host(Inventory(failure="NVML reports: no", failure_cause="no-driver"))
     assert (view.gpus, view.queue, view.preview.verdict, view.has_driver) == ((), (), "cpu", False)
-
-
-def test_a_script_that_only_coordinates_would_take_no_gpu_unless_the_user_says_so():
-    chief = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
-    of_chief = {"TF_CONFIG": json.dumps(chief)}
-    assert host(inventory(gpu(0)), **of_chief).preview.uuids == ()
-    assert host(inventory(gpu(0)), AUTOGPU_COUNT="1", **of_chief).preview.uuids == (gpu(0).uuid,)

@@ -1,7 +1,8 @@
 """Virtual environments as a user has them: a real interpreter and the built wheel, kept in ``.cache`` between runs.
 
 An environment's folder is named by all that went into it, so a change of the source makes a new one and an
-unchanged tree finds the old one.
+unchanged tree finds the old one. uv makes them: it unpacks a wheel once per machine and links the files of every
+environment to it. pip serves where the installer is what is tested.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ CACHE = Path(os.environ.get("AUTOGPU_TEST_CACHE", str(ROOT / ".cache")))
 PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))) / "versions"
 SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
+# What there was before the first test: each test has a home of its own, where uv would find nothing that it has.
+ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOGPU", "CUDA_", "PYTHON"))}
+
 
 def interpreter(version: str) -> Path | None:
     """The interpreter of ``version`` (such as ``"3.9"``): the one running, pyenv's, or the one on ``PATH``."""
@@ -41,10 +45,15 @@ def wheel() -> Path:
     with _only_one(folder):
         built = sorted(folder.glob("autogpu-*.whl"))
         if not built:
-            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
-            _run(command)
+            _uv("build", "--wheel", "--out-dir", str(folder), str(ROOT))
             built = sorted(folder.glob("autogpu-*.whl"))
     return built[0]
+
+
+def source_archive(folder: Path) -> Path:
+    """The archive that a package index is given beside the wheel, built from this tree into ``folder``."""
+    _uv("build", "--sdist", "--out-dir", str(folder), str(ROOT))
+    return next(folder.glob("autogpu-*.tar.gz"))
 
 
 def environment(
@@ -61,8 +70,8 @@ def environment(
 
     Args:
         python: The interpreter to make the environment from.
-        requirements: What pip installs besides autogpu's wheel.
-        without_dependencies: What pip installs after that with none of what it asks for.
+        requirements: What is installed besides autogpu's wheel.
+        without_dependencies: What is installed after that with none of what it asks for.
         with_autogpu: Whether the wheel is installed.
         on_top_of: The interpreter of another environment whose packages are visible in this one, for packages too
             big to have twice; or several, the first in front.
@@ -77,14 +86,17 @@ def environment(
     with _only_one(folder):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _run([str(python), "-m", "venv", str(folder)])
+            _uv("venv", "--python", str(python), str(folder))
+            # Its start-up file, which an environment of Python's own venv does not have.
+            for file in site_packages(executable).glob("_virtualenv.*"):
+                file.unlink()
+            # A link to uv's own file would be one to every environment's: not where a test writes.
+            install = ("pip", "install", "--python", str(executable), *(["--link-mode=copy"] if name else []))
             wanted = [*requirements, *([str(wheel())] if with_autogpu else [])]
-            install = [str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             if wanted:
-                _run([*install, *wanted])
+                _uv(*install, *wanted)
             if without_dependencies:
-                # Wheels of a gigabyte, which pip would keep a second copy of.
-                _run([*install, "--no-deps", "--no-cache-dir", *without_dependencies])
+                _uv(*install, "--no-deps", *without_dependencies)
             if bases:
                 lines = "".join(f"{site_packages(base)}\n" for base in bases)
                 (site_packages(executable) / "on_top_of.pth").write_text(lines)
@@ -92,6 +104,11 @@ def environment(
                 _run([str(executable), "-m", "autogpu", "install"])
             (folder / "complete").touch()
     return executable
+
+
+def remove(executable: Path, package: str) -> None:
+    """Uninstall a package from an environment that a test writes into; none is left where there was none."""
+    _uv("pip", "uninstall", "--python", str(executable), package)
 
 
 def _place(python: Path, requirements: Sequence[str], further: Sequence[str] = ("",) * 4) -> Path:
@@ -103,7 +120,7 @@ def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
     """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB.
 
     Args:
-        version: As pip takes it. One of ``tests/support/versions.py`` comes with what that says it needs.
+        version: As an installer takes it. One of ``tests/support/versions.py`` comes with what that says it needs.
         python: Its version, such as ``"3.8"``.
     """
     found = interpreter(python)
@@ -126,7 +143,7 @@ def tensorflow_with_autogpu(version: str = "2.21.*", python: str = "3.11") -> Pa
 
 
 def site_packages(executable: Path) -> Path:
-    """The folder that pip installs into."""
+    """The folder that packages are installed into."""
     folders = list(executable.parent.parent.glob("lib/python*/site-packages"))
     return folders[0]
 
@@ -164,8 +181,14 @@ def _only_one(folder: Path) -> Iterator[None]:
         yield
 
 
+def _uv(*arguments: str) -> None:
+    # Here, since tests of real hardware are run where nothing can be installed.
+    import uv
+
+    _run([uv.find_uv_bin(), *arguments, "--quiet"])
+
+
 def _run(command: Sequence[str]) -> None:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOGPU", "CUDA_", "PYTHON"))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environ, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=ENVIRON, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")

@@ -134,13 +134,13 @@ class FakeFramework:
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",), has_essential=True)):  # noqa: B008  (a value)
         self._cuda = cuda
         self._hooks = hooks
-        self._allocator = None
+        self.allocator = None
 
     def find_hooks(self):
         return self._hooks
 
     def install_hooks(self, allocator):
-        self._allocator = allocator
+        self.allocator = allocator
         return self._hooks
 
     def fallback_environment(self, environ, growth):
@@ -149,17 +149,17 @@ class FakeFramework:
     def load_diagnosis(self):
         raise AssertionError("a process that takes GPUs is not examined")
 
-    def take(self, chosen=None, gpu_count=None, **said):
+    def take(self, chosen=None, **said):
         """Make contexts as an operation of a script does; returns what the framework was assigned.
 
         Args:
             said: What else the script says, as fields of :class:`autogpu.frameworks.base.DeviceRequest`.
         """
-        allocator, assignment = self._allocator, None
+        allocator, assignment = self.allocator, None
         with allocator.guard():
             allocator.prepare()
             self._cuda.initialise()
-            count = len(self._cuda.visible_uuids()) if gpu_count is None else gpu_count
+            count = len(self._cuda.visible_uuids())
             if not count:
                 allocator.on_usage(Usage((), ""))
                 return None
@@ -172,3 +172,30 @@ class FakeFramework:
                 self._cuda.make_context(ordinal)
             allocator.on_context()
         return assignment
+
+
+class FirstGpusFramework(FakeFramework):
+    """As PyTorch: it counts the GPUs, and its C++ takes them by their ordinals without a word."""
+
+    NAME = "Firstflow"
+    TAKES_FIRST_GPUS = True
+    WANTS_ORDER = True
+
+    def count(self, named=0):
+        """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
+        with self.allocator.guard():
+            self.allocator.prepare(DeviceRequest(0, ordinal=named))
+            self.allocator.hide_where_none_is_taken()
+            self._cuda.initialise()
+            count = self.allocator.gpu_count
+            if not count:
+                self.allocator.on_usage(Usage((), ""))
+                return 0
+            assigned = self.allocator.assign(DeviceRequest(count)).ordinals
+            self.allocator.on_usage(Usage((0,) if assigned is None else assigned, "allocated as needed"))
+        return count
+
+    def use(self, *ordinals):
+        for ordinal in ordinals:
+            self._cuda.make_context(ordinal)
+        return self.allocator.follow_contexts()

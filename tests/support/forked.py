@@ -37,7 +37,10 @@ def serve(framework: str) -> dict[str, Any]:
         pid = os.fork()
         if pid == 0:
             answers.close()
-            return case
+            return between(case) if "status" in case else case
+        if "status" in case:
+            # Its end is told by the process between, and this one is free for the next case.
+            continue
 
         def kill(*_: Any, child: int = pid) -> None:
             # Its whole session: a script may have started others.
@@ -48,13 +51,35 @@ def serve(framework: str) -> dict[str, Any]:
 
         signal.signal(signal.SIGALRM, kill)
         signal.alarm(case["timeout_s"])
-        _, status = os.waitpid(pid, 0)
+        status = waited_for(pid)
         signal.alarm(0)
         kill()
-        exit_status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        answers.write(f"{exit_status}\n")
+        answers.write(f"{status}\n")
         answers.flush()
     sys.exit(0)
+
+
+def waited_for(child: int) -> int:
+    """The exit status of a child, as :mod:`subprocess` gives it, once it has ended; others that have are reaped."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def between(case: dict[str, Any]) -> dict[str, Any]:
+    """Be the parent of a job that others run beside; returns in the job.
+
+    The first line of its status is the job's pid, which the job writes when it has begun; the second how it ended.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    case["status"] = os.open(case["status"], os.O_WRONLY)
+    pid = os.fork()
+    if pid == 0:
+        return case
+    status = waited_for(pid)
+    os.write(case["status"], b"%d\n" % status)
+    os._exit(0)
 
 
 class ImportedBefore:
@@ -84,16 +109,19 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115
-    for descriptor, path in zip((1, 2), case["outputs"]):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    files = [os.open(case["input"], os.O_RDONLY)]
+    files += [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600) for path in case["outputs"]]
+    for descriptor, file in enumerate(files):
         os.dup2(file, descriptor)
         os.close(file)
-    os.dup2(sys.stdin.fileno(), 0)
+    sys.stdin = open(0)  # noqa: SIM115
+    if "status" in case:
+        os.write(case["status"], b"%d\n" % os.getpid())
+        os.close(case["status"])
     os.environ.clear()
     os.environ.update(case["environ"])
     os.chdir(case["folder"])
-    sys.argv[:] = [case["script"]]
+    sys.argv[:] = [case["script"], *case["arguments"]]
     sys.path[0] = str(Path(case["script"]).parent)
     hook = sys.modules.pop("_autogpu_hook", None)
     if hook is not None:
@@ -116,9 +144,9 @@ def run(script: str, framework: str) -> int:
             sys.stderr.write(error.code + "\n")
             return 1
         status = int(error.code or 0)
-    except BaseException:
+    except BaseException as error:
         sys.excepthook(*sys.exc_info())
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     if framework not in sys.modules:
         # It found the parts of the framework in place, without the hook: not what it would do by itself.
         sys.stderr.write(f"AssertionError: a script that is forked has to say `import {framework}`\n")
@@ -146,6 +174,9 @@ def end(exit_status: int) -> None:
     sys.stderr.flush()
     # What TensorFlow's own code has printed.
     ctypes.CDLL(None).fflush(None)
+    if exit_status == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     os._exit(exit_status)
 
 
@@ -154,7 +185,7 @@ def main(framework: str) -> None:
     case = serve(framework)
     begin(case, framework)
     status = run(case["script"], framework)
-    if case["lease_file"]:
+    if case.get("lease_file"):
         tell_lease(case["lease_file"])
     end(status)
 

@@ -19,15 +19,11 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.gpusim import Call, Server
+from tests.support.forked_job import ForkedJob
 
 # Of the import in the parent, when other tests have the processors.
 IMPORT_TIMEOUT_S = 300
@@ -73,21 +69,15 @@ class Forks:
             folder: Its working directory.
             lease_file: Where the UUIDs in its lease are written when it comes to its end, if it has one.
         """
-        # The loader reads the library path when a process starts.
-        key = (str(python), environ.get("LD_LIBRARY_PATH", ""), environ.get("LD_PRELOAD", ""))
-        parent = self._parents.pop(key, None)
-        if parent is None:
-            while len(self._parents) >= MOST_PARENTS:
-                self._parents.pop(next(iter(self._parents))).close()
-            self._started += 1
-            folder_of_parent = self._folder / f"parent-{self._started}"
-            parent = _Parent(str(python), self._framework, folder_of_parent, environ)
+        parent = self._parent(python, environ)
         outputs = [self._folder / name for name in ("stdout", "stderr")]
         case = {
             "script": str(script),
+            "arguments": [],
             "folder": str(folder),
             "environ": dict(environ),
             "timeout_s": timeout_s,
+            "input": os.devnull,
             "outputs": [str(output) for output in outputs],
             "lease_file": str(lease_file) if lease_file else None,
         }
@@ -95,11 +85,34 @@ class Forks:
             status = parent.exit_status(case)
         except BaseException:
             # Whoever interrupts this leaves an answer behind that would be taken for the next one's.
+            self._parents.popitem()
             parent.kill()
             raise
-        self._parents[key] = parent
         stdout, stderr = (output.read_text(errors="replace") for output in outputs)
         return subprocess.CompletedProcess([str(python), str(script)], status, stdout, stderr)
+
+    def start(self, python: Path, script: Path, *arguments: str, environ: Mapping[str, str], folder: Path) -> ForkedJob:
+        """Start ``script``, beside which others can be started; it ends, at the latest, with its parent.
+
+        Args:
+            environ: All of its environment.
+            folder: Its working directory.
+        """
+        parent = self._parent(python, environ)
+        case = {"script": str(script), "arguments": arguments, "folder": str(folder), "environ": dict(environ)}
+        return ForkedJob(lambda pipes: parent.send({**case, **pipes}), IMPORT_TIMEOUT_S)
+
+    def _parent(self, python: Path, environ: Mapping[str, str]) -> _Parent:
+        # The loader reads the library path when a process starts.
+        key = (str(python), environ.get("LD_LIBRARY_PATH", ""), environ.get("LD_PRELOAD", ""))
+        parent = self._parents.pop(key, None)
+        if parent is None:
+            while len(self._parents) >= MOST_PARENTS:
+                self._parents.pop(next(iter(self._parents))).close()
+            self._started += 1
+            parent = _Parent(str(python), self._framework, self._folder / f"parent-{self._started}", environ)
+        self._parents[key] = parent
+        return parent
 
     def close(self) -> None:
         """End the parents; their children have ended."""
@@ -127,16 +140,21 @@ class _Parent:
                 universal_newlines=True,
             )
 
-    def exit_status(self, case: Mapping[str, Any]) -> int:
-        """Of a child, as :mod:`subprocess` gives it."""
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
+    def send(self, case: Mapping[str, Any]) -> None:
+        """Have it fork a child."""
+        assert self._process.stdin is not None
         try:
-            process.stdin.write(json.dumps(case) + "\n")
-            process.stdin.flush()
+            self._process.stdin.write(json.dumps(case) + "\n")
+            self._process.stdin.flush()
         except BrokenPipeError:
             # It has ended; why, is said where its answer is missing.
             pass
+
+    def exit_status(self, case: Mapping[str, Any]) -> int:
+        """Of a child, as :mod:`subprocess` gives it."""
+        process = self._process
+        assert process.stdout is not None
+        self.send(case)
         # It kills a child that is late; only a parent that is gone does not answer.
         timeout_s = case["timeout_s"] + 30 + (0 if self._is_ready else IMPORT_TIMEOUT_S)
         # Line by line and never two at once, so that nothing waits in the buffer while select looks at the pipe.
@@ -167,126 +185,3 @@ class _Parent:
                 stream.close()
             except BrokenPipeError:
                 pass
-
-
-class Ended:
-    """A script that has ended.
-
-    Attributes:
-        exit_status: As :mod:`subprocess` gives it; negative for a signal.
-        calls: What it and its children asked of the driver, oldest first.
-        leased: The UUIDs in its lease when it had come to its end; ``None`` where it had none, or was not forked.
-    """
-
-    def __init__(
-        self, exit_status: int, stdout: str, stderr: str, calls: list[Call], leased: list[str] | None = None
-    ) -> None:
-        self.exit_status, self.stdout, self.stderr, self.calls = exit_status, stdout, stderr, calls
-        self.leased = leased
-
-    @property
-    def said(self) -> list[str]:
-        """What autogpu printed."""
-        return [line for line in self.stderr.splitlines() if line.startswith("autogpu: ")]
-
-    @property
-    def error(self) -> str:
-        """The last line of what it said on stderr that is not TensorFlow's log, where it failed."""
-        if self.exit_status == 0:
-            return ""
-        if self.exit_status < 0:
-            return f"ended by {signal.Signals(-self.exit_status).name}"
-        lines = [line for line in self.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception", "Exit"))]
-        return (errors or lines or ["nothing on stderr"])[-1][:300]
-
-
-class Host:
-    """A machine with one environment's Python and one policy, on which scripts run one after the other.
-
-    Args:
-        python: The environment's.
-        folder: For the home, the leases and the project folder; made here.
-        server: ``None`` for a machine without a driver.
-        environ: On top of this process's, without what steers autogpu, CUDA or TensorFlow there.
-    """
-
-    def __init__(
-        self,
-        python: Path,
-        folder: Path,
-        forks: Forks,
-        server: Server | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self.server = server
-        self._python = python
-        self._forks = forks
-        self._project = folder / "project"
-        self._leases = folder / "leases"
-        for made in (folder / "home", self._project, self._leases):
-            made.mkdir(parents=True)
-        self._leases.chmod(0o1777)
-        self.environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(STEERING)},
-            "HOME": str(folder / "home"),
-            "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
-            "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
-            "AUTOGPU_LEASE_DIR": str(self._leases),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            **(server.environ if server else {}),
-            **(environ or {}),
-        }
-
-    def forked(self, script: Path, *, environ: Mapping[str, str] | None = None, timeout_s: int = 120) -> Ended:
-        """Run ``script`` to its end as a fork of a process that has imported TensorFlow."""
-        before = self._call_count()
-        leased = self._project / "leased"
-        if leased.exists():
-            leased.unlink()
-        done = self._forks.run(
-            self._python,
-            self._placed(script),
-            environ={**self.environ, **(environ or {})},
-            folder=self._project,
-            timeout_s=timeout_s,
-            lease_file=leased,
-        )
-        uuids = json.loads(leased.read_text()) if leased.exists() else None
-        return Ended(done.returncode, done.stdout, done.stderr, self._calls(before), uuids)
-
-    def fresh(self, script: Path, *, environ: Mapping[str, str] | None = None, timeout_s: int = 120) -> Ended:
-        """Run ``script`` to its end as a process that imports TensorFlow itself."""
-        before = self._call_count()
-        paths = [self._project / name for name in ("stdout", "stderr")]
-        # Files and no pipes: a child of a killed script could keep a pipe open.
-        outputs = [path.open("w") for path in paths]
-        try:
-            child = subprocess.Popen(
-                [str(self._python), str(self._placed(script))],
-                env={**self.environ, **(environ or {})},
-                cwd=str(self._project),
-                stdin=subprocess.DEVNULL,
-                stdout=outputs[0],
-                stderr=outputs[1],
-            )
-            try:
-                status = child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                status = child.wait()
-        finally:
-            for output in outputs:
-                output.close()
-        stdout, stderr = (path.read_text(errors="replace") for path in paths)
-        return Ended(status, stdout, stderr, self._calls(before))
-
-    def _placed(self, script: Path) -> Path:
-        # Away from the repository, whose files could be found as a project's policy.
-        return Path(shutil.copy(str(script), str(self._project / script.name)))
-
-    def _call_count(self) -> int:
-        return len(self.server.calls()) if self.server else 0
-
-    def _calls(self, before: int) -> list[Call]:
-        return self.server.calls()[before:] if self.server else []

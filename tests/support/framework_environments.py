@@ -7,63 +7,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Sequence
+
+import pytest
 
 from tests.gpusim import imports
 from tests.support.environments import environment, interpreter, tensorflow
 
 
 @dataclass(frozen=True)
-class Torch:
-    """One PyTorch from PyPI, whose plain wheel for Linux is the one with CUDA.
+class Release:
+    """One PyTorch, whose plain wheel for Linux is the one with CUDA, or one JAX, from PyPI.
 
     Attributes:
-        version: As pip takes it after ``torch==``.
+        version: As an installer takes it.
         python: The Python that it is tested on.
-        requirements: What ``import torch`` needs, since pip has to leave out all that the wheel asks for.
-    """
-
-    version: str
-    python: str
-    requirements: tuple[str, ...] = (
-        *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
-    )
-
-
-@dataclass(frozen=True)
-class Jax:
-    """One JAX from PyPI, with its plugin for one major version of CUDA.
-
-    Attributes:
-        version: As pip takes it after ``jax==``.
-        python: The Python that it is tested on.
-        cuda: Which of the plugins.
-        requirements: What pip has to be told beside the wheel's own requirements.
+        cuda: Of JAX, for which major version of CUDA its plugin is.
     """
 
     version: str
     python: str
     cuda: int = 12
-    requirements: tuple[str, ...] = ()
 
 
 # The newest first.
-TORCHES = (Torch("2.15.0", "3.12"), Torch("2.6.0", "3.11"))
-JAXES = (Jax("0.12.0.1", "3.12"), Jax("0.10.2", "3.12", cuda=13), Jax("0.4.30", "3.10"))
+TORCHES = (Release("2.15.0", "3.12"), Release("2.6.0", "3.11"))
+JAXES = (Release("0.12.0.1", "3.12"), Release("0.10.2", "3.12", cuda=13), Release("0.4.30", "3.10"))
 KERAS = "3.15.1"
 TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
+# What they import, since the installer has to leave out all that the wheels ask for: that has the nvidia-* wheels.
+NEEDED_BY_TORCH = (
+    *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
+)
+NEEDED_BY_TORCH_LIBRARIES = (
+    *("huggingface_hub", "lightning_utilities", "packaging", "psutil", "pyyaml"),
+    *("regex", "safetensors", "tokenizers", "tqdm"),
+)
 
 
-def torch(wanted: Torch = TORCHES[0]) -> Path:
+def torch(wanted: Release = TORCHES[0]) -> Path:
     """An environment with PyTorch and nothing of ours; made once, 1.5 GB.
 
     A server that is to carry it has to be started after this was called once: it is built for what this wants.
     """
-    python = environment(
-        _interpreter(wanted.python),
-        wanted.requirements,
-        without_dependencies=[f"torch=={wanted.version}"],
-        with_autogpu=False,
-    )
+    wheels = [f"torch=={wanted.version}"]
+    python = environment(_interpreter(wanted), NEEDED_BY_TORCH, without_dependencies=wheels, with_autogpu=False)
     imports.record(python, "torch")
     return python
 
@@ -73,11 +61,7 @@ def torch_libraries_with_autogpu() -> Path:
     base = torch()
     libraries = environment(
         base.resolve(),
-        (
-            *("huggingface_hub", "lightning_utilities", "packaging", "psutil", "pyyaml"),
-            *("regex", "safetensors", "tokenizers", "tqdm"),
-        ),
-        # They ask for PyTorch, with all that it asks for.
+        NEEDED_BY_TORCH_LIBRARIES,
         without_dependencies=TORCH_LIBRARIES,
         with_autogpu=False,
         on_top_of=base,
@@ -86,27 +70,19 @@ def torch_libraries_with_autogpu() -> Path:
     return environment(base.resolve(), on_top_of=(libraries, base), with_hook=True)
 
 
-def jax(wanted: Jax = JAXES[0]) -> Path:
+def jax(wanted: Release = JAXES[0]) -> Path:
     """An environment with JAX and nothing of ours; made once, 1 GB."""
     # Only the plugin's extra "with-cuda" asks for nvidia-* wheels.
-    version = wanted.version
-    wheels = (f"jax=={version}", f"jaxlib=={version}", f"jax-cuda{wanted.cuda}-plugin=={version}")
-    return environment(
-        _interpreter(wanted.python),
-        (*wheels, f"jax-cuda{wanted.cuda}-pjrt=={version}", *wanted.requirements),
-        with_autogpu=False,
-    )
+    names = ("jax", "jaxlib", f"jax-cuda{wanted.cuda}-plugin", f"jax-cuda{wanted.cuda}-pjrt")
+    return environment(_interpreter(wanted), [f"{name}=={wanted.version}" for name in names], with_autogpu=False)
 
 
-def keras() -> Path:
-    """An environment with Keras 3, the newest of each framework under it, and nothing of ours; TensorFlow's is 2 GB."""
-    bases = (tensorflow("2.21.*", TORCHES[0].python), torch(), jax())
-    return environment(
-        _interpreter(TORCHES[0].python),
-        without_dependencies=[f"keras=={KERAS}"],
-        with_autogpu=False,
-        on_top_of=bases,
-    )
+def keras_with_autogpu() -> Path:
+    """Keras 3 and the newest of each framework under it, where a user has run ``autogpu install``."""
+    frameworks, wheels = (tensorflow("2.21.*", TORCHES[0].python), torch(), jax()), [f"keras=={KERAS}"]
+    keras = environment(_interpreter(TORCHES[0]), without_dependencies=wheels, with_autogpu=False, on_top_of=frameworks)
+    # What is on top of an environment is not seen through it.
+    return environment(_interpreter(TORCHES[0]), on_top_of=(keras, *frameworks), with_hook=True)
 
 
 def with_autogpu(base: Path) -> Path:
@@ -118,15 +94,17 @@ def with_autogpu(base: Path) -> Path:
     return environment(base.resolve(), on_top_of=base, with_hook=True)
 
 
-def keras_with_autogpu() -> Path:
-    """Keras 3 and its frameworks in an environment where a user has run ``autogpu install``."""
-    bases = (keras(), tensorflow("2.21.*", TORCHES[0].python), torch(), jax())
-    # What is on top of an environment is not seen through it.
-    return environment(_interpreter(TORCHES[0].python), on_top_of=bases, with_hook=True)
+def each_older(releases: Sequence[Release]) -> list[Any]:
+    """One parameter for each release but the newest, in one run of four."""
+    return [
+        pytest.param(release, id=release.version, marks=pytest.mark.turns(4, place))
+        for place, release in enumerate(releases)
+        if place
+    ]
 
 
-def _interpreter(version: str) -> Path:
-    found = interpreter(version)
+def _interpreter(release: Release) -> Path:
+    found = interpreter(release.python)
     if found is None:
-        raise RuntimeError(f"no Python {version} on this machine")
+        raise RuntimeError(f"no Python {release.python} on this machine")
     return found

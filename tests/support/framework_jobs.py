@@ -7,29 +7,23 @@ from typing import Callable
 
 FRAMEWORKS = ("torch", "jax")
 
+
+def held(takes: str, says: str) -> str:
+    """A script that takes GPUs, says something of them, and keeps them until there is a line of input."""
+    return f"import sys\n{takes}\nprint('ready', {says}, flush=True)\nsys.stdin.readline()\n"
+
+
 # Takes a GPU, says which and how many it sees, and keeps it until there is a line of input.
 HOLD = {
-    "torch": """
-import sys
-import torch
-x = torch.ones(256, 256, device="cuda" if torch.cuda.is_available() else "cpu")
-print("ready", x.device, torch.cuda.device_count(), flush=True)
-sys.stdin.readline()
-""",
-    "jax": """
-import sys
-import jax
-x = jax.numpy.ones((256, 256))
-print("ready", *x.devices(), jax.local_device_count(), flush=True)
-sys.stdin.readline()
-""",
-    "tensorflow": """
-import sys
-import tensorflow as tf
-x = tf.random.uniform((256, 256))
-print("ready", x.device[-5:], len(tf.config.list_logical_devices("GPU")), flush=True)
-sys.stdin.readline()
-""",
+    "torch": held(
+        "import torch\nx = torch.ones(256, 256, device='cuda' if torch.cuda.is_available() else 'cpu')",
+        "x.device, torch.cuda.device_count()",
+    ),
+    "jax": held("import jax\nx = jax.numpy.ones((256, 256))", "*x.devices(), jax.local_device_count()"),
+    "tensorflow": held(
+        "import tensorflow as tf\nx = tf.random.uniform((256, 256))",
+        "x.device[-5:], len(tf.config.list_logical_devices('GPU'))",
+    ),
 }
 
 # Says it once the framework is imported, and goes on when there is a line of input.
@@ -64,23 +58,24 @@ except Exception as error:
 """,
 }
 
+# Finds how much it may allocate on each of its first GPUs. JAX, which waits ten seconds before it refuses, is asked.
+ALLOWED = {
+    "torch": FILL["torch"].replace('device="cuda"', 'device=f"cuda:{{len(kept) % {count}}}"'),
+    "jax": """
+import jax
+assert jax.local_device_count() == {count}
+print(*(device.memory_stats()["bytes_limit"] for device in jax.local_devices()))
+""",
+}
+
 # Uses as many GPUs as it says, where there are so many.
 USE_SEVERAL = {
-    "torch": """
-import sys
-import torch
-x = [torch.ones(3, device=f"cuda:{{i}}") for i in range({count})]
-print("ready", len(x), flush=True)
-sys.stdin.readline()
-""",
-    "jax": """
-import sys
-import jax
-x = [jax.device_put(1.0, device) for device in jax.devices()]
-assert len(x) == {count}, jax.devices()
-print("ready", len(x), flush=True)
-sys.stdin.readline()
-""",
+    "torch": held("import torch\nx = [torch.ones(3, device=f'cuda:{{i}}') for i in range({count})]", "len(x)"),
+    "jax": held(
+        "import jax\nx = [jax.device_put(1.0, device) for device in jax.devices()]\n"
+        "assert len(x) == {count}, jax.devices()",
+        "len(x)",
+    ),
 }
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from tests.gpusim import Call, Gpu, Server
 from tests.gpusim.build import build
 from tests.support.driver_grants import in_one_line
+from tests.support.forked_job import ForkedJob
 from tests.support.forkserver import STEERING, Forks
 from tests.support.live_jobs import leases
 
@@ -31,15 +34,33 @@ TIMEOUT_S = 240
 OF_THE_DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
+class Installed(NamedTuple):
+    """A framework in an environment.
+
+    Attributes:
+        python: The environment's.
+        forks: Where its scripts run; without, each is a process of its own.
+    """
+
+    python: Path
+    forks: Forks | None = None
+
+
+@dataclass
 class Ran:
-    """A script that has ended, with what it and its children asked of the driver.
+    """A script that has ended.
 
     Attributes:
         exit_status: As :mod:`subprocess` gives it; negative for a signal.
+        calls: What it and its children asked of the driver, oldest first.
+        leased: The UUIDs in its lease when it had come to its end; ``None`` where it had none, or was not forked.
     """
 
-    def __init__(self, exit_status: int, stdout: str, stderr: str, calls: list[Call]) -> None:
-        self.exit_status, self.stdout, self.stderr, self.calls = exit_status, stdout, stderr, calls
+    exit_status: int
+    stdout: str
+    stderr: str
+    calls: list[Call]
+    leased: list[str] | None = None
 
     @property
     def said(self) -> list[str]:
@@ -49,14 +70,27 @@ class Ran:
     @property
     def error(self) -> str:
         """The last line of stderr that names an error, where it failed."""
+        if self.exit_status == 0:
+            return ""
+        if self.exit_status < 0:
+            return f"ended by {signal.Signals(-self.exit_status).name}"
         lines = [line for line in self.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception", "Exit"))]
-        return (errors or lines or ["nothing on stderr"])[-1][:300] if self.exit_status else ""
+        return (errors or lines or ["nothing on stderr"])[-1][:300]
 
     @property
     def contexts(self) -> list[int]:
         """The GPUs with a context, in PCI order."""
         return sorted({call.gpu for call in self.calls if call.call == "context" and call.gpu is not None})
+
+    @property
+    def allocated(self) -> dict[int, int]:
+        """Bytes asked for and granted, by GPU."""
+        granted: Counter[int] = Counter()
+        for call in self.calls:
+            if call.call == "allocate" and call.gpu is not None:
+                granted[call.gpu] += call.bytes or 0
+        return dict(granted)
 
     def peak_bytes(self, gpu: int) -> int:
         """The most that was allocated there at one time."""
@@ -79,6 +113,74 @@ def _in_words(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else "< 1 GiB"
 
 
+def run(
+    command: Sequence[str],
+    server: Server,
+    *,
+    environ: Mapping[str, str],
+    folder: Path,
+    forks: Forks | None = None,
+) -> Ran:
+    """Run a script to its end; one that is late is killed, with what it has started.
+
+    Args:
+        command: Python, its options, and the script.
+        environ: All of its environment.
+        folder: Its working directory.
+        forks: Where to run it; else it is a process of its own.
+    """
+    before = len(server.calls())
+    lease = folder / "lease"
+    lease.unlink(missing_ok=True)
+    if forks:
+        python, file = map(Path, command)
+        done = forks.run(python, file, environ=environ, folder=folder, timeout_s=TIMEOUT_S, lease_file=lease)
+    else:
+        done = _fresh(command, environ, folder)
+    calls = server.calls()[before:]
+    if not forks:
+        _await_end({call.pid for call in calls})
+    leased = json.loads(lease.read_text()) if lease.exists() else None
+    return Ran(done.returncode, done.stdout, done.stderr, calls, leased)
+
+
+def _fresh(command: Sequence[str], environ: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    outputs = [folder / name for name in ("stdout", "stderr")]
+    # Files and no pipes: a child of a killed script could keep a pipe open.
+    with outputs[0].open("w") as stdout, outputs[1].open("w") as stderr:
+        child = subprocess.Popen(
+            command,
+            env=environ,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            status = child.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            status = child.wait()
+    texts = [output.read_text(errors="replace") for output in outputs]
+    return subprocess.CompletedProcess(command, status, *texts)
+
+
+def _await_end(pids: set[int]) -> None:
+    """A launcher may end before its ranks, whose contexts the next script would find."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while any(map(_is_running, pids)) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
 class Machine:
     """Scripts of one environment, one after the other, on one machine with a home and a lease folder.
 
@@ -87,6 +189,7 @@ class Machine:
         folder: Is made.
         gpus: Without any there is no driver.
         forks: Where to run scripts, unless a test asks for a fresh process; without, each is one.
+        device_nodes: Whether the driver's files in ``/dev`` are there as well, as JAX wants it.
         environ: For every script.
 
     Attributes:
@@ -96,7 +199,13 @@ class Machine:
     """
 
     def __init__(
-        self, python: Path, folder: Path, gpus: Sequence[Gpu], forks: Forks | None = None, **environ: str
+        self,
+        python: Path,
+        folder: Path,
+        gpus: Sequence[Gpu],
+        forks: Forks | None = None,
+        device_nodes: bool = True,
+        **environ: str,
     ) -> None:
         self._forks = forks
         self.project = folder / "project"
@@ -106,7 +215,7 @@ class Machine:
             made.mkdir(parents=True)
         self._python = python
         self._started = 0
-        self.server = Server(gpus, folder=server, context=CONTEXT, device_nodes=bool(gpus))
+        self.server = Server(gpus, folder=server, context=CONTEXT, device_nodes=device_nodes and bool(gpus))
         self.server.__enter__()
         mine = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         self._environ = {
@@ -124,13 +233,18 @@ class Machine:
     def __enter__(self) -> Machine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.server.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.server.__exit__(*error)
 
-    def run(self, script: str, *, launcher: Sequence[str] = (), fresh: bool = False, **environ: str) -> Ran:
-        """Run ``train.py`` to its end; one that is late is killed, with what it has started.
+    def run(
+        self,
+        script: str,
+        *,
+        launcher: Sequence[str] = (),
+        fresh: bool = False,
+        **environ: str,
+    ) -> Ran:
+        """Run ``train.py`` to its end.
 
         Args:
             script: Its text.
@@ -138,55 +252,46 @@ class Machine:
             fresh: It has to import the framework itself.
             environ: On top of the machine's.
         """
-        before = len(self.server.calls())
-        everything = {**self._environ, **environ}
-        command = self._command(script, launcher)
-        if self._forks and not fresh and not launcher:
-            file = Path(command[-1])
-            done = self._forks.run(self._python, file, environ=everything, folder=self.project)
-            return Ran(done.returncode, done.stdout, done.stderr, self.server.calls()[before:])
-        outputs = [self.project / name for name in ("stdout", "stderr")]
-        # Files and no pipes: a child of a killed script could keep a pipe open.
-        with outputs[0].open("w") as stdout, outputs[1].open("w") as stderr:
-            child = subprocess.Popen(
-                command,
-                env=everything,
-                cwd=str(self.project),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-            try:
-                status = child.wait(TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                status = child.wait()
-        texts = [output.read_text(errors="replace") for output in outputs]
-        calls = self.server.calls()[before:]
-        self._await_end({call.pid for call in calls})
-        return Ran(status, texts[0], texts[1], calls)
-
-    def _await_end(self, pids: set[int]) -> None:
-        """A launcher may end before its ranks, whose contexts the next script would find."""
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while any(map(_is_running, pids)) and time.monotonic() < deadline_s:
-            time.sleep(0.02)
+        return run(
+            self._command(script, launcher),
+            self.server,
+            environ={**self._environ, **environ},
+            folder=self.project,
+            forks=None if fresh or launcher else self._forks,
+        )
 
     def start(
-        self, script: str, *, arguments: Sequence[str] = (), python: Path | None = None, **environ: str
+        self,
+        script: str,
+        *,
+        arguments: Sequence[str] = (),
+        fresh: bool = False,
+        of: Installed | None = None,
+        **environ: str,
     ) -> Running:
-        """Start a script, as another environment's if ``python`` is given; it is killed when the ``with`` ends."""
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        """Start a script, beside which others may run; it is killed when the ``with`` ends.
+
+        Args:
+            script: Its text.
+            arguments: Follow its name on the command line.
+            fresh: It has to import the framework itself.
+            of: Another framework than the machine's.
+            environ: On top of the machine's.
+        """
+        python, forks = of or (self._python, self._forks)
         everything = {**self._environ, **environ}
         self._started += 1
         command = [*self._command(script, (), f"job{self._started}.py", python), *arguments]
-        return Running(self, self.server.popen(command, environ=everything, cwd=str(self.project), **pipes))
+        if forks and not fresh:
+            file, environ = Path(command[1]), self.server.environ_of_child(everything)
+            forked = forks.start(python, file, *arguments, environ=environ, folder=self.project)
+            return Running(self.server, self.server.adopt(forked))
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return Running(self.server, self.server.popen(command, environ=everything, cwd=str(self.project), **pipes))
 
     def claims(self) -> dict[int, list[int]]:
         """By pid, the GPUs that its lease names."""
-        index = {gpu.uuid: position for position, gpu in enumerate(self.server.gpus)}
-        return {fields["pid"]: sorted(index[uuid] for uuid in fields["gpus"]) for fields in self.leased()}
+        return {pid: sorted(sizes) for pid, sizes in self.claimed_bytes().items()}
 
     def claimed_bytes(self) -> dict[int, dict[int, int]]:
         """By pid, what its lease claims on each GPU."""
@@ -212,8 +317,8 @@ class Running:
         pid: Its process's.
     """
 
-    def __init__(self, machine: Machine, process: subprocess.Popen[Any]) -> None:
-        self._machine = machine
+    def __init__(self, server: Server, process: subprocess.Popen[Any] | ForkedJob) -> None:
+        self._server = server
         self._process = process
         self.pid = process.pid
 
@@ -248,20 +353,12 @@ class Running:
     def end(self, timeout_s: int = 120) -> Ran:
         """Let it end by itself."""
         stdout, stderr = self._process.communicate(timeout=timeout_s)
-        return Ran(self._process.returncode, stdout, stderr, self._machine.server.calls(pid=self.pid))
+        return Ran(self._process.returncode, stdout, stderr, self._server.calls(pid=self.pid))
 
     @property
     def contexts(self) -> list[int]:
         """The GPUs on which it has made a context so far, in PCI order."""
-        return sorted(self._machine.server.contexts().get(self.pid, []))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        stat = Path("/proc", str(pid), "stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return sorted(self._server.contexts().get(self.pid, []))
 
 
 def _without_driver(folder: Path) -> Path:

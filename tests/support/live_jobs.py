@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
 
 GIB = 1 << 30
 
@@ -20,10 +19,10 @@ sys.stdin.read()
 
 
 class Job:
-    def __init__(self, server, python, file, *arguments, **environ):
+    def __init__(self, server, python, file, *arguments, forks, **environ):
         self.server = server
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = server.popen([str(python), str(file), *arguments], environ=environ, **pipes)
+        child = server.environ_of_child(environ)
+        self.process = server.adopt(forks.start(python, file, *arguments, environ=child, folder=file.parent))
         self.pid = self.process.pid
 
     def ready(self):

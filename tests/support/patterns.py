@@ -8,6 +8,7 @@ from typing import Any, Mapping, Sequence
 
 import pytest
 
+from tests.gpusim import Gpu
 from tests.support.forkserver import Forks
 from tests.support.framework_machines import MACHINES, Machine, Ran
 
@@ -15,7 +16,7 @@ NO_GPU, FAILS = "no GPU", "fails"
 NEITHER = (NO_GPU, NO_GPU)
 
 # Scripts of either framework that do, as forks, exactly what they do as processes of their own.
-BOTH_WAYS = ("device_if_available", "set_device_1", "visible_2_after_import", "first_gpu", "fraction_25_after_import")
+BOTH_WAYS = ("device_if_available", "set_device_1", "visible_2_after_import", "first_gpu")
 BOTH_FAIL = (FAILS, FAILS)
 
 
@@ -75,11 +76,16 @@ class Case:
 
 
 def each_case(cases: Sequence[Case]) -> list[Any]:
-    """One parameter for each script on each machine."""
+    """One parameter for each script on each machine: with four GPUs in every run, with fewer in one of four."""
     return [
-        pytest.param(case, machine, id=f"{case.name}-{machine}")
-        for case in cases
-        for machine in MACHINES
+        pytest.param(
+            case,
+            machine,
+            id=f"{case.name}-{machine}",
+            marks=pytest.mark.turns(4 if across else 1, down + 2 * across),
+        )
+        for down, case in enumerate(cases)
+        for across, machine in enumerate(MACHINES)
         if case.granted(machine) is not None
     ]
 
@@ -87,13 +93,25 @@ def each_case(cases: Sequence[Case]) -> list[Any]:
 class Laboratory:
     """The machines for the scripts of one folder; each is made for the first script that wants it."""
 
-    def __init__(self, python: Path, scripts: Path, folder: Path, forks: Forks | None = None, **environ: str) -> None:
+    GPUS: Mapping[str, Sequence[Gpu]] = MACHINES
+
+    def __init__(
+        self,
+        python: Path,
+        scripts: Path,
+        folder: Path,
+        forks: Forks | None = None,
+        device_nodes: bool = True,
+        **environ: str,
+    ) -> None:
         self._python = python
         self._scripts = scripts
         self._folder = folder
         self._forks = forks
+        self._device_nodes = device_nodes
         self._environ = environ
         self._machines: dict[str, Machine] = {}
+        self._without: dict[tuple[object, ...], Ran] = {}
 
     def close(self) -> None:
         """End the servers."""
@@ -102,40 +120,32 @@ class Laboratory:
 
     def complaint(self, case: Case, machine: str) -> str:
         """What is wrong; ``""`` if the script does as it should, without and with autogpu."""
-        expected = case.granted(machine)
-        assert expected is not None
-        text = (self._scripts / f"{case.script}.py").read_text()
-        host = self._machine(machine)
-        plain = host.run(text, launcher=case.launcher, fresh=case.fresh, **{**case.environ, "AUTOGPU": "0"})
-        ours = host.run(text, launcher=case.launcher, fresh=case.fresh, **case.environ)
-        complaints = []
-        if ours.exit_status not in (plain.exit_status, 0) and expected[1] != FAILS:
+        plain, ours = self._plain(case, machine), self._run(case, machine)
+        expected = self.expected(case, machine, plain)
+        complaints = self.wrong_beside(case, machine, plain, ours)
+        fails_with_it_alone = expected[1] == FAILS != expected[0]
+        if ours.exit_status not in (plain.exit_status, 0) and not fails_with_it_alone:
             complaints.append(f"exit status {plain.exit_status} without autogpu and {ours.exit_status} with it")
-        for wanted, ran, which in zip(expected, (plain, ours), ("without", "with")):
-            # How far a script came before it failed is of no interest.
-            got = FAILS if ran.exit_status and wanted == FAILS else ran.granted
-            if got != wanted:
-                complaints.append(f"granted {which} autogpu: {got}; expected: {wanted}")
-            if ran.exit_status not in (0, case.exit_status) and wanted != FAILS:
-                complaints.append(f"it failed {which} autogpu")
-        complaints += self._printed(case, machine, plain, ours)
         if plain.said:
             complaints.append(f"switched off it said {plain.said}")
+        for wanted, ran, which in zip(expected, (plain, ours), ("without", "with")):
+            # How far a script came before it failed is of no interest.
+            got = self.granted(ran, machine) if ran.exit_status in (0, case.exit_status) else FAILS
+            if got != wanted:
+                complaints.append(f"granted {which} autogpu: {got}; expected: {wanted}")
         lines = [f"{case.name} · {machine}: {complaint}" for complaint in complaints]
         return "\n".join([*lines, *(plain.error, ours.error), *ours.said]) if lines else ""
 
-    def run_both_ways(self, case: Case) -> list[tuple[object, ...]]:
-        """What is to be seen of the script on four GPUs with autogpu, as a fork and as a process of its own."""
-        text = (self._scripts / f"{case.script}.py").read_text()
-        host = self._machine("four-gpus")
-        both = [host.run(text, fresh=fresh, **case.environ) for fresh in (False, True)]
-        asked = ("cuInit", "context", "allocate", "refused")
-        return [
-            (ran.exit_status, ran.stdout, ran.said, [(c.call, c.gpu, c.bytes) for c in ran.calls if c.call in asked])
-            for ran in both
-        ]
+    def expected(self, case: Case, machine: str, plain: Ran) -> tuple[str, str]:
+        """What it is to be granted without and with autogpu."""
+        return case.granted(machine) or NEITHER
 
-    def _printed(self, case: Case, machine: str, plain: Ran, ours: Ran) -> list[str]:
+    def granted(self, ran: Ran, machine: str) -> str:
+        """What it was granted, in words."""
+        return ran.granted
+
+    def wrong_beside(self, case: Case, machine: str, plain: Ran, ours: Ran) -> list[str]:
+        """What is wrong beside what it was granted: it prints something else than without autogpu."""
         wanted = case.differs.prints.get(machine) if case.differs else None
         if wanted is not None:
             if plain.stdout == ours.stdout:
@@ -145,9 +155,40 @@ class Laboratory:
             return []
         return [f"printed {plain.stdout!r} without autogpu and {ours.stdout!r} with it"]
 
-    def _machine(self, name: str) -> Machine:
+    def run_both_ways(self, case: Case) -> list[tuple[object, ...]]:
+        """What is to be seen of the script on four GPUs with autogpu, as a fork and as a process of its own."""
+        return [
+            (
+                ran.exit_status,
+                self.shown(ran.stdout),
+                ran.said,
+                # When it ends, a fork leaves it to the driver to free what it has.
+                [(c.call, c.gpu, c.bytes) for c in ran.calls if c.call in ("cuInit", "context", "allocate", "refused")],
+            )
+            for ran in (self._run(case, "four-gpus", fresh=fresh) for fresh in (False, True))
+        ]
+
+    def shown(self, stdout: str) -> str:
+        """What it prints, without what differs from run to run."""
+        return stdout
+
+    def machine(self, name: str) -> Machine:
+        """A machine, made for the first script that wants it."""
         if name not in self._machines:
             self._machines[name] = Machine(
-                self._python, self._folder / name, MACHINES[name], self._forks, **self._environ
+                self._python, self._folder / name, self.GPUS[name], self._forks, self._device_nodes, **self._environ
             )
         return self._machines[name]
+
+    def _plain(self, case: Case, machine: str) -> Ran:
+        """Without autogpu, where no policy makes a difference."""
+        shell = tuple((name, value) for name, value in case.environ.items() if not name.startswith("AUTOGPU"))
+        key = (case.script, case.launcher, shell, machine)
+        if key not in self._without:
+            self._without[key] = self._run(case, machine, AUTOGPU="0")
+        return self._without[key]
+
+    def _run(self, case: Case, machine: str, fresh: bool = False, **environ: str) -> Ran:
+        text = (self._scripts / f"{case.script}.py").read_text()
+        everything = {**case.environ, **environ}
+        return self.machine(machine).run(text, launcher=case.launcher, fresh=fresh or case.fresh, **everything)

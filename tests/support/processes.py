@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import signal
 from pathlib import Path
 
 from autogpu import activation, engines, policy
@@ -14,15 +17,25 @@ from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
 
 
 class Process:
-    """A process that imports the fake framework, on these GPUs and with this environment."""
+    """A process that imports a fake framework, on these GPUs and with this environment.
 
-    def __init__(self, folder, *devices, driver=None, hooks=None, cuda=None, contexts=None, **environ):
+    Args:
+        kind: Of the framework.
+        counted: As CUDA counts the GPUs; NVML shows none of its contexts then.
+        contexts: What CUDA's contexts take.
+    """
+
+    def __init__(self, folder, *devices, driver=None, cuda=None, counted=None, contexts=None, say=None, **options):
+        kind, hooks = options.pop("kind", FakeFramework), options.pop("hooks", None)
+        environ = options
         self.environ = {LEASE_DIR: str(folder), "HOME": str(folder), **environ}
         self.driver = driver or FakeDriver(*devices)
-        # As CUDA lists them when the pool has been written idlest first.
-        in_order = sorted(devices, key=lambda device: (bool(device.compute_processes), -device.index))
-        self.cuda = cuda or FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
-        self.framework = FakeFramework(self.cuda, **({"hooks": hooks} if hooks else {}))
+        if cuda is None and counted is None:
+            # In the order in which the pool is written: idlest first.
+            in_order = sorted(devices, key=lambda device: (bool(device.compute_processes), -device.index))
+            cuda = FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
+        self.cuda = cuda or FakeCuda(counted)
+        self.framework = kind(self.cuda, **({"hooks": hooks} if hooks else {}))
         self.lines = []
         self.on_line = lambda line: None
         self.reading = self.driver.start(self.environ)
@@ -35,7 +48,7 @@ class Process:
             first_reading=self.reading,
             reader=self.driver,
             cuda=self.cuda,
-            say=self.say,
+            say=say or self.say,
         )
         self.allocator = Allocator(self.allocation, self.framework, self.cuda)
 
@@ -48,13 +61,51 @@ class Process:
             self.allocator.imported()
         return self
 
+    def imports_another(self, name="Otherflow", kind=FakeFramework, cuda=None, **options):
+        """A second framework."""
+        framework = kind(cuda or self.cuda, **options)
+        framework.NAME = name
+        Allocator(self.allocation, framework, cuda or self.cuda).imported()
+        return framework
+
+    @property
+    def listed(self):
+        """What CUDA is shown, by the numbers of the GPUs: ``"2 0:1"``."""
+        return self._numbers(self.environ[CUDA_VISIBLE_DEVICES].split(","))
+
+    @property
+    def held(self):
+        """What it claims, likewise, in ascending order."""
+        return " ".join(sorted(self._numbers(self.allocation.lease.claims if self.allocation.lease else ()).split()))
+
+    def _numbers(self, uuids):
+        labels = {device.uuid: device.label for device in self.driver.now.devices}
+        return " ".join(labels[uuid] for uuid in uuids)
+
     @property
     def holders(self):
         return snapshot(find_folder(self.environ)).holders
 
     @property
     def claims(self):
-        """In MiB by GPU index, as the folder says."""
-        (holder,) = self.holders
+        """By its one lease, in MiB by GPU index, as the folder says."""
+        (holder,) = (holder for holder in self.holders if holder.is_mine)
         indices = {device.uuid: device.index for device in self.driver.now.devices}
         return {indices[uuid]: size // MIB for uuid, size in holder.claims.items()}
+
+
+def in_a_fork(work):
+    """What ``work`` returns in a forked child."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(60)
+            os.write(writer, repr(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        told = stream.read()
+    os.waitpid(child, 0)
+    return ast.literal_eval(told)

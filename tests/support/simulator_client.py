@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Mapping, Sequence
 
-import pytest
+from tests.gpusim import Server
+from tests.support.framework_machines import GIB, MIB, Running  # noqa: F401  (sizes, for tests)
 
-from tests.gpusim import Gpu, Server
-from tests.support import environments
-
-MIB, GIB = 2**20, 2**30
 PYTHON = sys.executable
+# As CUDA, autogpu and people with nvidia-smi number them.
+PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-CUDA = """
-import ctypes, json, os, sys
+SAY = """
+import json, os, sys, time
+
+def say(*values):
+    print(json.dumps(values), flush=True)
+"""
+CUDA = f"""{SAY}
+import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 
 def call(name, *arguments):
@@ -42,16 +48,9 @@ def allocate(size):
     address = ctypes.c_uint64()
     error = call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
     return error, address
-
-def say(*values):
-    print(json.dumps(values), flush=True)
 """
-NVML = """
-import itertools, json, os, sys, time
+NVML = f"""{SAY}
 import pynvml as nvml
-
-def say(*values):
-    print(json.dumps(values), flush=True)
 
 def ask(function, *arguments):
     try:
@@ -62,43 +61,71 @@ def ask(function, *arguments):
 # Takes memory on a GPU, says so, and keeps it until a line comes in.
 HOLDER = CUDA + "cuda.cuInit(0); say(context({device}), allocate({size})[0]); sys.stdin.readline()"
 
+# A process whose parent has not used CUDA is as one of its own: what CUDA shows in each of these environments.
+SEEN = """
+for environ in json.load(sys.stdin):
+    if os.fork():
+        os.wait()
+        continue
+    os.environ.update(environ)
+    error = cuda.cuInit(0)
+    say(*[uuid(i, "cuDeviceGetUuid_v2") for i in range(count())] if error == 0 else [error])
+    os._exit(0)
+"""
 
-def lines_of(done: subprocess.CompletedProcess[str]) -> list[list]:
+
+def device_files(folder: Path, *numbers: int) -> str:
+    """A folder with the files of these GPUs. Root opens whatever is there, so what is denied is missing."""
+    made = folder / "dev"
+    made.mkdir()
+    for number in numbers:
+        (made / f"nvidia{number}").touch()
+    return str(made)
+
+
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[list[Any]]:
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def run_cuda(server: Server, program: str, **environ: str) -> list[list]:
+def run_cuda(server: Server, program: str, **environ: str) -> list[list[Any]]:
     return lines_of(server.run([PYTHON, "-c", CUDA + textwrap.dedent(program)], environ=environ))
 
 
-def hold(server: Server, device: int, size: int, **environ: str) -> subprocess.Popen:
-    program = HOLDER.format(device=device, size=size)
-    holder = server.popen([PYTHON, "-c", program], environ=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    said = json.loads(holder.stdout.readline())
-    # pytest explains bare assertions in files of tests only.
+def run_nvml(server: Server, program: str) -> list[list[Any]]:
+    return lines_of(server.run([PYTHON, "-c", NVML + textwrap.dedent(program)]))
+
+
+def seen_by_cuda(server: Server, environs: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """The UUIDs that CUDA shows in each of these environments."""
+    no_device = [100]
+    done = server.run([PYTHON, "-c", CUDA + SEEN], input=json.dumps(environs))
+    return [[] if said == no_device else said for said in lines_of(done)]
+
+
+class Program(Running):
+    """A program of ours on a server."""
+
+    def __init__(self, server: Server, text: str, **environ: str) -> None:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        super().__init__(server, server.popen([PYTHON, "-c", textwrap.dedent(text)], environ=environ, **pipes))
+
+    def said(self) -> list[Any]:
+        """The next values that it says."""
+        return json.loads(self.line())
+
+    def kill_unreaped(self) -> None:
+        """Let it be a zombie."""
+        self._process.kill()
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+
+def hold(server: Server, device: int, size: int, **environ: str) -> Program:
+    """A program that has taken memory of a GPU, until it goes on."""
+    holder = Program(server, HOLDER.format(device=device, size=size), **environ)
+    said = holder.said()
     assert said == [0, 0], said
     return holder
-
-
-# Fixtures. A file of tests takes those it needs by assignment: `pair = simulator_client.pair`.
-
-
-@pytest.fixture(scope="session")
-def nvml_python() -> Path:
-    base = Path(getattr(sys, "_base_executable", None) or sys.executable)
-    return environments.environment(base, ["nvidia-ml-py"], with_autogpu=False)
-
-
-@pytest.fixture
-def run_nvml(nvml_python: Path):
-    def run(server: Server, program: str) -> list[list]:
-        return lines_of(server.run([str(nvml_python), "-c", NVML + textwrap.dedent(program)]))
-
-    return run
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Server]:
-    with Server([Gpu(), Gpu(name="NVIDIA A100", memory="40GiB")], folder=tmp_path) as server:
-        yield server

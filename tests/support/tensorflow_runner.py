@@ -1,35 +1,24 @@
-"""Scripts for every version of TensorFlow, and what became of one that ran."""
+"""Scripts for every version of TensorFlow, and a server to run them on."""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
-from tests.gpusim import Call, Gpu, Server
+from tests.gpusim import Gpu, Server
 from tests.support.forkserver import Forks
+from tests.support.framework_machines import CONTEXT, GIB, MIB, Ran, run  # noqa: F401  (sizes, for tests)
 from tests.support.versions import Version
 
-MIB, GIB = 1 << 20, 1 << 30
-CONTEXT = 256 * MIB
-
 # GPU 0 and 2 belong to colleagues; of the idle ones GPU 3 wins the tie. CUDA counts the fastest first: 1, 3, 0, 2.
+_GTX_1080_TI = Gpu(name="NVIDIA GeForce GTX 1080 Ti", memory="11GiB", compute_capability="6.1")
+_TITAN_RTX = Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5")
 LAB = (
-    Gpu(
-        name="NVIDIA GeForce GTX 1080 Ti",
-        memory="11GiB",
-        compute_capability="6.1",
-        processes={5004242: "9GiB"},
-        utilization=97,
-    ),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5", multiprocessors=72),
-    Gpu(
-        name="NVIDIA GeForce GTX 1080 Ti",
-        memory="11GiB",
-        compute_capability="6.1",
-        processes={5004243: "2GiB"},
-        utilization=40,
-    ),
-    Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5", multiprocessors=68),
+    replace(_GTX_1080_TI, processes={5004242: "9GiB"}, utilization=97),
+    replace(_TITAN_RTX, multiprocessors=72),
+    replace(_GTX_1080_TI, processes={5004243: "2GiB"}, utilization=40),
+    replace(_TITAN_RTX, multiprocessors=68),
 )
 IN_CUDAS_ORDER = [1, 3, 0, 2]
 
@@ -43,6 +32,51 @@ first = tf.config.experimental.list_physical_devices("GPU")[0]
 limit = tf.config.experimental.VirtualDeviceConfiguration(memory_limit=1024)
 tf.config.experimental.set_virtual_device_configuration(first, [limit])
 """
+
+# What a script's process has claimed, in GiB by UUID.
+LEASED = """
+import json, os, pathlib
+import tensorflow as tf
+
+def leased():
+    for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
+        fields = json.loads(file.read_text())
+        if fields["pid"] == os.getpid():
+            return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
+"""
+# Every way to a GPU, by names that all versions have.
+SESSIONS = (
+    LEASED
+    + """
+from tensorflow.python.client import device_lib
+v1 = tf.compat.v1
+Options = v1.GPUOptions
+Virtual = Options.Experimental.VirtualDevices
+gpus = tf.config.experimental.list_physical_devices("GPU")
+
+def show(devices):
+    limits = [getattr(d, "memory_limit_bytes", None) or getattr(d, "memory_limit", None) for d in devices]
+    print([limit >> 20 for d, limit in zip(devices, limits) if d.device_type == "GPU"])
+
+def session(target="", *, device_count=None, **options):
+    with tf.Graph().as_default():
+        config = v1.ConfigProto(gpu_options=Options(**options), device_count=device_count)
+        before = config.SerializeToString()
+        made = v1.Session(target, config=config)
+        assert config.SerializeToString() == before, "the script's own proto is left alone"
+        show(made.list_devices())
+        if made.list_devices()[-1].device_type == "GPU":
+            with tf.device("/GPU:0"):
+                result = tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)
+            made.run(result.op)
+
+def eager():
+    from tensorflow.python.eager import context
+
+    context.context().ensure_initialized()
+    print(context.context().num_gpus())
+"""
+)
 
 
 def script(*parts: str) -> str:
@@ -74,32 +108,6 @@ def _tensor(version: Version) -> str:
     return "tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)"
 
 
-class Ran:
-    """A script that has ended, with what it asked of the driver."""
-
-    def __init__(self, stdout: str, stderr: str, calls: list[Call]):
-        self.stdout, self.stderr, self.calls = stdout, stderr, calls
-
-    @property
-    def said(self) -> list[str]:
-        """What autogpu printed."""
-        return [line for line in self.stderr.splitlines() if line.startswith("autogpu: ")]
-
-    @property
-    def contexts(self) -> list[int]:
-        """The GPUs with a context, in PCI order."""
-        return sorted({call.gpu for call in self.calls if call.call == "context" and call.gpu is not None})
-
-    @property
-    def allocated(self) -> dict[int, int]:
-        """Bytes asked for and granted, by GPU."""
-        granted: dict[int, int] = {}
-        for call in self.calls:
-            if call.call == "allocate" and call.gpu is not None and call.bytes is not None:
-                granted[call.gpu] = granted.get(call.gpu, 0) + call.bytes
-        return granted
-
-
 class Runner:
     """Runs scripts on one server with one environment's Python, as ``train.py`` in ``folder``.
 
@@ -114,12 +122,13 @@ class Runner:
     def __call__(self, text: str, *, exit_status: int = 0, fresh: bool = False, **environ: str) -> Ran:
         file = self.folder / "train.py"
         file.write_text(text)
-        before = len(self.server.calls())
-        if self.forks and not fresh:
-            everything = self.server.environ_of_child(environ)
-            done = self.forks.run(self.python, file, environ=everything, folder=self.folder)
-        else:
-            done = self.server.run([str(self.python), str(file)], environ=environ, timeout=300, cwd=str(self.folder))
+        ran = run(
+            [str(self.python), str(file)],
+            self.server,
+            environ=self.server.environ_of_child(environ),
+            folder=self.folder,
+            forks=None if fresh else self.forks,
+        )
         # pytest explains bare assertions in files of tests only.
-        assert done.returncode == exit_status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return Ran(done.stdout, done.stderr, self.server.calls()[before:])
+        assert ran.exit_status == exit_status, f"exit status {ran.exit_status}\n{ran.stdout}\n{ran.stderr}"
+        return ran

@@ -9,27 +9,29 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Mapping
+from typing import Mapping, Sequence
 
 ROWS, COLUMNS = 60, 200
+PATIENCE_S = 120.0
 
 # CSI and OSC sequences, and what chooses a character set.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])")
 
 # The shell prints it as its prompt. What is typed holds no such line, so the echo can't be taken for it.
-_PROMPT = re.compile(r"<<ended with (\d+)>>")
+_PROMPT = r"<<ended with (\d+)>>\n"
+BASH = ("bash", "--noprofile", "--norc", "-i")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the terminal showed for one command line: ``text`` without its colours, and the exit status."""
+    """What the terminal showed for one command line: ``text`` without its colours, and the exit status if it told."""
 
-    status: int
+    status: int | None
     text: str
 
     @property
@@ -39,67 +41,89 @@ class Shown:
 
 
 class Terminal:
-    """``bash`` as a person has it in a terminal window, for as long as the ``with`` lasts.
+    """A shell as a person has it in a terminal window, for as long as the ``with`` lasts.
 
     Args:
         folder: Where it starts.
         environ: All of its environment but what belongs to the terminal.
+        command: What is there in place of ``bash``.
+        prompt: What that shows when it waits for a line; it may tell the exit status of the last one.
+
+    Attributes:
+        process: The command.
+        greeting: What is shown up to the first prompt.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        self._folder, self._environ = folder, dict(environ)
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str], command: Sequence[str] = BASH, prompt: str = _PROMPT
+    ) -> None:
+        self._folder, self._environ, self._command = folder, dict(environ), command
+        self._prompt = re.compile(prompt)
+        self._seen = ""
 
     def __enter__(self) -> Terminal:
         kept = {name: value for name, value in self._environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        environ = {**kept, "TERM": "xterm-256color", "PS1": "<<ended with $?>>\n", "HISTFILE": ""}
-        self._pid, self._terminal = pty.fork()
-        if self._pid == 0:
-            try:
-                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-                os.chdir(self._folder)
-                os.execvpe("bash", ["bash", "--noprofile", "--norc", "-i"], environ)
-            finally:
-                os._exit(127)
-        self._until_prompt(60)
+        self._own, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.process = subprocess.Popen(
+            self._command,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=self._folder,
+            env={**kept, "TERM": "xterm-256color", "PS1": "<<ended with $?>>\n", "HISTFILE": ""},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(terminal)
+        self.greeting = self.until(self._prompt)[0]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._terminal)  # the shell and what runs in it get SIGHUP
-        deadline_s = time.monotonic() + 20
-        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline_s:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-                return
-            time.sleep(0.02)
+    def __exit__(self, *error: object) -> None:
+        self.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
-    def type(self, line: str, timeout_s: float) -> Shown:
+    def close(self) -> None:
+        """As the window: the shell and what runs in it get SIGHUP."""
+        if self._own >= 0:
+            os.close(self._own)
+            self._own = -1
+
+    def write(self, text: str) -> None:
+        """Type without a look at what is shown."""
+        os.write(self._own, text.encode())
+
+    def type(self, line: str, timeout_s: float = PATIENCE_S) -> Shown:
         """Type a command line, and return when the shell's prompt is there again.
 
         Raises:
             TimeoutError: It was not, in time.
         """
-        os.write(self._terminal, line.encode() + b"\n")
-        shown = self._until_prompt(timeout_s)
-        echo, _, text = shown.text.partition("\n")
+        self.write(f"{line}\n")
+        text, prompt = self.until(self._prompt, timeout_s)
+        echo, _, text = text.partition("\n")
         assert echo.strip() == line, f"the terminal shows {echo!r} for {line!r}"
-        return Shown(shown.status, text)
+        return Shown(int(prompt[1]) if prompt.re.groups else None, text)
 
-    def _until_prompt(self, timeout_s: float) -> Shown:
-        seen, deadline_s = "", time.monotonic() + timeout_s
+    def until(self, pattern: str | re.Pattern[str], timeout_s: float = PATIENCE_S) -> tuple[str, re.Match[str]]:
+        """What is shown from the last time on up to what matches, and the match."""
+        deadline_s = time.monotonic() + timeout_s
         while True:
+            text = _ESCAPES.sub("", self._seen).replace("\r\n", "\n")
+            found = re.search(pattern, text)
+            if found:
+                self._seen = text[found.end() :]
+                return text[: found.start()], found
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._terminal], [], [], left_s)[0]:
-                raise TimeoutError(f"no prompt after {timeout_s} s; the terminal shows:\n{seen}")
+            if left_s <= 0 or not select.select([self._own], [], [], left_s)[0]:
+                raise TimeoutError(f"nothing like {pattern} after {timeout_s} s; the terminal shows:\n{text}")
             try:
-                part = os.read(self._terminal, 1 << 16)
-            except OSError:  # the shell has ended
+                part = os.read(self._own, 1 << 16)
+            except OSError:  # Linux says so that no process has it open any more
                 part = b""
-            assert part, f"the shell has ended; the terminal shows:\n{seen}"
-            seen += part.decode("utf-8", "replace")
-            text = _ESCAPES.sub("", seen).replace("\r\n", "\n")
-            prompt = _PROMPT.search(text)
-            if prompt:
-                return Shown(int(prompt.group(1)), text[: prompt.start()])
+            assert part, f"the shell has ended; the terminal shows:\n{text}"
+            self._seen += part.decode("utf-8", "replace")

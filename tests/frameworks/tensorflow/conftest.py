@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
 from tests.gpusim import Server
 from tests.support import environments
 from tests.support.live_jobs import HOLD, Job
+from tests.support.tensorflow_runner import CONTEXT, LAB, Runner
 
 
-@pytest.fixture(scope="module")
-def python() -> Path:
-    base = environments.tensorflow()
-    return environments.environment(base.resolve(), ["joblib"], on_top_of=base, with_hook=True)
+@pytest.fixture(scope="session")
+def installed() -> Path:
+    """The Python of an environment with the newest TensorFlow, where a user has run ``autogpu install``."""
+    return environments.tensorflow_with_autogpu()
 
 
 @pytest.fixture
-def host(tmp_path, python, lease_folder):
+def server(tmp_path: Path) -> Iterator[Server]:
+    """Four GPUs, of which 1 and 3 are idle."""
+    (tmp_path / "server").mkdir()
+    with Server(LAB, folder=tmp_path / "server", context=CONTEXT) as running:
+        yield running
+
+
+@pytest.fixture
+def run(installed, server, tmp_path, forks) -> Runner:
+    """Runs a script there."""
+    return Runner(installed, server, tmp_path / "project", forks)
+
+
+@pytest.fixture
+def host(tmp_path, installed, lease_folder, forks):
     """Start jobs on a server of ``gpus``; each is killed at the end."""
     servers = []
 
-    def running(*gpus, script=HOLD, **faults):
+    def running(*gpus, script=HOLD, python=installed, **faults):
         place = tmp_path / f"server{len(servers)}"
         place.mkdir()
         server = Server(gpus, folder=place, **faults)
@@ -37,6 +53,7 @@ def host(tmp_path, python, lease_folder):
                 python,
                 file,
                 *arguments,
+                forks=forks,
                 AUTOGPU_LEASE_DIR=str(lease_folder),
                 TF_CPP_MIN_LOG_LEVEL="3",
                 **environ,

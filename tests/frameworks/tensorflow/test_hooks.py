@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.gpusim import Server
-from tests.support import environments
-from tests.support.tensorflow_runner import CONTEXT, GIB, LAB, MIB, Runner
+from tests.support.tensorflow_runner import GIB, MIB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Runs ``change`` right after the body of one of TensorFlow's modules, as another version would have it.
+# One of TensorFlow's modules as another version would have it.
 CHANGED = """
-import importlib.abc, importlib.machinery, sys
-
-def change(module):
-    {change}
-
-class Changing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "tensorflow.python.{module}":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), change(module))
-        return spec
-
-sys.meta_path.insert(0, Changing())
+import sys
+module = sys.modules["tensorflow.python.{module}"]
+{change}
 import tensorflow as tf
 v1 = tf.compat.v1
 """
@@ -38,19 +22,6 @@ SESSION = (
     "with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto()) as session:\n"
     "    session.run(tf.random.uniform((256, 256)).op)\n"
 )
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return environments.tensorflow_with_autogpu()
-
-
-@pytest.fixture
-def run(python, tmp_path):
-    (tmp_path / "server").mkdir()
-    with Server(LAB, folder=tmp_path / "server", context=CONTEXT) as server:
-        runner = Runner(python, server, tmp_path / "project")
-        yield lambda text, **environ: runner(text, TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 
 ONLY_IMPORTS = """
@@ -95,7 +66,7 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
         ),
         pytest.param(
             "training.server_lib",
-            "class Server(module.Server): pass\n    module.Server = Server",
+            "class Server(module.Server): pass\nmodule.Server = Server",
             EAGER,
             "Server.__init__ (servers take what they would without autogpu)",
             [3],
@@ -103,7 +74,7 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
         ),
         pytest.param(
             "client.session",
-            "class Base(module.BaseSession): pass\n    module.BaseSession = Base",
+            "class Base(module.BaseSession): pass\nmodule.BaseSession = Base",
             SESSION,
             "BaseSession.__init__ (sessions with a ConfigProto take what they would without autogpu), "
             "BaseSession.list_devices (multi_gpu_model refuses GPUs that the process does not have)",
@@ -178,28 +149,7 @@ for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
 
 
 @pytest.mark.parametrize(("ordinal", "gpu"), [(0, 1), (2, 0)], ids=["idle", "busy"])
-def test_a_gpu_on_which_another_library_has_a_context_is_kept_and_leased(python, tmp_path, ordinal, gpu):
-    (tmp_path / "leases").mkdir()
-    with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
-        ran = Runner(python, server, tmp_path / "project")(ANOTHER_LIBRARY.format(ordinal=ordinal))
-        assert (ran.contexts, ran.stdout.split()) == ([gpu], [server.gpus[gpu].uuid])
+def test_a_gpu_on_which_another_library_has_a_context_is_kept_and_leased(run, server, ordinal, gpu):
+    ran = run(ANOTHER_LIBRARY.format(ordinal=ordinal))
+    assert (ran.contexts, ran.stdout.split()) == ([gpu], [server.gpus[gpu].uuid])
     assert "another library of this process has a CUDA context" in ran.said[0]
-
-
-FORK = """
-import os
-import tensorflow as tf
-child = os.fork()
-x = tf.random.uniform((256, 256))
-print(x.device[-5:], flush=True)
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-else:
-    os._exit(0)
-"""
-
-
-def test_a_fork_after_the_import_leaves_each_with_a_choice_of_its_own(run):
-    ran = run(FORK)
-    assert ran.stdout.split() == ["GPU:0", "GPU:0"]
-    assert ran.contexts == [1, 3]

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
-from pathlib import Path
 
 import pytest
 
 from tests.gpusim import Gpu, Server
-from tests.support import environments
-from tests.support.tensorflow_runner import GIB, LAB, MIB, Runner
+from tests.support.tensorflow_runner import GIB, LAB, LEASED, MIB, Runner
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-HEAD = """
-import json, os, pathlib
-import tensorflow as tf
+HEAD = (
+    LEASED
+    + """
 gpus = tf.config.list_physical_devices("GPU")
-Limit = tf.config.LogicalDeviceConfiguration
-
-def leased():
-    for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
-        fields = json.loads(file.read_text())
-        if fields["pid"] == os.getpid():
-            return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
 
 def fill(*gib):
     # On each logical GPU a tensor larger than half of what it may have: its allocator then goes to its limit.
@@ -33,36 +23,22 @@ def fill(*gib):
         with tf.device(gpu.name):
             tf.raw_ops.Empty(shape=[int(gib[index % len(gib)] * 1024), 1 << 18], dtype=tf.float32)
 
-def fill_until_refused():
-    # A quarter of a GiB each. It takes TensorFlow ten seconds to believe a refusal.
-    kept = []
-    try:
-        with tf.device("/GPU:0"):
-            for _ in range(100):
-                kept.append(tf.random.uniform((1024, 1024, 64)))
-    except tf.errors.ResourceExhaustedError:
-        print("refused")
-
 def touch():
     for logical in tf.config.list_logical_devices("GPU"):
         with tf.device(logical.name):
             tf.random.uniform((256, 256))
 """
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    return environments.tensorflow_with_autogpu()
+)
 
 
 @pytest.fixture
-def start(python, tmp_path, lease_folder, forks):
+def start(installed, tmp_path, lease_folder, forks):
     """Runs what comes after ``HEAD`` on a server of these GPUs."""
     (tmp_path / "server").mkdir()
 
     def run(text, *gpus, context="256MiB", **environ):
         with Server(gpus or LAB, folder=tmp_path / "server", context=context) as server:
-            runner = Runner(python, server, tmp_path / "project", forks)
+            runner = Runner(installed, server, tmp_path / "project", forks)
             ran = runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
             ran.uuids = [gpu.uuid for gpu in server.gpus]
             return ran
@@ -88,23 +64,6 @@ def test_growth_goes_up_to_the_limit(start, policy, filled, least, most, claimed
     assert 0 < little.allocated[3] <= 64 * MIB
     assert claims(little) == {3: claimed}
     assert least < start(f"fill({filled})", **policy).allocated[3] <= most
-
-
-def test_what_goes_beyond_the_limit_is_refused(start):
-    ran = start("fill_until_refused(); print(leased())", AUTOGPU_LIMIT="2GiB")
-    assert ran.stdout.splitlines()[0] == "refused"
-    assert 1.7 * GIB < ran.allocated[3] <= 2 * GIB
-    assert claims(ran) == {3: 2.25}
-
-
-@pytest.mark.parametrize(
-    ("limit", "least", "most"),
-    [("2GiB", 2 * GIB, 2 * GIB), ("25%", 6 * GIB, 6 * GIB), ("", 20 * GIB, 24 * GIB)],
-    ids=["limit", "share", "everything"],
-)
-def test_without_growth_it_is_taken_at_once(start, limit, least, most):
-    ran = start("touch()", AUTOGPU_GROWTH="0", AUTOGPU_LIMIT=limit)
-    assert least <= ran.allocated[3] <= most
 
 
 @pytest.mark.parametrize("context", [256, 700], ids=["less-than-estimated", "more-than-estimated"])
@@ -153,62 +112,6 @@ def test_without_growth_each_virtual_gpu_takes_its_part_at_once(start):
     assert ran.allocated == {3: 3 * GIB}
 
 
-@pytest.mark.parametrize(
-    ("boilerplate", "gpu"),
-    [
-        ("assert len(gpus) > 0; tf.config.experimental.set_memory_growth(gpus[0], True)", None),
-        ("tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])", None),
-        # Whoever names a GPU in the script knows more than who said count = 0 for all scripts.
-        ("tf.config.set_visible_devices(gpus[2], 'GPU')", 0),
-    ],
-    ids=["growth", "limit", "named"],
-)
-def test_cpu_only_lets_the_usual_boilerplate_run(start, boilerplate, gpu):
-    ran = start(f"{boilerplate}\nassert 'CUDA_VISIBLE_DEVICES' not in os.environ\ntouch()", AUTOGPU_COUNT="0")
-    assert ran.contexts == ([] if gpu is None else [gpu])
-
-
-def test_busy_is_cpu_lets_the_usual_boilerplate_run(start):
-    ran = start(
-        "tf.config.experimental.set_memory_growth(gpus[0], True); touch()",
-        Gpu(processes={5000007: "9GiB"}),
-        AUTOGPU_BUSY="cpu",
-    )
-    assert (ran.contexts, len(ran.said)) == ([], 1)
-
-
-@pytest.mark.parametrize(
-    ("setting", "policy", "taken"),
-    [
-        pytest.param("tf.config.experimental.set_memory_growth(gpus[0], False)", {}, 20 * GIB, id="no-growth"),
-        pytest.param(
-            "tf.config.experimental.set_memory_growth(gpus[2], True)", {"AUTOGPU_GROWTH": "0"}, MIB, id="growth"
-        ),
-    ],
-)
-def test_growth_that_is_set_for_one_gpu_holds_for_each_granted_one(start, setting, policy, taken):
-    ran = start(setting + "\ntouch()", AUTOGPU_COUNT="2", **policy)
-    assert sorted(ran.allocated) == [1, 3]
-    for size in ran.allocated.values():
-        assert taken <= size <= max(taken, 64 * MIB) or 20 * GIB <= taken <= size
-
-
-@pytest.mark.parametrize("named", [0, 2])
-def test_a_limit_on_one_gpu_says_nothing_of_the_other(start, named):
-    script = f"tf.config.set_logical_device_configuration(gpus[{named}], [Limit(1024)])\nfill(0.75, 1.5)"
-    ran = start(script, AUTOGPU_COUNT="2")
-    assert 0.7 * GIB < ran.allocated[3] <= GIB
-    assert ran.allocated[1] > 1.5 * GIB
-    assert "memory limited by the script, in this order, to 1024 MiB, none" in ran.said[0]
-
-
-def test_beside_a_limit_of_the_script_the_policys_holds_on_the_others(start):
-    script = "tf.config.set_logical_device_configuration(gpus[0], [Limit(1024)])\nfill(0.75, 1.5)"
-    ran = start(script, AUTOGPU_COUNT="2", AUTOGPU_LIMIT="2GiB")
-    assert 0.7 * GIB < ran.allocated[3] <= GIB
-    assert 1.7 * GIB < ran.allocated[1] <= 2 * GIB
-
-
 STRATEGIES = """
 strategies = [tf.distribute.MirroredStrategy({}) for _ in range(2)]
 print([strategy.num_replicas_in_sync for strategy in strategies])
@@ -240,18 +143,6 @@ def test_fewer_replicas_than_gpus_is_one_line(start, devices, policy, line):
     ran = start(STRATEGIES.format(devices), **policy)
     said = [each for each in ran.said if "replica" in each]
     assert said == ([f"autogpu: {line}"] if line else [])
-
-
-def test_a_child_of_a_job_keeps_the_policys_limit(start):
-    child = "import tensorflow as tf, sys; sys.path.insert(0, '.'); tf.random.uniform((256, 256))"
-    script = f"import subprocess, sys\ntouch()\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)"
-    ran = start(script, AUTOGPU_LIMIT="2GiB", AUTOGPU_GROWTH="0")
-    per_process = {}
-    for call in ran.calls:
-        if call.call == "allocate":
-            per_process[call.pid] = per_process.get(call.pid, 0) + call.bytes
-    assert list(per_process.values()) == [2 * GIB, 2 * GIB]
-    assert re.search("shared with its parent process", "\n".join(ran.said))
 
 
 def test_the_line_says_that_an_allocator_keeps_to_no_limit(start):

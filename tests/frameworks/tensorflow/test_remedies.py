@@ -32,20 +32,3 @@ def test_a_script_that_wants_no_gpu_has_none_under_override(host, lease_folder, 
     job = start(AUTOGPU_SCRIPT="override")
     assert job.ready() == "ready CPU:0"
     assert (job.gpus(), leases(lease_folder), job.end()) == ([], {}, (0, []))
-
-
-def test_a_list_that_matches_nothing_is_never_silent(host):
-    start = host(*[Gpu(name="NVIDIA TITAN RTX")] * 2)
-    job = start(AUTOGPU_DEVICES="A100")
-    assert job.ready() == "ready CPU:0"
-    status, lines = job.end()
-    assert status == 0
-    assert [line.partition(": ")[2][:40] for line in lines] == [
-        "select.devices = A100 (AUTOGPU_DEVICES) ",
-        "no GPU for this process, TensorFlow star",
-    ]
-    refused = start(AUTOGPU_DEVICES="A100", AUTOGPU_BUSY="error")
-    assert refused.ready() == ""
-    _, errors = refused.process.communicate(timeout=120)
-    assert refused.process.returncode == 1
-    assert errors.splitlines()[-1].startswith("autogpu.errors.NoEligibleDevice: no GPU is suitable (GPU 0: not among")

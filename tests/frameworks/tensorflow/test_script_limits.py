@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.live_jobs import GIB, HOLD, claims
+from tests.support.live_jobs import HOLD, claims
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -27,12 +27,3 @@ def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_
     allowed = sorted((lines[0], status) for status, lines in (first.end(), second.end()))
     assert "memory limited by the script to 60% of each GPU" in allowed[0][0] + allowed[1][0]
     assert "what the script itself allows does not fit" in allowed[0][0] + allowed[1][0]
-
-
-def test_a_script_that_allows_itself_most_of_a_shared_gpu_is_capped(host):
-    start = host(Gpu(processes={5000007: "14GiB"}, utilization=90), script=FRACTION)
-    job = start("0.9")
-    assert job.ready() == "ready GPU:0"
-    assert job.allocated() <= 5 * GIB
-    (line,) = job.end()[1]
-    assert "memory limited by the script to 5120 MiB" in line

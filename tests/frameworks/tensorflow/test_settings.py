@@ -197,6 +197,7 @@ def test_a_limit_on_a_gpu_that_was_not_chosen_in_the_end_says_nothing_about_grow
     [
         (DevicePlacement((0,)), "allocated as needed"),
         (DevicePlacement((0,), {0: (2048.0,)}), "limited to 2048 MiB, allocated as needed"),
+        (DevicePlacement((0,), {0: (5.0,)}, by_script=True), "limited by the script to 5 MiB, allocated as needed"),
         (DevicePlacement((0,), {0: (1024.0, 512.0)}), "limited to 1024 + 512 MiB, allocated as needed"),
         (DevicePlacement((1, 0), {0: (2048.0,), 1: (2048.0,)}), "limited to 2048 MiB on each, allocated as needed"),
         (

@@ -68,6 +68,7 @@ for job in jobs:
 """
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_has_imported_the_framework_changes_nothing(host):
     start = host(*[Gpu()] * 4, script=LAUNCHER.format(script=NUMBER_OF_ARGUMENT))
     launcher = start()
@@ -93,6 +94,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_counts_gpus_in_a_child_counts_all(host, lease_folder):
     start = host(*[Gpu()] * 4, script=COUNTS)
     rank = start(OMPI_COMM_WORLD_LOCAL_RANK="1", OMPI_COMM_WORLD_LOCAL_SIZE="2")

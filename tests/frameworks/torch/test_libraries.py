@@ -59,13 +59,14 @@ def python():
 
 
 @pytest.fixture(scope="module")
-def laboratory(python, tmp_path_factory):
-    made = Laboratory(python, SCRIPTS, tmp_path_factory.mktemp("laboratory"))
+def laboratory(python, importers, tmp_path_factory):
+    made = Laboratory(python, SCRIPTS, tmp_path_factory.mktemp("laboratory"), importers["torch"])
     yield made
     made.close()
 
 
-@pytest.mark.parametrize(("case", "machine"), each_case(CASES))
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(("case", "machine"), [pytest.param(*each.values, id=each.id) for each in each_case(CASES)])
 def test_a_library_takes_what_it_sees(laboratory, case, machine):
     complaint = laboratory.complaint(case, machine)
     assert not complaint, complaint
@@ -81,6 +82,7 @@ HOLDS = """
 """
 
 
+@pytest.mark.turns(3)
 def test_the_leases_of_a_trainer_with_several_processes_name_all_that_it_uses(python, tmp_path):
     begin, end = (SCRIPTS / "lightning_auto.py").read_text().split("\n    def configure_optimizers")
     with Machine(python, tmp_path / "machine", (Gpu(), Gpu(), Gpu(), Gpu())) as machine:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.frameworks.torch.program import is_launcher
+
 ROOT = Path(__file__).resolve().parents[3]
 
 SHOWS = """
@@ -59,3 +61,24 @@ def test_a_program_that_is_no_file_is_what_the_command_line_says():
     code = "from autogpu.frameworks.torch.program import sources; print(sources())"
     assert shown("-c", code) == [f"{[code.encode()]}"]
     assert shown(input=code) == ["[]"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "command", "is_one"),
+    [
+        (["/usr/bin/torchrun", "train.py"], [], True),
+        (["deepspeed", "train.py"], [], True),
+        (["/venv/torch/distributed/launch.py", "train.py"], [], True),
+        (["/venv/accelerate/commands/launch.py", "train.py"], [], True),
+        (["-m", "train.py"], ["python", "-m", "torch.distributed.launch", "train.py"], True),
+        (["-m", "train.py"], ["python", "-m", "torch.distributed.run", "train.py"], True),
+        (["-m"], ["python", "-m", "train", "torch.distributed.run"], False),
+        (["-m"], ["python", "-m"], False),
+        (["-m"], [], False),
+        (["my-torchrun", "train.py"], [], False),
+        (["train.py", "torchrun"], ["python", "train.py", "torchrun"], False),
+        ([], [], False),
+    ],
+)
+def test_a_launcher_is_known_by_its_path_or_as_a_module(argv, command, is_one):
+    assert is_launcher(argv, command) is is_one

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support import framework_environments
-from tests.support.framework_machines import BUSY
+from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
+from tests.support.framework_machines import BUSY, Installed
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
@@ -73,28 +73,29 @@ def assert_they_have_a_gpu_each(machine, started):
 
 
 @pytest.mark.parametrize(
-    "script",
+    "scripts",
     [
-        pytest.param(two(), id="without-a-question"),
-        pytest.param(two(method="fork"), id="forked"),
-        pytest.param(two(module_level=ASKS), id="asked-by-each-worker-as-well"),
-        pytest.param(two(main=ASKS), id="asked-by-the-parent"),
-        pytest.param(two(main="assert torch.cuda.device_count() == 4"), id="counted-by-the-parent"),
+        pytest.param((two(), two(main=ASKS)), id="one-without-a-question-and-one-asked-by-the-parent"),
+        pytest.param((two(method="fork"), two(method="fork")), id="forked"),
+        pytest.param(
+            (two(module_level=ASKS), two(main="assert torch.cuda.device_count() == 4")),
+            id="one-asked-by-each-worker-as-well-and-one-counted-by-the-parent",
+        ),
     ],
 )
-def test_two_jobs_at_once_whose_workers_take_the_gpus_have_four(script, framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
-    assert_they_have_a_gpu_each(machine, started_at_once(machine, script, script))
+def test_two_jobs_at_once_whose_workers_take_the_gpus_have_four(scripts, machine_of):
+    machine = machine_of("torch", *IDLE)
+    assert_they_have_a_gpu_each(machine, started_at_once(machine, *scripts))
 
 
-@pytest.mark.parametrize("version", framework_environments.TORCHES[1:], ids=lambda version: version.version)
+@pytest.mark.parametrize("version", each_older(TORCHES))
 def test_so_with_older_versions(version, machine_of):
-    machine = machine_of(framework_environments.with_autogpu(framework_environments.torch(version)), *IDLE)
+    machine = machine_of(Installed(with_autogpu(torch(version))), *IDLE)
     assert_they_have_a_gpu_each(machine, started_at_once(machine, two(main=ASKS), two()))
 
 
-def test_workers_that_use_no_gpu_take_none(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
+def test_workers_that_use_no_gpu_take_none(machine_of):
+    machine = machine_of("torch", *IDLE)
     job = machine.start(two(device='"cpu"').replace('f"cuda:{rank}"', '"cpu"'))
     assert job.line() == "imported"
     job.go_on()
@@ -132,34 +133,27 @@ if __name__ == "__main__":
 """
 
 
-def gpus_of_workers(machine, count, *, device='f"cuda:{rank}"', method="spawn", script=PLAIN, **environ):
-    job = machine.start(script.format(device=device, method=method, count=count, environ=environ))
-    lines = [job.line() for _ in range(count)]
+BEGUN = "def work(rank, answers, end):"
+PASSED_ON = PLAIN.replace(BEGUN, f"{BEGUN}\n    train(rank, answers, end)\n\n{BEGUN.replace('work', 'train')}")
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "gpus"),
+    [
+        pytest.param(PLAIN, {}, [[0], [1]], id="by-their-rank"),
+        pytest.param(PLAIN, {"method": "fork"}, [[0], [1]], id="forked"),
+        pytest.param(PASSED_ON, {}, [[0], [1]], id="that-pass-their-rank-on"),
+        pytest.param(PLAIN, {"environ": {"CUDA_VISIBLE_DEVICES": "1,3,0"}}, [[1], [3]], id="in-a-list-of-their-script"),
+        pytest.param(PLAIN, {"device": '"cuda"'}, [[2], [3]], id="that-name-no-number-have-an-idle-one-each"),
+    ],
+)
+def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(script, changes, gpus, machine_of):
+    machine = machine_of("torch", BUSY, Gpu(), Gpu(), Gpu())
+    fields = {"device": 'f"cuda:{rank}"', "method": "spawn", "count": 2, "environ": {}, **changes}
+    job = machine.start(script.format(**fields), fresh=True)
+    pids = [int(job.line().partition(" ")[0]) for _ in range(2)]
     contexts = machine.server.contexts()
-    found = [contexts[int(line.partition(" ")[0])] for line in lines]
+    found = [contexts[pid] for pid in pids]
+    assert (sorted(found) if "device" in changes else found) == gpus
     job.go_on()
     assert job.end().exit_status == 0
-    return found
-
-
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(method, framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu())
-    assert gpus_of_workers(machine, 4, method=method) == [[0], [1], [2], [3]]
-
-
-def test_so_do_those_that_pass_their_number_on(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], BUSY, Gpu(), Gpu(), Gpu())
-    begun = "def work(rank, answers, end):"
-    script = PLAIN.replace(begun, f"{begun}\n    train(rank, answers, end)\n\n{begun.replace('work', 'train')}")
-    assert gpus_of_workers(machine, 4, script=script) == [[0], [1], [2], [3]]
-
-
-def test_they_count_a_list_of_their_script(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
-    assert gpus_of_workers(machine, 3, CUDA_VISIBLE_DEVICES="1,3,0") == [[1], [3], [0]]
-
-
-def test_those_that_name_no_number_have_a_gpu_each(framework_pythons, machine_of):
-    machine = machine_of(framework_pythons["torch"], *IDLE)
-    assert sorted(gpus_of_workers(machine, 4, device='"cuda"')) == [[0], [1], [2], [3]]

@@ -1,6 +1,6 @@
 import jax.numpy as jnp
 
-size = 64 << 30
+size = 16 << 30
 while True:
     try:
         x = jnp.zeros(size, dtype="uint8").block_until_ready()

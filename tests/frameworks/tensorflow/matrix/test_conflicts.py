@@ -1,6 +1,8 @@
-"""The table of ``test_conflicts.py`` on every older TensorFlow."""
+"""What a script says is in force, what it leaves unset is the policy's: every way to say it against every policy."""
 
 from __future__ import annotations
+
+import functools
 
 import pytest
 
@@ -8,13 +10,18 @@ from tests.frameworks.tensorflow.matrix.conftest import each_version
 from tests.support.conflicts import Table, each_cell
 
 
+# Not by parameters of pytest: it would set up the fixtures of a module anew for each of them.
 @pytest.fixture(scope="module")
-def table(version, forks, tmp_path_factory):
-    return Table(version, tmp_path_factory.mktemp("conflicts"), forks)
+def tables(forks, tmp_path_factory):
+    return functools.cache(lambda version: Table(version, tmp_path_factory.mktemp("conflicts"), forks))
 
 
-# The newest version is in the ordinary suite.
-@pytest.mark.parametrize("version", each_version()[:-1], indirect=True)
+@pytest.fixture
+def table(tables, version):
+    return tables(version)
+
+
+@pytest.mark.parametrize("version", each_version(newest_is_whole=False), indirect=True)
 @pytest.mark.parametrize(("row", "policy"), each_cell())
 def test_the_scripts_word_holds_and_the_policy_fills_the_rest(table, row, policy):
     complaint = table.complaint(row, policy)

@@ -9,47 +9,11 @@ import ast
 
 import pytest
 
-from tests.support.tensorflow_runner import GIB, MIB, script
+from tests.support.tensorflow_runner import GIB, MIB, SESSIONS, script
+
+pytestmark = pytest.mark.turns(4)
 
 IDLEST = 3
-
-# The names that all versions have.
-HEAD = """
-import json, os, pathlib
-import tensorflow as tf
-from tensorflow.python.client import device_lib
-v1 = tf.compat.v1
-Options = v1.GPUOptions
-gpus = tf.config.experimental.list_physical_devices("GPU")
-
-def leased():
-    for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
-        fields = json.loads(file.read_text())
-        if fields["pid"] == os.getpid():
-            return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
-
-def show(devices):
-    limits = [getattr(d, "memory_limit_bytes", None) or getattr(d, "memory_limit", None) for d in devices]
-    print([limit >> 20 for d, limit in zip(devices, limits) if d.device_type == "GPU"])
-
-def session(target="", *, device_count=None, **options):
-    with tf.Graph().as_default():
-        config = v1.ConfigProto(gpu_options=Options(**options), device_count=device_count)
-        before = config.SerializeToString()
-        made = v1.Session(target, config=config)
-        assert config.SerializeToString() == before, "the script's own proto is left alone"
-        show(made.list_devices())
-        if made.list_devices()[-1].device_type == "GPU":
-            with tf.device("/GPU:0"):
-                result = tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)
-            made.run(result.op)
-
-def eager():
-    from tensorflow.python.eager import context
-
-    context.context().ensure_initialized()
-    print(context.context().num_gpus())
-"""
 
 ENTRY_POINTS = {
     "session": "session()",
@@ -57,12 +21,16 @@ ENTRY_POINTS = {
     "interactive": "v1.disable_eager_execution()\nshow(v1.InteractiveSession(config=v1.ConfigProto()).list_devices())",
     "server": "server = v1.train.Server.create_local_server(); session(server.target)",
     "server-with-a-proto": "session(v1.train.Server.create_local_server(config=v1.ConfigProto()).target)",
+    "server-def": "first = v1.train.Server.create_local_server(start=False).server_def\n"
+    "del first.default_session_config.gpu_options.experimental.virtual_devices[:]\n"
+    "session(v1.train.Server(first, config=v1.ConfigProto()).target)",
+    "eager": "eager()\nshow(device_lib.list_local_devices()[:0] + v1.Session().list_devices())",
 }
 
 
 @pytest.fixture
 def run(with_autogpu, lease_folder):
-    return lambda text, **environ: with_autogpu(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
+    return lambda text, **environ: with_autogpu(SESSIONS + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 
 def assert_leased_with_limit(ran, server):
@@ -158,10 +126,21 @@ estimator.train(data, hooks=[Show()], steps=1)
             6 * GIB,
             id="fraction",
         ),
+        pytest.param(
+            "experimental=Options.Experimental(virtual_devices=[Virtual(memory_limit_mb=[512])])",
+            {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "1GiB"},
+            [3],
+            512 * MIB,
+            512 * MIB,
+            id="virtual-devices",
+        ),
         pytest.param("visible_device_list='2'", {"AUTOGPU_LIMIT": "1GiB"}, [3], 1, GIB, id="visible-device-list"),
+        # The order is CUDA's own then: without a choice there is nothing to order.
+        pytest.param("visible_device_list='2'", {"AUTOGPU_COUNT": "0"}, [0], 1, 64 * MIB, id="named-beats-cpu-only"),
         pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "2"}, [3], 1, 64 * MIB, id="one-of-two"),
         pytest.param("device_count={'GPU': 0}", {}, None, 0, 0, id="no-gpu"),
         pytest.param("", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only"),
+        pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only-beats-at-most-one"),
     ],
 )
 def test_what_a_proto_says_holds_and_the_rest_is_the_policys(run, version, options, environ, gpus, least, most):
@@ -174,16 +153,23 @@ def test_what_a_proto_says_holds_and_the_rest_is_the_policys(run, version, optio
 @pytest.mark.parametrize(
     "steps",
     [
-        "eager(); session(); session(visible_device_list='0')",
-        "session(per_process_gpu_memory_fraction=0.3); eager(); session()",
-        "session(device_count={'GPU': 1}); eager(); session()",
-        "tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()",
+        pytest.param("eager(); session(); session(visible_device_list='0')", id="eager-first"),
+        pytest.param("session(per_process_gpu_memory_fraction=0.3); eager(); session()", id="fraction-first"),
+        pytest.param("session(); tf.config.experimental.set_visible_devices(gpus, 'GPU'); eager()", id="all-between"),
+        pytest.param("tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()", id="all-named"),
+        pytest.param("session(device_count={'GPU': 1}); eager(); session()", id="one-first"),
+        pytest.param("session(device_count={'GPU': 0}); eager(); session()", id="none-first"),
+        pytest.param(
+            "limits = [tf.config.experimental.VirtualDeviceConfiguration(memory_limit=1024)] * 2\n"
+            "tf.config.experimental.set_virtual_device_configuration(gpus[0], limits)\n"
+            "session(allow_growth=True); eager()",
+            id="logical-gpus-first",
+        ),
     ],
-    ids=["eager-first", "fraction-first", "one-first", "all-named"],
 )
-def test_eager_and_sessions_of_one_process_see_the_same_gpus(run, version, steps):
-    policy = {"AUTOGPU_COUNT": "2", "AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "2GiB"}
-    contexts = set(run(steps, **policy).contexts)
+@pytest.mark.parametrize("split", [{}, {"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "2GiB"}], ids=["whole", "split"])
+def test_eager_and_sessions_of_one_process_see_the_same_gpus(run, version, steps, split):
+    contexts = set(run(steps, AUTOGPU_COUNT="2", **split).contexts)
     # With its XLA_GPU devices, 1.15 can't have more GPUs later than at first.
     assert contexts >= ({IDLEST} if "'GPU': 1" in steps and version.number < (2, 0) else {1, IDLEST})
 

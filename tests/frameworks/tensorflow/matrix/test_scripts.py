@@ -1,35 +1,56 @@
-"""The scripts of ``test_scripts.py`` on every older TensorFlow that they are for."""
+"""The scripts that people have written since 2017 to choose a GPU and to limit memory, unchanged: what each is granted
+without and with autogpu.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.frameworks.tensorflow.matrix.conftest import each_version
-from tests.support.scriptcases import Laboratory, each_case, run_both_ways
+from tests.support.scriptcases import CASES, SCRIPTS, Laboratory, each_case, run_both_ways
 
 
+# Not by parameters of pytest: it would set up the fixtures of a module anew for each of them.
 @pytest.fixture(scope="module")
-def laboratory(version, forks, tmp_path_factory):
-    made = Laboratory(version, tmp_path_factory.mktemp("laboratory"), forks)
-    yield made
-    made.close()
+def laboratories(forks, tmp_path_factory):
+    made = {}
+
+    def of(version):
+        if version not in made:
+            made[version] = Laboratory(version, tmp_path_factory.mktemp("laboratory"), forks)
+        return made[version]
+
+    yield of
+    for laboratory in made.values():
+        laboratory.close()
+
+
+@pytest.fixture
+def laboratory(laboratories, version):
+    return laboratories(version)
 
 
 def each_version_with(cases):
     return [
         pytest.param(*version.values, *case.values, id=f"{version.id}-{case.id}", marks=version.marks)
-        for version in each_version()[:-1]  # the newest is in the ordinary suite
+        for version in each_version(newest_is_whole=False)
         for case in cases(version.values[0])
     ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("version", "case", "machine"), each_version_with(each_case), indirect=["version"])
 def test_a_script_runs_unchanged_and_its_word_holds(laboratory, case, machine):
     complaint = laboratory.complaint(case, machine)
     assert not complaint, complaint
 
 
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(("version", "case"), each_version_with(run_both_ways), indirect=["version"])
 def test_a_forked_child_is_as_a_fresh_process(laboratory, case):
     forked, fresh = laboratory.run_both_ways(case)
     assert forked == fresh
+
+
+def test_every_script_has_a_case():
+    assert {case.script for case in CASES} == {file.stem for file in SCRIPTS.glob("*.py")}

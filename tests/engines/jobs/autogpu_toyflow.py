@@ -1,0 +1,32 @@
+"""What autogpu needs for ``toyflow``: it treats its jobs as those of TensorFlow."""
+
+from __future__ import annotations
+
+import sys
+
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+
+NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 0.94, False, False
+
+
+def find_hooks() -> Hooks:
+    return Hooks("1.0", ("toyflow.take",), has_essential=True)
+
+
+def install_hooks(allocator) -> Hooks:
+    toyflow = sys.modules["toyflow"]
+    original = toyflow.take
+
+    def take(size):
+        ordinals, limits = None, {}
+        with allocator.guard():
+            allocator.prepare()
+            assigned = allocator.assign(DeviceRequest(toyflow.gpu_count()))
+            ordinals, limits = assigned.ordinals, assigned.caps
+            allocator.on_usage(Usage(ordinals or (), "allocated as needed"))
+        taken = original(size, ordinals, limits)
+        allocator.on_context()
+        return taken
+
+    toyflow.take = take
+    return find_hooks()

@@ -1,0 +1,32 @@
+"""A job: takes memory on its GPUs, reports, and stays until all of its run have reported.
+
+``job.py FOLDER COUNT GIB [FRAMEWORK]``: the reports are files in a folder, one for each of so many jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from taking import take
+
+RANKS = ("SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+MOST_S = 200
+
+folder, count, gib, framework = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
+told = {"pid": os.getpid(), "rank": [int(os.environ.get(name, 0)) for name in RANKS]}
+try:
+    take(gib, *framework)
+finally:
+    # Also where it fails, since others wait for it.
+    new = folder / f"{os.getpid()}.new"
+    new.write_text(json.dumps(told))
+    new.rename(new.with_suffix(".json"))
+deadline = time.monotonic() + MOST_S
+while len(list(folder.glob("*.json"))) < count:
+    if time.monotonic() > deadline:
+        sys.exit("the others of this run have not reported")
+    time.sleep(0.02)

@@ -1,0 +1,99 @@
+"""Starts Ray, runs tasks that take GPUs, reports what each got, and keeps all until its input ends.
+
+``on_ray.py managed|unmanaged``, or ``on_ray.py driver imports|computes told|counted`` for a driver that itself has
+imported a framework, or computed with it, before it starts Ray with all GPUs, whose number it says or has Ray count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import ray
+from taking import GIB, take, toyflow
+
+
+def begin(**options):
+    temporary = os.environ["FOLDER_OF_RAY"]
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, _temp_dir=temporary, **options)
+
+
+def compute(gib=0.1, framework="toyflow", count=""):
+    if count:
+        os.environ["AUTOGPU_COUNT"] = count
+    gpus = take(gib, framework)
+    ids = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    return {"pid": os.getpid(), "ids": ids, "gpus": len(gpus)}
+
+
+@ray.remote
+class Actor:
+    def compute(self, *arguments):
+        return compute(*arguments)
+
+
+def actors(count, gib=0.1, **options):
+    """What so many actors report, one after the other; they keep their GPUs until they are killed."""
+    made = [Actor.options(**options).remote() for _ in range(count)]
+    return made, [ray.get(actor.compute.remote(gib)) for actor in made]
+
+
+def free(made):
+    """End actors, and wait until Ray has their GPUs back."""
+    for actor in made:
+        ray.kill(actor)
+    deadline = time.monotonic() + 60
+    while ray.available_resources().get("GPU") != 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def report(value):
+    print(json.dumps(value), flush=True)
+
+
+def managed():
+    begin(num_gpus=4)
+    # A worker that is not used again, and one that is.
+    once, task = ray.remote(max_calls=1)(compute), ray.remote(compute)
+    made, told = actors(2, num_gpus=1)
+    report(told)
+    free(made)
+    made, told = actors(2, 22, num_gpus=0.5)
+    report(told)
+    # The test looks at their claims.
+    sys.stdin.readline()
+    free(made)
+    made, told = actors(2, num_gpus=1, runtime_env={"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}})
+    report(told)
+    free(made)
+    report(ray.get([once.remote(), Actor.remote().compute.remote()]))
+    report(ray.get(once.options(num_gpus=2).remote(count="all")))
+    # A task made by ``options`` leaves its worker to the next one. The first has GPU 1, because an actor has GPU 0.
+    actor = Actor.options(num_gpus=1).remote()
+    ray.get(actor.__ray_ready__.remote())
+    first = ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))
+    free([actor])
+    report([first, ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))])
+
+
+def unmanaged():
+    begin(num_gpus=0)
+    _, told = actors(2)
+    report(told)
+
+
+def driver(use, count):
+    if use == "computes":
+        toyflow().take(GIB)
+    else:
+        toyflow()
+    begin(**({"num_gpus": 4} if count == "told" else {}))
+    _, told = actors(2, num_gpus=1)
+    report([ray.cluster_resources()["GPU"], told])
+
+
+globals()[sys.argv[1]](*sys.argv[2:])
+sys.stdin.read()
+ray.shutdown()

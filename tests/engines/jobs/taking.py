@@ -1,0 +1,37 @@
+"""How a process of an engine takes its GPUs: most by a small framework that starts at once, some by TensorFlow."""
+
+from __future__ import annotations
+
+GIB = 1 << 30
+
+
+def toyflow():
+    """Import the small framework as one that autogpu knows."""
+    import _autogpu_hook
+
+    from autogpu.frameworks import registry
+
+    if "toyflow" not in registry.FRAMEWORKS:
+        _autogpu_hook.frameworks += ("toyflow",)
+        registry.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
+    import toyflow
+
+    return toyflow
+
+
+def take(gib: float, framework: str = "toyflow") -> list[int]:
+    """Take so much on each GPU that this process gets, or the limit where that is less; the GPUs as CUDA counts them.
+
+    TensorFlow takes memory by regions, each twice the one before and the last one cut off at the limit: so a tensor
+    larger than half the limit shows the limit, and nothing has to be refused, for which it waits ten seconds.
+    """
+    if framework == "toyflow":
+        return toyflow().take(round(gib * GIB))
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    for gpu in gpus:
+        with tf.device(gpu.name):
+            tf.raw_ops.Empty(shape=[round(gib * 1024), 1 << 18], dtype=tf.float32)
+    tf.zeros((2, 2))
+    return list(range(len(gpus)))

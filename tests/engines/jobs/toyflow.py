@@ -1,0 +1,26 @@
+"""A small framework: it takes memory on each GPU that it is told to use, or else on all that it sees."""
+
+from __future__ import annotations
+
+import ctypes
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def gpu_count() -> int:
+    count = ctypes.c_int()
+    # A machine on which nothing was granted has no device.
+    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
+def take(size, ordinals=None, limits=None) -> list[int]:
+    """Take ``size`` bytes, or the limit where that is less; the ordinals of the GPUs."""
+    ordinals = list(range(gpu_count())) if ordinals is None else list(ordinals)
+    for ordinal in ordinals:
+        device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+        assert not cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+        assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        assert not cuda.cuCtxSetCurrent(context)
+        least = min(size, (limits or {}).get(ordinal, size))
+        assert not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(least)), f"no {least} bytes"
+    return ordinals
