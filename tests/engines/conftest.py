@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.slurm import Slurm, device_folder, site, site_of
 from tests.engines.slurm_jobs import Cluster
-from tests.gpusim import Server
+from tests.gpusim import Gpu, Server
 from tests.support import environments
 
 
@@ -29,12 +29,10 @@ def small_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def clusters(tmp_path_factory, small_python) -> Iterator[Callable[..., Cluster]]:
-    """Start Slurm on servers with these GPUs, or find the one that another test wanted; all end with the last test."""
-    made: dict[str, Cluster] = {}
-    running = ExitStack()
+def start_cluster(tmp_path_factory, small_python) -> Callable[..., Cluster]:
+    """Start Slurm on servers with these GPUs, until what is running ends."""
 
-    def started(*nodes, shards=0, manages_gpus=True, denied="", page=None) -> Cluster:
+    def start(running: ExitStack, *nodes, shards=0, manages_gpus=True, denied="", page=None) -> Cluster:
         """The one with these GPUs on its nodes.
 
         Args:
@@ -55,11 +53,29 @@ def clusters(tmp_path_factory, small_python) -> Iterator[Callable[..., Cluster]]
         slurm = Slurm(folder, *servers, site=files, cgroup=bool(denied))
         return Cluster(running.enter_context(slurm), small_python)
 
+    return start
+
+
+@pytest.fixture(scope="session")
+def clusters(start_cluster) -> Iterator[Callable[..., Cluster]]:
+    """Start such a cluster, or find the one that another test wanted; all end with the last test."""
+    made: dict[str, Cluster] = {}
+    running = ExitStack()
+
     def cluster(*nodes, **options) -> Cluster:
         wanted = repr((nodes, options))
         if wanted not in made:
-            made[wanted] = started(*nodes, **options)
+            made[wanted] = start_cluster(running, *nodes, **options)
         return made[wanted]
 
     with running:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def batches_end(start_cluster) -> None:
+    """Skip where Slurm by itself does not bring a batch job to its end."""
+    with ExitStack() as running:
+        why = start_cluster(running, [Gpu()]).slurm.why_no_batch()
+    if why:
+        pytest.skip(f"no batch jobs of Slurm on this machine: {why}")

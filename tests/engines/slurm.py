@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -18,8 +19,7 @@ from tests.engines.engine_jobs import free_ports
 from tests.gpusim import Server
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "sinfo", "scontrol")
-ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
-START_S, STOP_S, CLIENT_S = 60, 20, 240
+START_S, STOP_S, BATCH_S, CLIENT_S = 60, 20, 60, 240
 # One of the majors that Linux keeps for local use: opening such a file fails for want of a driver, with ENXIO, unless
 # a cgroup denies it first.
 LOCAL_MAJOR = 60
@@ -35,6 +35,10 @@ AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin={task_plugin}
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_min_interval=100000
 StateSaveLocation={folder}/state
@@ -53,6 +57,7 @@ ConstrainDevices=yes
 """
 # What a configuration says of what jobs can ask for, and not of the machine that Slurm runs on.
 OF_THE_SITE = ("SelectType", "SelectTypeParameters", "GresTypes", "NodeName", "PartitionName")
+SITES = itertools.count(1)
 
 
 def missing() -> str:
@@ -91,7 +96,7 @@ def site(*, nodes: int, gpus: int, shards: int = 0) -> dict[str, str]:
         shards: Of each node, spread evenly over its GPUs.
     """
     # Also the names of the nodes' cgroups, so other clusters on this host have others.
-    names = f"n{os.getpid()}x{time.monotonic_ns() // 1000}x[1-{nodes}]"
+    names = f"n{os.getpid()}x{next(SITES)}x[1-{nodes}]"
     gres = f"Gres=gpu:{gpus}" + (f",shard:{shards}" if shards else "") if gpus else ""
     return {
         "slurm.conf": "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
@@ -175,36 +180,49 @@ class Slurm:
         return client
 
     def batch(
-        self, script: str, *arguments: str, environ: Mapping[str, str] | None = None
+        self,
+        script: str,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        scripts: int = 1,
+        timeout: float = CLIENT_S,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a shell script to its end by ``sbatch``; what each job of an array wrote, one after the other."""
+        """Run a shell script to its end by ``sbatch``; what each job of an array wrote, one after the other.
+
+        Args:
+            scripts: How many jobs the array has.
+
+        Raises:
+            RuntimeError: They have not ended in time; with what Slurm says of it.
+        """
         self._batches += 1
         place = self.folder / f"batch{self._batches}"
         place.mkdir()
         file = place / "script"
-        file.write_text(f"#!/bin/sh\n{script}")
+        # The script's last act says that it has ended: `sbatch --wait` looks at intervals that grow to half a minute.
+        end = f"echo $? >{place}/$$.new; mv {place}/$$.new {place}/$$.status"
+        file.write_text(f"#!/bin/sh\n({script}\n)\n{end}\n")
         options = ["--parsable", f"--output={place}/%j.out", f"--error={place}/%j.err", *arguments]
-        # Not with --wait: that looks after its jobs at intervals that grow to half a minute.
         submitted = self.run(*options, command=[str(file)], environ=environ, program="sbatch")
         if submitted.returncode:
             return submitted
-        deadline = time.monotonic() + CLIENT_S
-        statuses: list[int] = []
-        while not statuses:
+        deadline = time.monotonic() + timeout
+        while len(list(place.glob("*.status"))) < scripts:
             if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(submitted.args, CLIENT_S)
-            time.sleep(0.1)
-            statuses = self._exit_statuses(submitted.stdout.strip())
+                said = self._ask("scontrol", "show", "job", submitted.stdout.strip())
+                raise RuntimeError(f"a batch job has not ended after {timeout:.0f} s\n{said}\n{self._logs()}")
+            time.sleep(0.05)
+        status = max(int(path.read_text()) for path in place.glob("*.status"))
         written = ["".join(path.read_text() for path in sorted(place.glob(f"*.{end}"))) for end in ("out", "err")]
-        return subprocess.CompletedProcess(submitted.args, max(statuses), *written)
+        return subprocess.CompletedProcess(submitted.args, status, *written)
 
-    def _exit_statuses(self, job: str) -> list[int]:
-        """Of each job of the array, or of the only one; empty until all have ended."""
-        jobs = self._ask("scontrol", "--oneliner", "show", "job", job).splitlines()
-        fields = [dict(field.split("=", 1) for field in line.split() if "=" in field) for line in jobs]
-        if not all(each.get("JobState") in ENDED for each in fields):
-            return []
-        return [max(int(number) for number in each["ExitCode"].split(":")) for each in fields]
+    def why_no_batch(self) -> str:
+        """What Slurm says where the smallest batch job does not end on this machine; empty if it does."""
+        try:
+            self.batch("true", timeout=BATCH_S)
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
     # ---- how it is set up ----
 
@@ -284,13 +302,15 @@ class Slurm:
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
             if ended or time.monotonic() > deadline:
                 what = f"{', '.join(ended)} ended" if ended else f"not ready after {START_S} s"
-                logs = "".join(f"--- {log.name}\n{log.read_text()[-3000:]}\n" for log in self.folder.glob("*.log"))
-                raise RuntimeError(f"Slurm: {what}\n{logs}")
+                raise RuntimeError(f"Slurm: {what}\n{self._logs()}")
             time.sleep(0.02)
 
     def _is_ready(self) -> bool:
         shown = self._ask("sinfo", "--noheader", "--Node", "--format=%N %T")
         return sorted(shown.splitlines()) == sorted(f"{node} idle" for node in self.nodes)
+
+    def _logs(self) -> str:
+        return "".join(f"--- {log.name}\n{log.read_text()[-3000:]}\n" for log in self.folder.glob("*.log"))
 
     def _ask(self, *command: str) -> str:
         """What a client says, and nothing where it fails or gets no answer."""

@@ -50,6 +50,7 @@ class Cluster:
         before: Sequence[str] = (),
         program: str = "srun",
         batch: str = "",
+        scripts: int = 1,
         kept: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         python: Path | None = None,
@@ -61,6 +62,7 @@ class Cluster:
             arguments: Of ``program``, which starts the jobs.
             before: In front of the job's own command.
             batch: A shell script for ``sbatch`` instead, in which ``{job}`` is the job's command.
+            scripts: How many jobs of ``sbatch`` run it.
             kept: What somebody else's job, which uses no GPU, was given before: Slurm grants the lowest numbers first.
         """
         run = self.new_run(jobs)
@@ -68,7 +70,8 @@ class Cluster:
         environ = {"TF_CPP_MIN_LOG_LEVEL": "3", **(environ or {})}
         with self.kept_from_others(*kept) if kept else ExitStack():
             if batch:
-                done = self.slurm.batch(batch.format(job=" ".join(job)), *arguments, environ=environ)
+                script = batch.format(job=" ".join(job))
+                done = self.slurm.batch(script, *arguments, environ=environ, scripts=scripts)
             else:
                 done = self.slurm.run(*arguments, command=job, environ=environ, program=program)
         # pytest explains bare assertions in files of tests only.

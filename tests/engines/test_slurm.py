@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -82,15 +83,27 @@ def test_each_rank_has_its_part_of_what_was_granted(four, arguments, expected):
             id="ranks without a list take none of another's",
         ),
         pytest.param([], {}, NONE, 1, id="a job without gres has none"),
-        pytest.param([], {"batch": "{job}"}, NONE, 1, id="a batch job without gres has none"),
-        pytest.param(
-            TWO_GPUS, {"batch": "srun --gres=none {job}"}, NONE, 1, id="a step without gres has none of its job's"
-        ),
         pytest.param(["--gres=gpu:1"], {"program": "salloc"}, NONE, 1, id="the shell of salloc has none"),
         pytest.param(
             ["--gres=gpu:1"], {"program": "salloc", "before": ["srun"]}, ONE_EACH[:1], 1, id="a step inside salloc"
         ),
-        pytest.param(["--array=0-1", "--gres=gpu:1"], {"batch": "{job}"}, ONE_EACH[:2], 2, id="jobs of an array"),
+    ],
+)
+def test_a_job_takes_what_was_granted_to_it(four, arguments, options, expected, lines):
+    done = four.run(*arguments, jobs=len(expected), **options)
+    assert (done.taken, len(done.said)) == (expected, lines), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "expected", "lines"),
+    [
+        pytest.param([], {"batch": "{job}"}, NONE, 1, id="a batch job without gres has none"),
+        pytest.param(
+            TWO_GPUS, {"batch": "srun --gres=none {job}"}, NONE, 1, id="a step without gres has none of its job's"
+        ),
+        pytest.param(
+            ["--array=0-1", "--gres=gpu:1"], {"batch": "{job}", "scripts": 2}, ONE_EACH[:2], 2, id="jobs of an array"
+        ),
         pytest.param(
             ["-n4", "--gres=gpu:4"],
             {"batch": f"{STEP}{STEP}wait"},
@@ -115,8 +128,9 @@ def test_each_rank_has_its_part_of_what_was_granted(four, arguments, expected):
         ),
     ],
 )
-def test_a_job_takes_what_was_granted_to_it(four, arguments, options, expected, lines):
-    done = four.run(*arguments, jobs=len(expected), **options)
+def test_a_batch_job_takes_what_was_granted_to_it(start_cluster, batches_end, arguments, options, expected, lines):
+    with ExitStack() as running:
+        done = start_cluster(running, [Gpu()] * 4).run(*arguments, jobs=len(expected), **options)
     assert (done.taken, len(done.said)) == (expected, lines), done.stderr
 
 
