@@ -36,8 +36,12 @@ class Actor:
 
 def actors(count, gib=0.1, **options):
     """What so many actors report, one after the other; they keep their GPUs until they are killed."""
-    made = [Actor.options(**options).remote() for _ in range(count)]
-    return made, [ray.get(actor.compute.remote(gib)) for actor in made]
+    made, told = [], []
+    for _ in range(count):
+        # Of two that are made at once either may be given the first GPU.
+        made.append(Actor.options(**options).remote())
+        told.append(ray.get(made[-1].compute.remote(gib)))
+    return made, told
 
 
 def free(made):
