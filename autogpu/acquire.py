@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -22,10 +23,10 @@ from autogpu.selection.together import by_scripts_list, job_of_ranks, promised_t
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping, Sequence
+    from typing import Callable, Mapping, Sequence
 
     from autogpu.devices.model import Inventory
-    from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
+    from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
     from autogpu.selection.members import Family
     from autogpu.selection.model import Claim, IsAwaited, SelectionRequest
 
@@ -40,8 +41,8 @@ class Acquisition:
     """What a process got.
 
     Attributes:
-        lease: Keeps its claim for the life of the process; ``None`` where nothing is claimed.
-        reserved: UUIDs that the lease keeps for the ranks of the same job, also before they come.
+        lease: Keeps its claim for the life of the process, and a rank's what all ranks of its job were promised;
+            ``None`` where nothing is claimed.
         problem: What stood in the way of claiming; ``None`` if nothing did.
         is_parents: Whether the claim is a part of its parent process's.
         is_unclaimed: The problem is that no lease could be written: others don't see what the process takes.
@@ -49,7 +50,6 @@ class Acquisition:
 
     decision: Decision
     lease: Lease | None = None
-    reserved: frozenset[str] = frozenset()
     problem: LeaseUnavailable | None = None
     is_parents: bool = False
     is_unclaimed: bool = False
@@ -82,7 +82,7 @@ def acquire(
     shared: Decision | None = None
     try:
         folder = lease.find_folder(environ)
-        family = _family(environ, folder)
+        family = _family(environ, folder, request.inventory)
         shared = decide_as_member(request, family) if family is not None else None
         if family is not None and shared is not None:
             problems: list[LeaseUnavailable] = []
@@ -91,12 +91,7 @@ def acquire(
                 folder, lambda *_: claims, script=script, group=group, on_problem=problems.append
             )
             return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
-        job, in_use = job_of_ranks(request), set(request.in_use)
-        # What a child uses without a word is its job's as well.
-        is_childs = family is not None and family.has_parents_list and not job
-        is_used = is_childs and bool(request.chosen) and in_use.issuperset(request.chosen or ())
-        group = request.group or (family.parent.group if family is not None and is_used else "")
-        return _Acquirer(request, folder, script, read, on_wait, job, family, group).acquire()
+        return _Acquirer(request, folder, script, read, on_wait, job_of_ranks(request), family).acquire()
     except lease.LeaseUnavailable as error:
         if shared is not None:  # its parent's claim stands
             return Acquisition(shared, problem=error, is_parents=True, is_unclaimed=True)
@@ -104,12 +99,18 @@ def acquire(
         return Acquisition(decision, problem=error, is_unclaimed=True)
 
 
-def _family(environ: Mapping[str, str], folder: lease.Folder) -> Family | None:
+def _family(environ: Mapping[str, str], folder: lease.Folder, inventory: Inventory | None) -> Family | None:
     """The job that has started this process; ``None`` where there is none."""
     parent = lease.ancestor_lease(environ, folder)
     if parent is None:
         return None
-    return family_of(parent, lease.snapshot(folder).holders, has_parents_list=lease.has_parents_list(environ))
+    holders, has_list = lease.snapshot(folder).holders, lease.has_parents_list(environ)
+    processes = _processes_of_others(holders, inventory)
+    return family_of(parent, holders, processes, inventory, has_parents_list=has_list)
+
+
+def _processes_of_others(holders: Sequence[Holder], inventory: Inventory | None) -> Processes:
+    return lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
 
 
 class _NothingToWaitFor(Exception):
@@ -128,13 +129,10 @@ class _Acquirer:
         on_wait: OnWait,
         job: str,
         family: Family | None = None,
-        group: str = "",
     ) -> None:
         self._family = family
-        self._group = job or group or None
         self._problem: LeaseUnavailable | None = None
         self._job = job or None
-        self._reserved: frozenset[str] = frozenset()
         self._request = request
         self._folder = folder
         self._script = script
@@ -142,13 +140,19 @@ class _Acquirer:
         self._on_wait = on_wait
         self._read_s = monotonic_s()
         self._holder_pids: set[int] = set()
+        self._known_pids: set[int] = set()
         self._is_waiting = False
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
 
     def acquire(self) -> Acquisition:
         assert self._folder is not None
         held = lease.acquire_lease(
-            self._folder, self._choose, script=self._script, group=self._group, on_problem=self._note
+            self._folder,
+            self._choose,
+            script=self._script,
+            group=self._job,
+            caps=self._caps,
+            on_problem=self._note,
         )
         if self._decision.verdict is Verdict.WAIT:
             self._is_waiting, begun_s = True, monotonic_s()
@@ -158,22 +162,12 @@ class _Acquirer:
                 held = None
             self._decision = explain.after_wait(self._decision, monotonic_s() - begun_s)
         raise_if_refused(self._decision)
-        granted = self._decision.granted
-        if held is not None and granted:
-            # Its children may not be able to ask what was granted to it.
-            uuids = self._request.uuids or ()
-            caps = {uuids[o]: most for o, most in granted.items() if uuids[o] in held.claims}
-            self._update(held, caps)
-        return Acquisition(self._decision, held, self._reserved, self._problem)
+        return Acquisition(self._decision, held, self._problem)
 
-    def _update(self, held: Lease, caps: Mapping[str, int]) -> None:
-        try:
-            held.update(held.claims, caps)
-        except lease.Uncoordinated as error:  # the claim stands, without the caps of its children
-            self._problem = error
-        except BaseException:  # Ctrl-C: the caller never gets it
-            held.release()
-            raise
+    def _caps(self) -> Mapping[str, int]:
+        """By UUID, what was granted of each GPU: children may not be able to ask that."""
+        uuids, decision = self._request.uuids or (), self._decision
+        return {uuids[o]: most for o, most in decision.granted.items() if uuids[o] in decision.claims}
 
     def decide_unclaimed(self, begun_s: float) -> Decision:
         """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
@@ -208,17 +202,12 @@ class _Acquirer:
         self._problem = problem
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
-        # Each is a look into /proc, and the mutex is held: once for every holder that the driver lists.
-        listed = compute_pids(self._request.inventory)
-        pids = {holder.name: holder.pid_here if holder.pid in listed else None for holder in holders}
-        request = replace(self._request, inventory=self._without_ended(pids.values()))
-        ranks = [holder for holder in holders if self._group == holder.group and holder.uid == request.own_uid]
-        jobs = jobs_of(
-            [h for h in holders if h not in ranks and (self._family is None or self._family.is_rival(h))],
-            pids,
-            request.inventory,
-            unix_s(),
-        )
+        # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
+        processes = _processes_of_others(holders, self._request.inventory)
+        request = replace(self._request, inventory=self._without_ended(processes))
+        ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
+        rivals = [h for h in holders if h not in ranks and (self._family is None or self._family.is_rival(h))]
+        jobs = jobs_of(rivals, processes, request.inventory, unix_s())
         claims_on = claims_by_gpu(jobs)
         others = [waiter for waiter in waiters if not waiter.is_mine]
         is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
@@ -239,22 +228,20 @@ class _Acquirer:
         is_awaited: IsAwaited,
     ) -> Mapping[str, int]:
         """This rank's part of what the ranks of its job were promised; each keeps that for all until its own end."""
-        self._reserved = frozenset()
         if not promised:
             self._decision = decide(request_of_all(request), claims_on, is_awaited)
             if self._decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
                 return {}
             promised = self._decision.claims
-        self._reserved = frozenset(promised)
         self._decision = decide(replace(request, promised=promised or None), claims_on)
         return {**promised, **self._decision.claims}
 
-    def _without_ended(self, holder_pids: Iterable[int | None]) -> Inventory | None:
-        """The readings without the processes of leases that ended since they were taken."""
-        inventory = self._request.inventory
-        alive = {pid for pid in holder_pids if pid is not None}
-        ended = self._holder_pids - alive
-        self._holder_pids |= alive
+    def _without_ended(self, processes: Processes) -> Inventory | None:
+        """The readings without the processes that ended since they were taken, and of leases that did."""
+        inventory, holders = self._request.inventory, {pids[0] for pids in processes.of_lease.values() if pids}
+        ended = (self._holder_pids - holders) | (self._known_pids & processes.unknown)
+        self._holder_pids |= holders
+        self._known_pids |= compute_pids(inventory) - processes.unknown
         return without_processes(inventory, ended) if inventory and ended else inventory
 
     def _wait(self, folder: lease.Folder) -> Lease:
@@ -267,6 +254,7 @@ class _Acquirer:
             on_wait=lambda state: self._on_wait(state, self._decision),
             before_look=self._read_again,
             group=self._job,
+            caps=self._caps,
             on_problem=self._note,
         )
 
@@ -277,6 +265,7 @@ class _Acquirer:
             self._read_s = monotonic_s()
             if inventory is not None:
                 self._holder_pids.clear()
+                self._known_pids.clear()
                 self._request = replace(self._request, inventory=inventory)
 
 

@@ -116,7 +116,7 @@ def _read_and_resolve(started_with: str | None) -> None:
     from autogpu.allocation import Allocation
 
     resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
-    grant = engines.granted_here(os.environ)
+    grant = engines.granted_here(os.environ, started_with)
     for problem in resolved.problems if grant.is_first else ():
         say(str(problem))
     if not resolved.policy.enabled:
@@ -129,7 +129,6 @@ def _read_and_resolve(started_with: str | None) -> None:
         grant=grant,
         started_with=started_with,
         first_reading=reading,
-        worker_name=_worker_name,
     )
 
 
@@ -178,13 +177,6 @@ def _unlock_in_child() -> None:
 
 
 threads.in_forked_children(_unlock_in_child)
-
-
-def _worker_name() -> str:
-    """What Python's ``multiprocessing`` calls this process; ``""`` where it did not start it."""
-    process = sys.modules.get("multiprocessing.process")
-    name = "" if process is None else str(getattr(process.current_process(), "name", ""))
-    return "" if name == "MainProcess" else name
 
 
 def _report(error: Exception) -> None:

@@ -8,7 +8,6 @@ import threading
 
 from autogpu import engines
 from autogpu.claim import Claim
-from autogpu.contexts import Contexts
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import by_uuid
@@ -23,17 +22,16 @@ from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import demand_of_script
 from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
-from autogpu.selection.ranks import TF_CONFIG
+from autogpu.selection.ranks import told_of_siblings
 from autogpu.threads import in_forked_children, one_at_a_time
 from autogpu.visibility import VisibleDevices
-from autogpu.workers import Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, ContextManager, Iterable, Literal, Mapping, MutableMapping, Sequence
 
     from autogpu.acquire import Acquisition, OnWait
-    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading, TopologyQuestion
+    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
     from autogpu.frameworks.base import Framework, Hooks
     from autogpu.lease import Lease
     from autogpu.policy import Policy, Resolved
@@ -47,7 +45,6 @@ class State(enum.Enum):
     NOT_APPLIED = "the frameworks are left alone"
     IMPORTED = "hooks are in place, and nothing is assigned"
     ASSIGNED = "GPUs are chosen, and leased"
-    IN_USE = "a framework has contexts"
 
 
 class Allocation:
@@ -58,7 +55,6 @@ class Allocation:
         state: How far it has come.
         resolved: The policy.
         decision: Which GPUs, and why; ``None`` until a framework is about to take some.
-        contexts: On the GPUs that it really uses; to be used with ``lock`` held.
         reported: Whether it was said that the process takes GPUs (``True``), or none (``False``).
     """
 
@@ -74,7 +70,6 @@ class Allocation:
         reader: DeviceReader = probe,
         cuda: CudaDriver = loaded_cuda,
         say: Callable[[str], None] = stderr.say,
-        worker_name: Callable[[], str] = lambda: "",
     ) -> None:
         """Nothing has happened yet.
 
@@ -86,7 +81,6 @@ class Allocation:
             reader: Takes the later ones.
             cuda: The CUDA driver that the frameworks load.
             say: Prints one line for the user.
-            worker_name: What Python's ``multiprocessing`` calls the process; ``""`` where it did not start it.
         """
         self.guard = guard
         self.state = State.IMPORTING
@@ -99,24 +93,16 @@ class Allocation:
         self._environ = environ
         self._cuda = cuda
         self._print = say
-        self._readings = Readings(reader, environ, first_reading, self._asks_topology)
-        self._workers = Workers(environ, worker_name)
-        self._visible = VisibleDevices(
-            resolved.policy,
-            environ,
-            started_with,
-            cuda,
-            self._workers.ranked(grant),
-            is_worker=lambda: bool(worker_name()),
-        )
-        self._cluster = environ.get(TF_CONFIG)
+        self._readings = Readings(reader, environ, first_reading)
+        self._visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
+        self._told = told_of_siblings(environ)
         # Without the hooks for a choice at the context, the environment has to make it.
         self._visible_at_first: Literal["pool", "chosen"] = "pool"
         self._is_listed = self._is_ordered = False
         self._assigned_to: set[str] = set()
-        self._claim = Claim(environ, self.selection_request, self._acquire, self._readings.take)
-        self.contexts = Contexts(self._claim, lambda: self.counted_uuids, lambda: self._readings.newest)
-        # Two frameworks may be used in two threads, and the contexts of one are looked for in a third.
+        self._is_told_what_is_kept = False
+        self._claim = Claim(environ, self._acquire)
+        # Two frameworks may be used in two threads.
         self.lock = threading.RLock()
         in_forked_children(self._unlock_in_child)
 
@@ -137,6 +123,11 @@ class Allocation:
     def grant(self) -> Grant:
         """What an engine granted so far."""
         return self._visible.grant
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether CUDA should count those GPUs first that the process has claimed: a framework takes them."""
+        return self._needs_order
 
     def begin_import(self, framework: Framework) -> None:
         """``framework`` is about to be imported."""
@@ -168,12 +159,6 @@ class Allocation:
         if hooks.missing and has_gpus and self._visible.may_have_gpus:
             self.say([messages.hooks_missing(hooks, self.resolved, framework.NAME)])
 
-    def _asks_topology(self, inventory: Inventory) -> TopologyQuestion | None:
-        from autogpu.selection.connected import topology_question
-
-        visible = self._visible
-        return topology_question(inventory, self.policy, visible.spec, self.grant, visible.pool or None, os.getpid())
-
     def _list_pool(self) -> None:
         """Order the visible GPUs, idlest first."""
         inventory = self._readings.wait(IMPORT_DEADLINE_S)
@@ -190,7 +175,7 @@ class Allocation:
 
     @property
     def _is_assigned(self) -> bool:
-        return self.state in (State.ASSIGNED, State.IN_USE)
+        return self.state is State.ASSIGNED
 
     @one_at_a_time
     def prepare(self, said: DeviceRequest | None = None) -> None:
@@ -204,26 +189,45 @@ class Allocation:
         if self._is_assigned:
             return
         is_fresh = self._readings.is_pending
-        inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self.grant
-        if is_engine_worker(self._environ) or self._environ.get(TF_CONFIG) != self._cluster:
-            self._cluster = self._environ.get(TF_CONFIG)
-            grant = engines.granted_here(self._visible.environ_without_ours())
-        is_listed_anew = self._visible.refresh(inventory, self._workers.ranked(grant), self._visible_at_first)
-        if said is not None and said.is_told:
-            self._visible.count_with_siblings(inventory, self._visible_at_first)
+        is_listed_anew = self._follow_environment()
+        inventory = self._readings.newest
+        if said is not None and said.ordinal is None and self._visible_at_first == self.policy.visible == "pool":
+            self._visible.keep_order(inventory)
         if is_listed_anew:
             self._is_ordered = False
             self._hide_all_but_claimed(inventory)
             is_listed_anew = not self._is_ordered
-        if self._visible.may_have_gpus:
-            # Here and not in the reading's thread: a fork must not find the import half done.
-            from autogpu.selection import connected  # noqa: F401
-
-            self._readings.complete() if is_fresh else self._readings.begin()
+        if self._visible.may_have_gpus and not is_fresh:
+            self._readings.begin()
         if self._visible.candidates and (is_listed_anew or self.decision is None):
             self._claim_among_instances(inventory, said or DeviceRequest(0))
         elif self._needs_order and (is_listed_anew or self.decision is None):
             self._put_claimed_first(inventory, said or DeviceRequest(0))
+
+    def _follow_environment(self) -> bool:
+        """Follow what script and engine have written since; whether the GPUs are listed anew."""
+        inventory, grant = self._readings.wait_or_replace(CONTEXT_DEADLINE_S), self.grant
+        told = told_of_siblings(self._environ)
+        # What a process that has its GPUs tells of ranks is for those that it starts, as Lightning's first one does.
+        if is_engine_worker(self._environ) or (told != self._told and self.lease is None):
+            self._told = told
+            grant = self._granted_by_now()
+        return self._visible.refresh(inventory, grant, self._visible_at_first)
+
+    @one_at_a_time
+    def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
+        """How many GPUs CUDA will count, where that is certain before it starts and the process is to have one."""
+        policy = self.policy
+        # Where no GPU is free these two end at one all the same, sooner or later.
+        is_given_one = policy.count != 0 and policy.busy in ("share", "wait") and policy.need_bytes is None
+        is_begun = self.decision is not None or self._cuda.visible_uuids() is not None
+        if not is_given_one or is_begun or policy.visible != "pool":
+            return None
+        self._follow_environment()
+        inventory, pool = self._readings.newest, self._visible.pool
+        if inventory is None or inventory.unreadable or self._visible.candidates or self.grant.is_none:
+            return None
+        return len(pool) or None if self._cuda.can_run(built_for) else None
 
     def _hide_all_but_claimed(self, inventory: Inventory | None) -> None:
         """For ``visible = "chosen"``: what is hidden from every library has to be claimed first, before CUDA starts.
@@ -236,7 +240,6 @@ class Allocation:
             return
         if inventory is None or not is_wanted or self.grant.rank is not None:
             return
-        self._readings.complete()
         if self._claim_before_cuda(DeviceRequest(0)):
             assert self.decision is not None
             self._visible.narrow(inventory, self.decision.devices)
@@ -246,18 +249,22 @@ class Allocation:
 
     def _put_claimed_first(self, inventory: Inventory | None, said: DeviceRequest) -> None:
         """Claim before CUDA counts the GPUs, and let it count the claimed ones first; ranks in the order of ranks."""
+        visible, is_rank = self._visible, self.grant.rank is not None
         # Ranks count what their script lists among themselves, and a list of ordinals counts what CUDA would.
-        is_counted = said.visible is not None or self._visible.keeps_scripts_order
-        if inventory is None or self.follows_parent or is_counted or not self._claim_before_cuda(said):
+        is_counted = said.visible is not None or (visible.spec.source == "script" and is_rank)
+        if inventory is None or is_counted or visible.keeps_order:
             return
-        self._list_claimed_first(inventory, said)
+        # What a child of this program counts is a place in its parent's order, as long as that GPU is free.
+        number = said.ordinal or 0
+        is_place = visible.has_parents_list and not is_rank and 0 < number < len(visible.pool)
+        if self._claim_before_cuda(replace(said, visible=(number,)) if is_place else said):
+            self._list_claimed_first(inventory, said)
 
     def _claim_among_instances(self, inventory: Inventory | None, said: DeviceRequest) -> None:
         """Where MIG instances are in the pool, claim and list what was claimed: CUDA does not show all of the pool."""
-        among, is_told = self._visible.candidates, self._needs_order and self.follows_parent
-        if not among or inventory is None or is_told or self._is_assigned or self._visible_at_first != "pool":
+        among = self._visible.candidates
+        if not among or inventory is None or self._is_assigned or self._visible_at_first != "pool":
             return
-        self._readings.complete()
         if self._claim_before_cuda(said, among) and self.decision is not None:
             self._visible.narrow_to_kind(inventory, self.decision)
             self.decision = self.decision.counted_as(self._visible.pool)
@@ -265,12 +272,12 @@ class Allocation:
 
     def _list_claimed_first(self, inventory: Inventory, said: DeviceRequest) -> None:
         assert self.decision is not None
-        at = self._visible.put_claimed_first(inventory, self.decision, said.ordinal, is_parents=self._claim.is_parents)
+        named, is_parents = said.ordinal or 0, self._claim.is_parents
+        at = self._visible.put_claimed_first(inventory, self.decision, named, is_parents=is_parents)
         if at and not self._claim.is_parents:
             self.decision = replace(self.decision, why=f"{self.decision.why}, as the script's cuda:{at}")
         self._claim.tell_children()
         self._is_ordered = True
-        self._claim.mark_unused()
 
     def _claim_before_cuda(self, said: DeviceRequest, among: Sequence[str] = ()) -> bool:
         """Choose and claim by the list that CUDA will read; whether a GPU is taken.
@@ -315,7 +322,24 @@ class Allocation:
             decision = self._take(selection)
         if not is_assigned or selection.chosen:
             self.decision, self.state = decision, State.ASSIGNED
+        if not is_assigned:
+            engines.on_next_task(self._environ, self._tell_what_is_kept)
         return decision
+
+    def _granted_by_now(self) -> Grant:
+        return engines.granted_here(self._visible.environ_without_ours(), self._visible.started_with)
+
+    def _tell_what_is_kept(self) -> None:
+        """Say once that another task of this worker was given what a framework can't follow any more."""
+        with self.guard():
+            grant = self._granted_by_now()
+            now, before = (
+                messages.granted(each, visible)
+                for each, visible in ((grant, self._visible.named(grant)), (self.grant, self._visible.spec.value))
+            )
+            if now != before and not self._is_told_what_is_kept and self.policy.level != "quiet":
+                self._is_told_what_is_kept = True
+                self._print(messages.kept_by_worker(now, before, grant))
 
     def _holds(self, selection: SelectionRequest) -> bool:
         """Whether what was decided before is what this process has, or all that this framework wants of it."""
@@ -335,21 +359,31 @@ class Allocation:
     @one_at_a_time
     def leave_order(self, selection: SelectionRequest) -> Decision:
         """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
-        return self.decision or left_alone(selection, order_is_fixed(self.policy))
+        from autogpu.selection.explain import drawbacks
+
+        why, uuids, rank = order_is_fixed(self.policy), selection.uuids or (), selection.grant.rank
+        if self.decision is None and (self._visible.keeps_order or not uuids):
+            return left_alone(selection, why)
+        if self.decision is None:
+            # A rank's script counts by its number, every other one begins with the first.
+            first = 0 if rank is None else rank.rank % len(uuids)
+            alone = replace(selection, uuids=uuids[first : first + 1], gpu_count=1, count_is_set=True, promised=None)
+            policy = replace(self.policy, busy="share", count=1, per_user=0)
+            taken = self._take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
+            if taken.verdict is Verdict.TAKE:
+                self.decision = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
+            elif taken.verdict is not Verdict.CANNOT_CHOOSE:
+                self.decision = left_alone(selection, why)
+        return self.decision or left_alone(selection, why)
 
     @property
     def has_order(self) -> bool:
         """Whether CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
         uuids = self._cuda.visible_uuids()
         if uuids is None or len(uuids) < 2 or self._is_ordered:
-            return True
+            return not self._visible.keeps_order
         ordinals = self.decision.ordinals if self.decision else ()
         return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
-
-    @property
-    def follows_parent(self) -> bool:
-        """Whether the parent process says which of the GPUs, as it counts them, this one is to use."""
-        return self._visible.follows_parent
 
     @property
     def uuids(self) -> tuple[str, ...] | None:
@@ -376,7 +410,7 @@ class Allocation:
             own_uid=os.getuid(),
             own_pid=os.getpid(),
             chosen=request.visible,
-            chosen_by_position=bool(request.visible) and self._visible.is_our_order,
+            chosen_by_position=bool(request.visible) and self._visible.counts_places(len(request.visible or ())),
             named_count=request.named,
             asked_count=request.count,
             count_is_set=self.resolved.settings["select.count"].overrides is not None,
@@ -403,7 +437,7 @@ class Allocation:
         from autogpu.acquire import acquire, running_script
 
         environ = self._visible.environ_without_ours()
-        return acquire(request, environ, running_script(), self._readings.take, on_wait)
+        return acquire(request, environ, self.grant.task or running_script(), self._readings.take, on_wait)
 
     def wait_for_reading(self) -> Inventory | None:
         """The newest reading; ``None`` if none came in time."""
@@ -435,26 +469,6 @@ class Allocation:
         return self._visible.ignored_value
 
     @one_at_a_time
-    def follow_contexts(self) -> bool:
-        """Let the lease name the GPUs that the driver says the process has; whether these are its first contexts."""
-        in_use, before = self._cuda.ordinals_in_use(), self._claim.contexts
-        if in_use != before:
-            self.state = State.IN_USE
-        # Of what it takes although none was for it, the first line has told.
-        is_told = self.decision is not None and self.decision.verdict is Verdict.CPU
-        line = self.contexts.follow(
-            self.decision,
-            in_use,
-            takes_by_itself=self._needs_order,
-            keeps_unused=self._needs_order and self.policy.count != 1,
-            is_ahead=self._is_ordered,
-            is_guest=self.grant.rank is None and not self.follows_parent and not is_told,
-        )
-        if line and True in self.reported and self.policy.level != "quiet":
-            self.say([line])
-        return in_use != before and not before
-
-    @one_at_a_time
     def give_back(self, framework: Framework) -> bool:
         """End the claim of a framework that goes without GPUs, unless it is another's too; whether that was done."""
         is_others = bool(self._assigned_to - {framework.NAME}) or (self._needs_order and not framework.WANTS_ORDER)
@@ -466,22 +480,21 @@ class Allocation:
         return True
 
     @one_at_a_time
-    def begin_workers(self, count: int, first: int, framework: Framework) -> None:
-        """The program starts so many processes at once: what it has claimed itself and does not use is for them."""
+    def begin_workers(self, count: int, framework: Framework) -> str:
+        """A name for the workers that the program is about to start, who choose together; ``""`` if each does alone.
+
+        What the process has claimed itself and does not use is for them.
+        """
         is_own_choice = self._visible.spec.source == "script" or self.policy.visible == "chosen"
         if self.grant.rank is not None or is_own_choice or self._cuda.ordinals_in_use():
-            return
+            return ""
         known = by_uuid(self._readings.newest.devices if self._readings.newest else ())
         pool = [known[uuid] for uuid in self.uuids or () if uuid in known]
         # One list names cards or instances, and each worker counts by its list up to its own number.
-        if not 1 <= count <= len(instances.cards(pool) or pool):
-            return
-        if self.lease is None or (not self._claim.is_parents and self.give_back(framework)):
-            self._workers.begin(count, first)
-
-    def end_workers(self) -> None:
-        """They have been started."""
-        self._workers.end()
+        if not 2 <= count <= len(instances.cards(pool) or pool):
+            return ""
+        is_free = self.lease is None or (not self._claim.is_parents and self.give_back(framework))
+        return f"workers.{os.getpid()}.{os.urandom(8).hex()}" if is_free else ""
 
     def leave_alone(self, why: str, framework: Framework) -> None:
         """Say that the policy is not applied; the framework continues with its defaults."""

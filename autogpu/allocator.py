@@ -5,7 +5,6 @@ from __future__ import annotations
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices.model import by_uuid
 from autogpu.frameworks.base import Assignment, GpuListing
-from autogpu.frozen import replace
 from autogpu.reporting import messages
 from autogpu.selection.memory import caps, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import Verdict
@@ -41,7 +40,7 @@ class Allocator:
         self._decision: Decision | None = None
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
-        self._shares: Mapping[int, int] = {}
+        self._has_context = False
         allocation.begin_import(framework)
 
     def imported(self) -> None:
@@ -58,6 +57,15 @@ class Allocator:
         if not self._is_given_back:
             self._allocation.prepare(said)
 
+    def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.certain_gpu_count`."""
+        return self._allocation.certain_gpu_count(built_for)
+
+    def on_listing(self) -> None:
+        """Claim now if another framework takes what CUDA counts first: it would count the GPUs before the claim."""
+        if self._allocation.needs_order:
+            self.prepare()
+
     def hide_where_none_is_taken(self) -> None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.hide_where_none_is_taken`."""
         self._allocation.hide_where_none_is_taken()
@@ -68,17 +76,12 @@ class Allocator:
         uuids = self._allocation.uuids
         return None if uuids is None else len(uuids)
 
-    @property
-    def follows_parent(self) -> bool:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.follows_parent`."""
-        return self._allocation.follows_parent
-
     def assign(self, request: DeviceRequest) -> Assignment:
         """Decide among the GPUs that this process has, or join what was decided."""
         # A script that names GPUs after it was told to go without has the last word.
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
             selection = self._allocation.selection_request(request)
-            if self.framework.TAKES_FIRST_GPUS and (self._allocation.follows_parent or not self._allocation.has_order):
+            if self.framework.TAKES_FIRST_GPUS and not self._allocation.has_order:
                 decision = self._allocation.leave_order(selection)
             else:
                 decision = self._allocation.decide(selection, self.framework)
@@ -137,44 +140,21 @@ class Allocator:
             self._is_given_back |= allocation.give_back(self.framework) and self.framework.WANTS_ORDER
         decision = self._decision or allocation.decision
         inventory, name = allocation.wait_for_reading(), self.framework.NAME
-        allocation.say(messages.outcome(decision, usage, allocation.resolved, inventory, name))
+        allocation.say(messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task))
         if allocation.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(allocation.ignored_value, name)])
 
     def on_context(self) -> None:
-        """Let the lease name the GPUs that the process has, with what a context really costs."""
-        allocation, decision = self._allocation, self._allocation.decision
-        if not allocation.follow_contexts() or decision is None or self.assignment is None:
+        """Report what a context really costs, where that matters or is asked."""
+        allocation, decision, is_first = self._allocation, self._allocation.decision, not self._has_context
+        self._has_context = True
+        is_asked = allocation.policy.level == "explain"
+        if not is_first or decision is None or self.assignment is None or not (is_asked or self._context_reserves):
             return
         # At this moment only: once the script allocates, its own memory and the context's can't be told apart.
-        is_asked = allocation.policy.level == "explain"
-        if not (allocation.contexts.is_estimated or is_asked or self._context_reserves):
-            return
-        measured = allocation.measure()
-        with allocation.lock:
-            allocation.contexts.account_for(measured)
-        if is_asked or self._context_reserves:
-            name, reserves = self.framework.NAME, self._context_reserves
-            lines = messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked)
-            allocation.say(lines)
-
-    def follow_contexts(self) -> tuple[int, ...]:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.follow_contexts`."""
-        self._allocation.follow_contexts()
-        self._follow_shares()
-        return self._cuda.ordinals_in_use()
-
-    def _follow_shares(self) -> None:
-        """Of GPUs that the process came to use beside others it may take a part; and all, once they have gone."""
-        shares = self._allocation.contexts.shares
-        if shares == self._shares or self._decision is None or self.assignment is None:
-            return
-        self._shares = shares
-        decision = replace(self._decision, shares={**self._decision.shares, **shares})
-        most = caps(
-            self._allocation.policy, decision, self._context_reserves, default_share=self.framework.DEFAULT_SHARE
-        )
-        self.assignment = replace(self.assignment, caps=most)
+        measured, reserves = allocation.measure(), self._context_reserves
+        name = self.framework.NAME
+        allocation.say(messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked))
 
     def on_unused(self) -> None:
         """Give back what no framework uses."""
@@ -182,20 +162,12 @@ class Allocator:
             self.assignment = self._decision = None
             self._is_given_back = True
 
-    def on_workers(self, count: int, first: int) -> None:
+    def on_workers(self, count: int) -> str:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.on_workers`."""
-        self._allocation.begin_workers(count, first, self.framework)
+        job = self._allocation.begin_workers(count, self.framework)
         if self._allocation.lease is None and self._allocation.decision is None:
             self.assignment = self._decision = None
-
-    def on_workers_started(self) -> None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.on_workers_started`."""
-        self._allocation.end_workers()
-
-    def on_limit(self, ordinal: int, size: int) -> None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.on_limit`."""
-        with self._allocation.lock:
-            self._allocation.contexts.limit(ordinal, size)
+        return job
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Report how to get more replicas, where the policy is why there are so few."""

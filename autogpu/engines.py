@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from pathlib import Path
 
 from autogpu.process_identity import pid_namespace
-from autogpu.selection.grants import RAY_WORKER, EngineFacts, Grant, RayTask, granted
-from autogpu.selection.ranks import LONE_RANK, MEETING, RANK_VARIABLES, local_rank
+from autogpu.reporting.text import printable
+from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted
+from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, local_rank
 from autogpu.selection.slurm_conf import included_files
 from autogpu.selection.visible_devices import initial_visibility
-from autogpu.variables import CUDA_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, WRITTEN_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Mapping
+    from typing import Any, Callable, Mapping
 
     from autogpu.selection.ranks import LocalRank
 
@@ -28,39 +28,38 @@ _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slu
 _MAX_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 2000
 _MOST_INCLUDED = 20
+_LONGEST_NAME = 64
 
-# In what _stat returns: fields 4 and 22 of proc(5), counted from the third.
-_PARENT, _START = 1, 19
+# In what _stat returns: fields 4, 5 and 22 of proc(5), counted from the third.
+_PARENT, _GROUP, _START = 1, 2, 19
 
 
-def granted_here(environ: Mapping[str, str]) -> Grant:
+def granted_here(environ: Mapping[str, str], started_with: str | None = None) -> Grant:
     """What was granted to this process.
 
     Args:
         environ: Of the process; what an autogpu wrote there does not count.
+        started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
     """
     is_list_ours = CUDA_VISIBLE_DEVICES in environ and environ[CUDA_VISIBLE_DEVICES] == environ.get(
         WRITTEN_VISIBLE_DEVICES
     )
+    is_given = environ.get(CUDA_VISIBLE_DEVICES) not in (None, started_with)
     environ = _before_ours(environ)
     namespace = (pid_namespace() or "").strip("pid:[]")
     rank = local_rank(environ, namespace)
-    name = RANK_VARIABLES.get(rank.launcher) if rank is not None else None
-    launcher = None if name is None else _launcher(name)
-    # Where the variable is unset this process sees every GPU, and so do the others: nothing to compare.
-    is_narrowed = CUDA_VISIBLE_DEVICES in environ
-    ranks = _ranks(name, launcher, environ) if name and (is_narrowed or is_list_ours) else {}
-    visible_of = {rank: other.get(CUDA_VISIBLE_DEVICES) for rank, other in ranks.items()}
+    launcher = None if rank is None or rank.launcher == TF_CONFIG else _launcher(rank)
     return granted(
         environ,
         EngineFacts(
             slurm_conf=_slurm_conf(environ) if "SLURM_JOB_ID" in environ else None,
             ray=_ray_task() if RAY_WORKER in environ else None,
+            dask=_dask_worker() if DASK_WORKER in environ else "",
             pbs_gpus=_text(environ.get("PBS_GPUFILE")) if "PBS_JOBID" in environ else None,
+            is_given=is_given,
             launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}-{namespace}",
-            visible_of_ranks=visible_of if is_narrowed else {},
-            # Lightning's own launcher is the first of its ranks, and says nothing of the kind to itself.
-            launcher_is_rank=name == LONE_RANK and is_list_ours and _is_first_missing(rank, ranks),
+            visible_of_launcher=_before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES) if launcher else None,
+            launcher_is_rank=is_list_ours and rank is not None and rank.launcher == LONE_RANK and LEASE in environ,
             namespace=namespace,
         ),
     )
@@ -111,57 +110,60 @@ def _ray_task() -> RayTask | None:
         context = ray.get_runtime_context()
         gpus = float(context.get_assigned_resources().get("GPU", 0))
         ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
-        return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")))
+        # In a thread that the task has started, as in Ray Train, only the title of the process names it.
+        title = (_text("/proc/self/cmdline") or "").partition("\0")[0].partition("ray::")[2]
+        name = str(context.get_actor_name() or context.get_task_name() or title)
+        return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")), printable(name, _LONGEST_NAME))
     except Exception:  # not connected yet, or a Ray that has none of this: the variables are all there is
         return None
 
 
-def _ranks(name: str, launcher: int | None, environ: Mapping[str, str]) -> Mapping[int, Mapping[str, str]]:
-    """By local rank, the variables with which the launcher's processes of this job were started."""
-    found: dict[int, Mapping[str, str]] = {}
-    # A shell may start several jobs.
-    meeting = [environ.get(each) for each in MEETING]
-    for pid in _descendants(launcher):
-        other = _before_ours(_environ_of(pid))
-        number = other.get(name, "")
-        if re.fullmatch("[0-9]{1,6}", number) and [other.get(each) for each in MEETING] == meeting:
-            # Inner processes come after outer ones: what a script around a rank has set counts.
-            found[int(number)] = other
-    return found
+def _dask_worker() -> str:
+    distributed: Any = sys.modules.get("distributed")
+    try:
+        return printable(f"Dask worker {distributed.get_worker().name}", _LONGEST_NAME)
+    except Exception:  # outside of a task
+        return ""
 
 
-def _is_first_missing(rank: LocalRank | None, ranks: Mapping[int, object]) -> bool:
-    return rank is not None and rank.rank > 0 and 0 not in ranks
+def on_next_task(environ: Mapping[str, str], tell: Callable[[], None]) -> None:
+    """Call ``tell`` whenever Ray gives GPUs to another task of this worker process, which asks no framework again."""
+    utils: Any = sys.modules.get("ray._private.utils") if RAY_WORKER in environ else None
+    give = getattr(utils, "set_visible_accelerator_ids", None)
+    if callable(give):
+
+        def give_and_tell(*arguments: Any, **options: Any) -> Any:
+            given = give(*arguments, **options)
+            tell()
+            return given
+
+        utils.set_visible_accelerator_ids = give_and_tell
 
 
-def _launcher(name: str) -> int | None:
-    """The nearest ancestor that is no rank itself; ``None`` if it can't be told."""
-    pid = os.getppid()
+def _launcher(rank: LocalRank) -> int | None:
+    """The nearest ancestor that is more than a step between its launcher and this one rank; ``None`` if unknown."""
+    pid, group, found = os.getppid(), os.getpgrp(), None
     for _ in range(_MOST_PROCESSES):
-        if pid < 1:
-            return None
-        environ = _environ_of(pid)
-        if name not in environ:
-            # A container's first process may be a launcher; a host's is not, and only root can read it.
-            return pid if pid > 1 or environ else None
+        environ = {} if pid < 1 else _environ_of(pid)
+        # A container's first process may be a launcher; a host's is not, and only root can read it.
+        if pid < 1 or (pid == 1 and not environ):
+            break
+        same = local_rank(environ)
+        if same is None or (same.rank, same.size) != (rank.rank, rank.size):
+            found = pid
+            # A shell that sets a rank's variables has one child, and belongs to the launcher's group as that does. Who
+            # starts ranks by hand may have started only one of them so far.
+            is_between = pid != group and _stat(pid)[_GROUP] == str(group) and len(_children(pid)) == 1
+            if not is_between or rank.launcher == LONE_RANK:
+                break
         pid = int(_stat(pid)[_PARENT])
-    return None
+    return found
 
 
 def _stat(pid: int) -> list[str]:
     """What follows the name, which may contain anything, in ``/proc/<pid>/stat``; zeros for a process that has gone."""
     fields = (_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return fields if len(fields) > _START else ["0"] * (_START + 1)
-
-
-def _descendants(pid: int | None) -> Iterator[int]:
-    """Breadth first, without ``pid`` itself."""
-    pids = [] if pid is None else [pid]
-    for number, each in enumerate(pids):
-        if number:
-            yield each
-        if len(pids) < _MOST_PROCESSES:
-            pids += _children(each)
 
 
 def _children(pid: int) -> list[int]:

@@ -23,12 +23,19 @@ def start_time(pid: int | None = None) -> int | None:
     A number, not a time: only good for telling whether a pid still is the process that it was. Source:
     ``/proc/<pid>/stat``, field 22.
     """
+    found = parent_and_start(pid)
+    return None if found is None else found[1]
+
+
+def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
+    """The parent's pid and the start of a process (``None``: this one), as in :func:`start_time`; ``None`` likewise."""
     try:
         # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another
         # process.
         text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_bytes()
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-        return int(text.rpartition(b")")[2].split()[19])
+        fields = text.rpartition(b")")[2].split()
+        return int(fields[1]), int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -37,11 +44,13 @@ def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: i
     """``pid`` if it is a live process of ``uid`` in this pid namespace that started then, else ``None``."""
     if pid is None or namespace is None or started is None or namespace != pid_namespace():
         return None
-    if start_time(pid) != started:
-        return None
+    # The kernel shows a process that may not be dumped as root's.
+    return pid if start_time(pid) == started and owner(pid) in (uid, 0) else None
+
+
+def owner(pid: int) -> int | None:
+    """The user of a process, as far as the kernel shows it; ``None`` where there is none."""
     try:
-        owner = Path(f"/proc/{pid}").stat().st_uid
+        return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         return None
-    # The kernel shows a process that may not be dumped as root's.
-    return pid if owner in (uid, 0) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import os
 import threading
@@ -22,17 +21,6 @@ def are_real() -> bool:
     # Up to 3.12 the first, from 3.13 on the second.
     start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
     return start is None or type(start) is type(len)
-
-
-def start_unlisted(function: Callable[[], None]) -> None:
-    """Run ``function`` in a thread that ``threading.enumerate()`` does not list.
-
-    Scripts wait for all threads that are listed, or until one is left, and one of ours may stay to the end.
-
-    Raises:
-        RuntimeError: No more threads for this user, or the interpreter is at its end.
-    """
-    _thread.start_new_thread(function, ())
 
 
 def in_forked_children(function: Callable[[], None]) -> None:

@@ -25,13 +25,13 @@ LEASE_DIR = PREFIX + "LEASE_DIR"
 # The lease of this process, for its children.
 LEASE = PREFIX + "LEASE"
 
-# What a program that starts several workers by one call leaves to them.
-WORKERS = PREFIX + "WORKERS"
+# Which of several workers this process is, that a program started by one call.
+WORKER = PREFIX + "WORKER"
 
 # What we wrote into CUDA_VISIBLE_DEVICES and what was there before, for an autogpu in a child.
 WRITTEN_VISIBLE_DEVICES = PREFIX + "ORIG_WRITTEN"
 ORIGINAL_VISIBLE_DEVICES = PREFIX + "ORIG_CUDA_VISIBLE_DEVICES"
 
 # These are not keys of the policy, and no mistakes.
-INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKERS)
+INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER)
 INTERNAL_PREFIXES = (PREFIX + "ORIG_", PREFIX + "TEST_")

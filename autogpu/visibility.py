@@ -10,6 +10,7 @@ from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
 from autogpu.selection.ranks import LONE_RANK, WORKERS
+from autogpu.selection.together import shared_job
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
@@ -24,7 +25,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, MutableMapping, Sequence
+    from typing import Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import CudaDriver, Device, Inventory
     from autogpu.policy import Policy
@@ -47,6 +48,7 @@ class VisibleDevices:
         pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
         candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
             them: MIG instances are among them. Empty where it does.
+        keeps_order: Whether the process counts as the other workers of its program do, by numbers that are not known.
         is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
     """
 
@@ -57,8 +59,6 @@ class VisibleDevices:
         started_with: str | None,
         cuda: CudaDriver,
         grant: Grant,
-        *,
-        is_worker: Callable[[], bool] = lambda: False,
     ) -> None:
         """Nothing is written yet.
 
@@ -66,7 +66,6 @@ class VisibleDevices:
             started_with: The variable when the interpreter started, ``None`` if it was not set.
             cuda: Tells whether CUDA has read the variable.
             grant: What an engine granted. Ranks count the pool's GPUs among themselves: they keep its order.
-            is_worker: Tells whether the process was started by Python's ``multiprocessing``.
         """
         self.grant = grant
         self.spec = VisibleSpec(None, "unset")
@@ -75,15 +74,19 @@ class VisibleDevices:
         self.hidden_pool: tuple[str, ...] = ()
         self.pool: tuple[str, ...] = ()
         self.candidates: tuple[str, ...] = ()
+        self.keeps_order = False
+        self._pid = os.getpid()
         self.is_our_order = False
+        # What children may have been given since: if this process is one of their ranks, it counts as they do.
+        self._listed_before: tuple[str, ...] = ()
         self._policy = policy
         self._environ = environ
         self._cuda = cuda
-        self._is_worker = is_worker
-        self._counts_with_siblings = False
-        self._pid = os.getpid()
+        self.started_with = started_with
         self._initial = initial_visibility(environ, started_with)
+        # What we wrote, and what stood there before.
         self._written: str | None = _NOT_YET
+        self._replaced: str | None = started_with
         self._seen: str | None = _NOT_YET
         self._reordered: str | None = _NOT_YET
 
@@ -95,9 +98,10 @@ class VisibleDevices:
             visible: ``select.visible``: the whole ``"pool"`` or only the ``"chosen"``.
         """
         if self._environ.get(CUDA_VISIBLE_DEVICES) == self._written:
-            restore(self._environ, self._initial.value)
+            restore(self._environ, self._replaced)
         self.spec = visible_spec(self._environ, self._initial, self._policy.script, self.grant)
         self.is_our_order = False
+        self._listed_before = self.pool
         self.pool = self.candidates = ()
         if inventory is not None:
             self.grant = settled(self.grant, len(instances.takeable(inventory.devices)))
@@ -109,6 +113,7 @@ class VisibleDevices:
             # What the script wrote and we left as it is stays the script's.
             if self.spec.source != "script" or now != before:
                 self._written = now
+                self._replaced = before if self.spec.overridden is None else self._initial.value
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
     def refresh(self, inventory: Inventory | None, grant: Grant, visible: str) -> bool:
@@ -120,6 +125,7 @@ class VisibleDevices:
             visible: As for :meth:`write`.
         """
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
+        grant = grant if inventory is None else settled(grant, len(instances.takeable(inventory.devices)))
         if now in (self._written, self._reordered) and grant == self.grant:
             return False
         self.grant = grant
@@ -130,31 +136,35 @@ class VisibleDevices:
             self.ignored_value = "" if now is None else now
         return False
 
-    def count_with_siblings(self, inventory: Inventory | None, visible: str) -> None:
-        """For one of several workers that are told a number each: list the GPUs as its siblings count them as well.
+    def keep_order(self, inventory: Inventory | None) -> None:
+        """For one of several workers that use numbers which are not known: list the GPUs as the others do.
 
         Args:
             inventory: As for :meth:`write`.
-            visible: As for :meth:`write`.
         """
-        if self._counts_with_siblings or not self._is_worker() or self.grant.rank is not None or visible != "pool":
-            return
-        self._counts_with_siblings = True
-        if not self._has_parents_order and self._cuda.visible_uuids() is None:
-            self.write(inventory, visible)
+        if not self.keeps_order and self.grant.rank is None:
+            self.keeps_order = True
+            # A fork counts what its parent had listed.
+            if self._pid == os.getpid():
+                self.write(inventory, "pool")
 
     def environ_without_ours(self) -> dict[str, str]:
-        """The environment without our own order of the GPUs: whether this process belongs to its parent's job shows in
-        what it was started with, and in what the script has set since.
+        """The environment without our own order of the GPUs.
+
+        Whose process this is shows in what it was started with, and in what its engine or script has set since.
         """
         environ = dict(self._environ)
         if environ.get(CUDA_VISIBLE_DEVICES) == self._written:
-            restore(environ, self._initial.value)
-            if self._initial.value is not None and self.has_parents_list:
+            restore(environ, self._replaced)
+            if self._replaced == self._initial.value is not None and self.has_parents_list:
                 # As the one that wrote it did.
                 environ[WRITTEN_VISIBLE_DEVICES] = self._initial.value
                 restore(environ, self._initial.inherited, ORIGINAL_VISIBLE_DEVICES)
         return environ
+
+    def named(self, grant: Grant) -> str | None:
+        """What the variable names by now, without what we wrote."""
+        return visible_spec(self.environ_without_ours(), self._initial, self._policy.script, grant).value
 
     def _parents_order(self, inventory: Inventory) -> tuple[str, ...]:
         """Processes that count the pool's GPUs among themselves have one order, which is that of their parent."""
@@ -167,8 +177,7 @@ class VisibleDevices:
         """List only these GPUs."""
         if tuple(device.uuid for device in devices) == self.pool:
             return  # perhaps in the script's own words
-        self._environ.update(self._listing(inventory, devices))
-        self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+        self._replace(self._listing(inventory, devices))
         self.pool = tuple(device.uuid for device in devices)
 
     def narrow_to_kind(self, inventory: Inventory, decision: Decision) -> None:
@@ -240,56 +249,39 @@ class VisibleDevices:
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""
         if self._cuda.visible_uuids() is None:
-            self._hide(self.pool)
-            self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+            self._replace(self._hidden(self.pool))
             self.pool = ()
 
-    @property
-    def follows_parent(self) -> bool:
-        """Whether this process is one of several that its parent tells which GPU of their common order to use."""
-        if self.spec.source == "script" or self.is_one_of_workers:
-            return False
-        if self._has_parents_order:
-            return self.is_lone_rank or self._is_worker()
-        return self._counts_with_siblings
+    def counts_places(self, named: int) -> bool:
+        """Whether so many numbers that the script names are places in an order that is autogpu's.
 
-    @property
-    def keeps_scripts_order(self) -> bool:
-        """Whether the list is the script's own, and other processes of it count by that as well."""
-        return self.spec.source == "script" and (self.grant.rank is not None or self._counts_with_siblings)
-
-    @property
-    def _has_parents_order(self) -> bool:
-        return self.has_parents_list or self._pid != os.getpid()
+        A rank's one number is that among the GPUs of its job, unless somebody has listed some for all of them.
+        """
+        return self.is_our_order or (named == 1 and self.spec.source == "unset" and bool(shared_job(self.grant)))
 
     @property
     def has_parents_list(self) -> bool:
         """Whether an autogpu in a parent process wrote the list that this one was started with."""
         return self._initial.is_written
 
-    @property
-    def is_lone_rank(self) -> bool:
-        """Whether its parent told it a rank and no more, since it counts the GPUs for its children itself."""
-        rank = self.grant.rank
-        return rank is not None and rank.launcher == LONE_RANK and not rank.job
-
-    @property
-    def is_one_of_workers(self) -> bool:
-        """Whether it is known as one of several that were started together, who claim together."""
-        return self.grant.rank is not None and self.grant.rank.launcher == WORKERS
-
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
         is_certain, identifier = index_is_certain(inventory), self._policy.identifier
         return environment_for(devices, self.spec, identifier=identifier, index_is_certain=is_certain)
 
-    def _hide(self, pool: tuple[str, ...]) -> None:
+    def _hidden(self, pool: tuple[str, ...]) -> dict[str, str]:
         self.hidden_pool = pool
-        self._environ.update(environment_for((), self.spec, identifier="uuid", index_is_certain=True))
+        return environment_for((), self.spec, identifier="uuid", index_is_certain=True)
+
+    def _replace(self, variables: Mapping[str, str]) -> None:
+        now = self._environ.get(CUDA_VISIBLE_DEVICES)
+        self._replaced = self._replaced if now == self._written else now
+        self._environ.update(variables)
+        self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
     def _write_pool(self, inventory: Inventory, visible: str) -> None:
         pool = self._named_pool(inventory)
         if pool and self.grant.is_none and self.spec.source != "script":
-            self._hide(pool)
+            self._environ.update(self._hidden(pool))
             return
         known = by_uuid(inventory.devices)
         if not pool or all(known[uuid].mig_enabled for uuid in pool):
@@ -300,7 +292,7 @@ class VisibleDevices:
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
-        self.is_our_order = bool(devices) and self.grant.rank is None and not self._counts_with_siblings
+        self.is_our_order = bool(devices) and self.grant.rank is None and not self.keeps_order
         self.hidden_pool = () if devices else pool
         self.pool = tuple(device.uuid for device in devices)
         if self.spec.value is None:
@@ -341,13 +333,13 @@ class VisibleDevices:
         self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory, visible: str
     ) -> tuple[Device, ...]:
         """The GPUs of the pool as the variable is to list them."""
-        if self.is_lone_rank or (self.is_one_of_workers and self.has_parents_list):
-            # It has to count as many as its parent did, which may have listed only what it claimed.
-            parents = self._parents_order(inventory)
-            listed = pool_in_order(ranking, kept_order=parents)
+        parents = self._parents_order(inventory)
+        rank = self.grant.rank
+        if rank is not None or self.keeps_order:
+            # Those of one job count alike: as the parent does, which may have listed only what it claimed.
+            before = self._listed_before if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
+            listed = pool_in_order(ranking, kept_order=parents or before or pool)
             return tuple(device for device in listed if not parents or device.uuid in parents)
-        if self.grant.rank is not None or (self._counts_with_siblings and not self._has_parents_order):
-            return pool_in_order(ranking, kept_order=pool)
         if visible == "chosen" and not instances.are_among(each.device for each in ranking.candidates):
             return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
-        return pool_in_order(ranking, kept_order=self._parents_order(inventory))
+        return pool_in_order(ranking, kept_order=parents)

@@ -21,7 +21,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from autogpu.devices.model import Topology  # noqa: E402
 from autogpu.policy import Policy  # noqa: E402
 from autogpu.selection.decide import decide  # noqa: E402
 from autogpu.selection.model import SelectionRequest, VisibleSpec  # noqa: E402
@@ -44,18 +43,17 @@ def sockets(pair: tuple[int, int]) -> str:
     return "single" if one // 2 == other // 2 else "node" if one // 8 == other // 8 else "system"
 
 
-def all_different() -> Topology:
+def all_different() -> dict[frozenset[str], int | str]:
     chance = random.Random(16)
-    nvlinks = {named(pair): chance.randrange(1, 18) for pair in PAIRS if chance.random() < 0.5}
-    ancestors = {named(pair): chance.choice(ANCESTORS) for pair in PAIRS if named(pair) not in nvlinks}
-    return Topology(nvlinks, ancestors=ancestors)
+    kinds = {pair: chance.randrange(1, 18) if chance.random() < 0.5 else chance.choice(ANCESTORS) for pair in PAIRS}
+    return {named(pair): kind for pair, kind in kinds.items()}
 
 
 MACHINES = {
-    "nothing read": Topology(),
-    "NVSwitch": Topology(switched=frozenset(map(named, PAIRS))),
-    "two sockets": Topology(ancestors={named(pair): sockets(pair) for pair in PAIRS}),
-    "eight pairs": Topology({named((index, index + 1)): 4 for index in range(0, GPUS, 2)}),
+    "nothing read": {},
+    "NVSwitch": dict.fromkeys(map(named, PAIRS), "nvswitch"),
+    "two sockets": {named(pair): sockets(pair) for pair in PAIRS},
+    "eight pairs": {named((index, index + 1)): 4 for index in range(0, GPUS, 2)},
     "all different": all_different(),
 }
 
@@ -74,7 +72,7 @@ def main() -> None:
         print(f"{name:18}" + "".join(f"{value:>8.1f}" for value in row.values()))
 
 
-def cost_ms(machine: Topology, size: int, runs: int) -> float:
+def cost_ms(machine: dict[frozenset[str], int | str], size: int, runs: int) -> float:
     """The median of the whole decision."""
     request = SelectionRequest(
         Policy(count=size),

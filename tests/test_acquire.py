@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -16,8 +15,9 @@ import pytest
 
 from autogpu import lease
 from autogpu.acquire import acquire, script_name
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import Inventory, Process
 from autogpu.errors import NoEligibleDevice, WaitTimeout
+from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
@@ -26,7 +26,6 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE, LEASE_DIR
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
-from tests.lease.conftest import needs_root
 from tests.support.holders import other_job
 from tests.support.selections import fields, request
 from tests.support.values import gpu
@@ -45,6 +44,15 @@ def rank_of(place, *gpus, job=JOB["group"], **asked):
     """What one of two ranks asks that would wait for its GPU."""
     rank = LocalRank(place, 2, "Open MPI", job=job)
     return asking(*gpus, **{**WAITS, "grant": Grant(rank=rank), **asked})
+
+
+def beside(asked, job, *indices):
+    """The same where the driver shows that another job computes on these GPUs."""
+    devices = [
+        replace(device, compute_processes=(Process(job.pid, 0),)) if device.index in indices else device
+        for device in asked.inventory.devices
+    ]
+    return replace(asked, inventory=replace(asked.inventory, devices=tuple(devices)))
 
 
 def bytes_on(held):
@@ -151,6 +159,13 @@ def test_a_queue_that_breaks_makes_no_one_wait_for_longer(acquired, tmp_path):
     assert waited_s[1] >= 0.1
 
 
+@pytest.mark.parametrize(("used", "free"), [((), 1), ((2,), 1), ((1,), 2), ((1, 2), 0)])
+def test_what_a_job_claimed_and_left_for_another_gpu_is_free(acquired, other, used, free):
+    job = other({2: 24})
+    taken = acquired(beside(asking(gpu(0), gpu(1), gpu(2)), job, *used))
+    assert taken.decision.claims == bytes_on({free: 24})
+
+
 # Children of a job
 
 
@@ -164,9 +179,9 @@ def test_a_queue_that_breaks_makes_no_one_wait_for_longer(acquired, tmp_path):
     ],
 )
 def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired, other, tmp_path, positions, held):
-    other({0: 8}, script="launch.py")
+    job = other({0: 8}, script="launch.py")
     asked = asking(gpu(0), gpu(1), gpu(2), chosen=positions, chosen_by_position=True)
-    child = acquired(asked, **child_of(tmp_path))
+    child = acquired(beside(asked, job, 0), **child_of(tmp_path))
     assert (child.decision.claims, child.is_parents) == (bytes_on(held), 0 in held)
     assert ("shared with its parent process, launch.py" in child.decision.why) == child.is_parents
 
@@ -183,34 +198,27 @@ def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(a
     assert member.decision.granted == result.decision.granted
 
 
-@pytest.mark.parametrize("is_used", [True, False])
-def test_what_a_child_uses_without_a_word_is_its_parents_jobs(acquired, other, tmp_path, is_used):
-    other({0: 8}, script="launch.py")
-    asked = asking(gpu(0), gpu(1), chosen=(0, 1), in_use=(0, 1) if is_used else (), is_taken=True)
-    taken = acquired(asked, **child_of(tmp_path))
-    assert len({holder.group for holder in leases(tmp_path).holders}) == (1 if is_used else 2)
-    assert taken.decision.claims == bytes_on({0: 24 if is_used else 0, 1: 24})
-    assert bool(taken.decision.shares) != is_used
-
-
-@pytest.mark.parametrize("is_unused", [True, False])
-def test_a_program_has_the_gpu_that_its_launcher_gave_it_by_a_list_of_its_own(acquired, other, tmp_path, is_unused):
-    other({2: 24}, is_unused=is_unused)
+@pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])
+def test_a_program_has_the_gpu_that_its_launcher_gave_it_by_a_list_of_its_own(acquired, other, tmp_path, used):
+    job = other({2: 24})
     listed = {VISIBLE: "2", **child_of(tmp_path, "=GPU-1,GPU-2")}
-    taken = acquired(asking(gpu(2), busy="error"), **listed)
-    assert (taken.decision.claims, taken.decision.shares) == (bytes_on({2: 24}), {})
-    assert taken.is_parents != is_unused
+    taken = acquired(beside(asking(gpu(2), busy="error"), job, *used), **listed)
+    assert (taken.decision.claims, taken.decision.shares, taken.is_parents) == (bytes_on({2: 24}), {}, True)
 
 
-@pytest.mark.parametrize("listed", [{}, {VISIBLE: "2"}], ids=["its-list", "another"])
-def test_no_one_waits_for_a_launcher_above_that_has_only_asked_for_a_gpu(acquired, other, tmp_path, listed):
-    other({2: 24}, is_unused=True)
+@pytest.mark.parametrize("listed", [{}, {VISIBLE: "2,1"}], ids=["its-list", "another"])
+@pytest.mark.parametrize("is_used", [False, True], ids=["has-only-asked", "computes"])
+def test_no_one_waits_for_a_launcher_above_that_has_only_asked_for_a_gpu(acquired, other, tmp_path, listed, is_used):
+    launcher = other({2: 24})
     marker = child_of(tmp_path)
-    other({2: 24}, group=leases(tmp_path).holders[0].group, is_unused=True)
-    below = acquired(asking(gpu(2), **WAITS), **marker, **listed)
-    ranks = acquired(rank_of(0, gpu(1), gpu(2)), **marker, **listed)
-    assert below.decision.claims == bytes_on({2: 24})
-    assert ranks.reserved == set(bytes_on(TWO)) or listed == {}
+    between = other({2: 24}, group=leases(tmp_path).holders[0].group)
+    used = [2] if is_used else []
+    below = acquired(beside(asking(gpu(1), gpu(2), **WAITS), launcher, *used), **marker, **listed)
+    taken = bytes_on({1 if is_used and listed else 2: 24})
+    assert (below.decision.claims, below.is_parents) == (taken, not listed)
+    below.lease.release()
+    ranks = acquired(beside(rank_of(0, gpu(1), gpu(2)), between), **marker, **listed)
+    assert ranks.lease.claims == bytes_on(TWO)
 
 
 # Below a job that holds two GPUs, with the list that it left and with one that was made since.
@@ -238,7 +246,7 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
     other(TWO, script="hold")
     marker, (hold,) = child_of(tmp_path, f"={ITS_LIST}"), leases(tmp_path).holders
     if is_asker_between:
-        other(TWO, group=hold.group, script="launch.py", is_unused=True)
+        other(TWO, group=hold.group, script="launch.py")
     for name, (asked, ordinals) in BELOW.items():
         below = acquired(asking(gpu(1), gpu(2), **WAITS, **asked), **marker, **LISTS[listed])
         claimed = [(gpu(1), gpu(2))[ordinal].uuid for ordinal in ordinals]
@@ -255,7 +263,7 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
 def test_ranks_are_promised_the_idlest_gpus_together(acquired, busy):
     first = acquired(rank_of(0, BUSY, gpu(1), gpu(2), busy=busy))
     # The second has not come yet, and its GPU is kept for it.
-    assert set(first.lease.claims) == first.reserved == set(bytes_on(TWO))
+    assert set(first.lease.claims) == set(bytes_on(TWO))
     assert (first.decision.ordinals, first.decision.claims) == ((1,), bytes_on({1: 24}))
 
 
@@ -266,7 +274,7 @@ def test_what_a_rank_holds_for_all_is_theirs_alone(acquired, other):
     second = acquired(rank_of(1, BUSY, gpu(1), gpu(2)))
     assert (second.decision.ordinals, second.decision.claims) == ((2,), bytes_on({2: 24}))
     # The one that came first may end first, and come again.
-    assert (second.lease.claims, second.reserved) == (bytes_on(TWO), set(bytes_on(TWO)))
+    assert second.lease.claims == bytes_on(TWO)
     first.end()
     assert acquired(rank_of(0, BUSY, gpu(1), gpu(2))).decision.claims == bytes_on({1: 24})
 
@@ -285,10 +293,10 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
 
 def test_ranks_with_another_list_choose_for_themselves(acquired, other):
     other({0: 24}, **JOB)
-    assert acquired(rank_of(0, gpu(2), gpu(3))).reserved == set(bytes_on({2: 24, 3: 24}))
+    assert acquired(rank_of(0, gpu(2), gpu(3))).lease.claims.keys() == set(bytes_on({2: 24, 3: 24}))
 
 
-SECOND, ONLY_ASKED = {"ordinals": (1,)}, {"is_unused": True}
+SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
 SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
 CAPPED = {"claims": bytes_on({1: 0}), "shares": {0: 10 * GIB}}
 
@@ -298,16 +306,19 @@ CAPPED = {"claims": bytes_on({1: 0}), "shares": {0: 10 * GIB}}
     [
         pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="a-ranks-child"),
         pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="a-part-of-a-hold"),
-        pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones-beside-it"),
-        pytest.param({2: 24}, ONLY_ASKED, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
+        pytest.param(
+            {2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones-beside-it"
+        ),
+        pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
         pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-it-holds-gpus"),
         pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="capped-as-it-is"),
     ],
 )
 def test_ranks_below_a_job(acquired, other, tmp_path, held, options, rank, reserved, expected):
-    other(held, **options)
-    below = acquired(rank, **child_of(tmp_path))
-    assert below.reserved == {gpu(index).uuid for index in reserved}
+    used = options.get("used", ())
+    job = other(held, **{name: value for name, value in options.items() if name != "used"})
+    below = acquired(beside(rank, job, *used), **child_of(tmp_path))
+    assert (set() if below.is_parents else set(below.lease.claims)) == {gpu(index).uuid for index in reserved}
     assert fields(below.decision, expected) == expected
 
 
@@ -337,7 +348,7 @@ def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy
 )
 def test_other_ranks_go_by_themselves(acquired, grant):
     result = acquired(asking(BUSY, gpu(1), **WAITS, grant=grant))
-    assert (result.decision.verdict, result.reserved) == (Verdict.TAKE, frozenset())
+    assert (result.decision.verdict, result.lease.claims) == (Verdict.TAKE, result.decision.claims)
 
 
 # Where a claim can't be made as it should
@@ -398,20 +409,3 @@ def test_a_mutex_that_can_not_be_had_costs_a_problem_and_no_claim(acquired, othe
         acquired(asking(gpu(0), busy="error"))
     assert list(result.lease.claims) == [gpu(1).uuid]
     assert ("is not a plain file" in result.problem.what, result.is_unclaimed) == (True, False)
-
-
-@needs_root
-def test_a_claim_whose_caps_can_not_be_written_stands(acquired, tmp_path):
-    # Room for the mutex and one file: an update needs a second one.
-    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=3,mode=1777", "none", str(tmp_path)]
-    done = subprocess.run(mount, capture_output=True, timeout=10, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted: {done.stderr.decode().strip()}")
-    try:
-        (tmp_path / "mutex").touch()
-        result = acquired(asking(gpu(0), grant=Grant("Ray", fraction=0.5)))
-        assert (result.is_unclaimed, list(result.lease.claims)) == (False, [gpu(0).uuid])
-        assert "No space left on device" in result.problem.what
-        result.lease.release()
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], timeout=10, check=True)

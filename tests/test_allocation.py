@@ -162,7 +162,7 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
             ordinals=(0, 1),
             growth=None,
             caps=dict.fromkeys(range(3), 2 * GIB),
-            claims={2: 2048 + 300, 1: 2048 + 300},
+            claims={2: 2048 + 512, 1: 2048 + 512},
         ),
         case("a-limit-on-the-process", ONE, LARGE_CONTEXT, caps={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
         case("a-context-above-what-is-reserved-for-it", ONE, LARGER_THAN_MEASURED, more=EXCEEDS),
@@ -170,10 +170,10 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
         case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
         case("none-is-wanted", ONE, {"AUTOGPU_COUNT": "0"}, ordinals=(), claims={}, first=NONE, more=[]),
         case("none-by-the-scripts-choice", ONE, {}, {"chosen": ()}, ordinals=None, claims={}, first=""),
-        case("the-scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, caps={0: 2 * GIB}, claims={0: 8192 + 300}),
-        case("the-scripts-fraction", ONE, LIMIT, {"fraction": 0.25}, claims={0: 6144 + 300}),
+        case("the-scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, caps={0: 2 * GIB}, claims={0: 8192 + 512}),
+        case("the-scripts-fraction", ONE, LIMIT, {"fraction": 0.25}, claims={0: 6144 + 512}),
         case("a-limit-on-one-of-two", TWO, {"AUTOGPU_COUNT": "2"}, {"limits": (GIB,)}, claims={0: ALL, 1: ALL}),
-        case("two-names-on-one-take-twice-the-limit", TWO, {"AUTOGPU_COUNT": "1"}, TWICE, claims={1: 8192 + 300}),
+        case("two-names-on-one-take-twice-the-limit", TWO, {"AUTOGPU_COUNT": "1"}, TWICE, claims={1: 8192 + 512}),
         case("a-ceiling-beside-others", FULL, {}, {"fraction": 0.9}, ceilings={0: 5 * GIB}, claims={0: 0}),
         case("as-many-as-the-script-names", TWO, {}, {"named": 2}, claims={0: ALL, 1: ALL}),
         case("unless-the-policy-says-how-many", TWO, {"AUTOGPU_COUNT": "1"}, {"named": 2}, claims={1: ALL}),
@@ -192,7 +192,7 @@ def test_the_readings_of_the_context_decide_and_not_those_of_the_import(started)
     process.driver.change(1, utilization_percent=99)
     # The first context takes the reading of the import if that has not been looked at.
     assert process.framework.take().ordinals == (1,)
-    assert process.allocation.state is State.IN_USE
+    assert process.allocation.state is State.ASSIGNED
 
 
 def test_a_second_context_has_the_same_assignment_and_no_second_lease(started):
@@ -201,22 +201,11 @@ def test_a_second_context_has_the_same_assignment_and_no_second_lease(started):
     assert (len(process.holders), len(process.lines)) == (1, 1)
 
 
-def test_the_lease_follows_the_contexts(started):
-    process = started(*TWO)
-    process.framework.take()
-    process.cuda.make_context(1)
-    process.allocator.on_context()
-    assert process.claims == {1: ALL, 0: 0}
-
-
-@pytest.mark.parametrize("has_asked", [False, True], ids=["at-once", "after-all"])
-def test_a_script_that_names_gpus_has_the_last_word_and_they_are_leased(started, has_asked):
+def test_where_no_gpu_is_to_be_taken_an_index_names_none(started):
     process = started(*TWO, AUTOGPU_COUNT="0")
-    if has_asked:
-        process.framework.take()
-    assert process.framework.take(chosen=(1,)).ordinals is None
-    assert process.claims == {0: ALL}
-    assert "chosen by the script" in process.lines[-1]
+    for chosen in ((1,), None, (0, 1)):
+        assert process.framework.take(chosen=chosen).ordinals == ()
+    assert (list(process.holders), len(process.lines)) == ([], 1)
 
 
 SEES_NONE, SMI = "Fakeflow sees no GPU", "`nvidia-smi` should report the same"
@@ -272,6 +261,61 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
     process.environ["TF_CONFIG"] = json.dumps(cluster)
     process.allocation.prepare()
     assert (process.framework.take().ordinals, process.listed) == ((1,), "0 1")
+
+
+def of_horovod(number):
+    told = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4000", "HOROVOD_LOCAL_SIZE": "2"}
+    return {**told, "HOROVOD_LOCAL_RANK": str(number)}
+
+
+def of_torchrun(number):
+    return {"MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
+
+
+def of_mpirun(number):
+    return {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(number)}
+
+
+def of_cluster(number):
+    task = {"type": "worker", "index": number}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "a:2"]}, "task": task})}
+
+
+def of_horovod_with_a_list(number):
+    return {**of_horovod(number), CUDA_VISIBLE_DEVICES: "0,1,2,3"}
+
+
+IDLE_1_AND_3 = (BUSY, gpu(1), gpu(2, pids=[8], used_gib=9, busy=90), gpu(3))
+ONE_EACH = ([(1,), (3,)], [{1: ALL, 3: ALL}] * 2)
+
+
+@pytest.mark.parametrize(
+    ("environ_of", "named", "order", "expected"),
+    [
+        pytest.param(of_horovod, [(0,), (1,)], [0, 1], ONE_EACH, id="horovod"),
+        pytest.param(of_horovod, [(0,), (1,)], [1, 0], ONE_EACH, id="the-second-comes-first"),
+        pytest.param(of_torchrun, [(0,), (1,)], [0, 1], ONE_EACH, id="torchrun"),
+        pytest.param(of_mpirun, [(0,), (1,)], [0, 1], ONE_EACH, id="mpirun"),
+        pytest.param(of_cluster, [(0,), (1,)], [0, 1], ONE_EACH, id="tf-config"),
+        pytest.param(
+            of_horovod_with_a_list, [(0,), (1,)], [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="somebody-wrote-a-list"
+        ),
+        pytest.param(
+            of_horovod,
+            [(0, 1), (2, 3)],
+            [0, 1],
+            ([None] * 2, [{0: ALL, 1: ALL}, {2: ALL, 3: ALL}]),
+            id="two-each-are-certain-ones",
+        ),
+    ],
+)
+def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started, environ_of, named, order, expected):
+    ranks = [started(*IDLE_1_AND_3, counted=IDLE_1_AND_3, **environ_of(number)) for number in range(2)]
+    assigned = {number: ranks[number].framework.take(chosen=named[number]).ordinals for number in order}
+    indices = {device.uuid: device.index for device in IDLE_1_AND_3}
+    leases = [rank.allocation.lease.claims for rank in ranks]
+    claims = [{indices[uuid]: size // MIB for uuid, size in claimed.items()} for claimed in leases]
+    assert ([assigned[0], assigned[1]], claims) == expected
 
 
 def test_a_listing_claims_nothing_and_shows_the_pool(started):
@@ -334,10 +378,11 @@ def test_a_best_effort_job_is_capped_at_half_of_what_is_free(started):
 def test_a_child_is_a_member_of_its_parents_job(started, gpus, policy, caps):
     parent = started(*gpus, **policy)
     assert parent.framework.take().caps == caps
+    now, counted = parent.driver.now.devices, parent.cuda.devices
 
     def work():
         names = (LEASE, LEASE_DIR, CUDA_VISIBLE_DEVICES)
-        child = started(*gpus, **policy, **{name: parent.environ[name] for name in names})
+        child = started(*now, counted=counted, **policy, **{name: parent.environ[name] for name in names})
         assigned = child.framework.take()
         return assigned.ordinals, dict(assigned.caps), child.lines[0]
 

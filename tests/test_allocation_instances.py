@@ -8,7 +8,7 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, WORKERS
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeDriver, FakeFramework, FirstGpusFramework
 from tests.support.holders import other_job
 from tests.support.values import cut, gpu
@@ -91,11 +91,11 @@ def test_without_a_gpu_nothing_is_claimed_and_listed(process, devices, environ, 
     assert (mine.environ.get(CUDA_VISIBLE_DEVICES), mine.held, mine.lines) == (None, "", lines)
 
 
-def test_what_was_claimed_at_the_import_is_taken_and_said_to_be_unused_until_then(process):
+def test_what_was_claimed_at_the_import_is_taken(process):
     mine = process(*CUT, counted=[CUT[3]])
-    assert [holder.is_unused for holder in mine.holders] == [True]
+    written = mine.holders
     assert mine.framework.take().ordinals == (0,)
-    assert (mine.held, [holder.is_unused for holder in mine.holders]) == ("0:2", [False])
+    assert (mine.held, mine.holders) == ("0:2", written)
     assert mine.lines == [
         "GPU 0:2 (NVIDIA A100 MIG 1g.5gb, 5.0 of 5.0 GiB free): the idlest of 3; "
         "memory allocated as needed; policy: defaults"
@@ -175,10 +175,8 @@ def test_ranks_have_a_gpu_each(process, version, size, devices, shown):
 def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
-        parent.allocator.on_workers(count, 1)
-        begun += [count] if WORKERS in parent.environ else []
-        parent.allocator.on_workers_started()
-    assert begun == list(range(1, workers + 1))
+        begun += [count] if parent.allocator.on_workers(count) else []
+    assert begun == list(range(2, workers + 1))
 
 
 def test_a_worker_counts_what_its_parent_has_listed(process):

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
+from autogpu.allocator import Allocator
 from autogpu.frameworks.base import DeviceRequest, Hooks
 from autogpu.lease import ancestor_lease, find_folder, has_parents_list, snapshot
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
 from tests.support.fakes import FakeCuda, FirstGpusFramework
-from tests.support.framework_jobs import becomes_true
 from tests.support.holders import other_job
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
@@ -67,76 +67,31 @@ def test_what_is_claimed_is_counted_where_the_script_names_it(named, options, or
     assert (f", as the script's cuda:{named};" in process.lines[0]) == (order != [2, 1, 0])
 
 
-def test_asking_again_changes_nothing_and_a_claim_says_whether_it_is_used(first):
+def test_asking_again_changes_nothing(first):
     process = first(*TWO)
     process.framework.count()
     (asked,) = process.holders
     process.framework.count()
-    assert (process.holders, asked.is_unused, len(process.lines)) == ((asked,), True, 1)
-    process.framework.use(0)
-    assert [(holder.name, holder.is_unused) for holder in process.holders] == [(asked.name, False)]
+    assert (process.holders, len(process.lines)) == ((asked,), 1)
 
 
-def test_the_lease_follows_what_the_script_uses(first):
-    process = first(gpu(0), gpu(1), gpu(2))
+@pytest.mark.parametrize(
+    ("count", "used", "seen"),
+    [
+        pytest.param("1", [], {2: ALL}, id="none-yet"),
+        pytest.param("1", [0], {2: ALL}, id="the-one-that-it-was-given"),
+        pytest.param("1", [1], {1: ALL}, id="another"),
+        pytest.param("1", [1, 0, 2], {2: ALL, 1: 0, 0: 0}, id="all"),
+        pytest.param("2", [0], {2: ALL, 1: ALL}, id="one-of-two"),
+        pytest.param("2", [2], {1: ALL, 0: ALL}, id="another-than-the-two"),
+    ],
+)
+def test_others_see_what_the_script_uses_though_its_lease_is_written_once(first, count, used, seen):
+    process = first(gpu(0), gpu(1), gpu(2), AUTOGPU_COUNT=count)
     process.framework.count()
-    assert process.framework.use(1) == (1,)
-    assert process.claims == {1: ALL}
-    assert process.lines[1] == "the script uses GPU 1 (number 1 of its list); not GPU 2, which is given back"
-    process.framework.use(0, 2)
-    assert process.claims == {0: ALL, 1: ALL, 2: ALL}
-
-
-def test_what_the_script_allows_itself_later_is_all_that_stays_claimed(first):
-    process = first(*TWO)
-    process.framework.count()
-    process.framework.use(0)
-    for size_gib in (2, 4):
-        process.allocator.on_limit(0, size_gib << 30)
-        assert process.claims == {1: 2 * 1024 + 512}, "what was given back may be another's by now"
-
-
-def test_what_another_job_was_promised_meanwhile_is_not_claimed_by_use(first, other):
-    process = first(*TWO)
-    process.framework.count()
-    with other({0: 20}):
-        process.framework.use(0, 1)
-        assert process.claims.get(0, 0) in (0, 4 * 1024)
-
-
-def test_where_the_script_ends_beside_another_job_it_is_capped_until_that_one_has_gone(first, other):
-    process = first(*TWO)
-    process.framework.count()
-    # It has come since.
-    with other({0: 20}, script="late.py"):
-        process.framework.use(1)
-        assert process.lines[1].startswith(
-            "the script uses GPU 0 (number 1 of its list); not GPU 1, which is given back; GPU 0 is shared "
-            "(claimed by late.py"
-        )
-        assert "and capped at half of what is free and not claimed" in process.lines[1]
-        assert (process.allocator.assignment.caps, process.claims) == ({1: 2 << 30}, {0: 0})
-        process.framework.use(1)
-        assert len(process.lines) == 2
-    assert becomes_true(lambda: process.framework.use(1) and not process.allocator.assignment.caps, within_s=20)
-    assert process.claims == {0: ALL}
-
-
-def test_beside_its_own_children_a_process_is_not_capped(first, other):
-    process = first(*TWO)
-    process.framework.count()
-    process.framework.use(0)
-    (own,) = process.holders
-    with other({0: 20}, group=own.group):
-        process.framework.use(0, 1)
-        assert (process.allocator.assignment.caps, process.claims[0]) == ({}, ALL)
-
-
-def test_gpus_that_were_asked_for_stay_claimed_until_they_are_used(first):
-    process = first(gpu(0), gpu(1), gpu(2), AUTOGPU_COUNT="2")
-    process.framework.count()
-    process.framework.use(0)
-    assert process.claims == {1: ALL, 2: ALL}
+    written = process.holders
+    process.framework.use(*used)
+    assert (process.seen, process.holders, len(process.lines)) == (seen, written, 1)
 
 
 @pytest.mark.parametrize("policy", [{"AUTOGPU_COUNT": "0"}, {"AUTOGPU_BUSY": "cpu"}], ids=["none-wanted", "none-free"])
@@ -150,14 +105,12 @@ def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     assert process.lines[0].startswith("no GPU for this process, Firstflow starts on CPU: ")
 
 
-def test_an_order_that_cuda_has_already_is_said_and_what_is_used_is_claimed(first):
+def test_an_order_that_cuda_has_already_is_said_and_what_it_counts_first_is_claimed(first):
     process = first(*TWO, counted=[0, 1])
     process.cuda.initialise()
     process.framework.count()
-    assert process.holders == ()
-    assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
-    process.framework.use(0)
     assert process.claims == {0: ALL}
+    assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
 
 
 def test_a_list_that_the_script_wrote_is_ordered_in_its_own_words(first):
@@ -181,15 +134,46 @@ def test_of_a_pool_only_what_is_claimed_is_shown_and_counted(first, other):
 # Of several processes
 
 
-def test_a_rank_that_was_told_no_more_than_its_number_keeps_its_parents_order(first):
+@pytest.mark.parametrize(
+    ("named", "held", "listed", "mine"),
+    [
+        pytest.param(1, {}, "2 1 0", "1", id="its-place-in-the-parents-order"),
+        pytest.param(2, {}, "2 1 0", "0", id="also-where-another-is-as-idle"),
+        pytest.param(1, {1: 24}, "1 2 0", "2", id="another-one-where-that-is-taken"),
+        pytest.param(0, {}, "2 1 0", "2", id="the-idlest"),
+    ],
+)
+def test_a_child_that_names_a_number_counts_as_its_parent_does(first, other, named, held, listed, mine):
     parent = first(gpu(0), gpu(1), gpu(2))
-    parent.framework.count()
-    child = first(gpu(0), gpu(1), gpu(2), **{**parent.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2"})
-    child.framework.count()
-    assert child.listed == parent.listed == "2 1 0"
-    assert len(child.holders) == 1, "it is not known yet which it will use"
-    child.framework.use(1)
-    assert (parent.held, child.held, len(child.holders)) == ("2", "1", 2)
+    with other(held):
+        child = first(gpu(0), gpu(1), gpu(2), **parent.environ)
+        child.framework.count(named)
+        assert (parent.listed, child.listed, child.held) == ("2 1 0", listed, mine)
+
+
+def test_what_cuda_will_count_is_told_before_it_starts_where_that_is_certain(first, other):
+    process = first(gpu(0), gpu(1), gpu(2))
+    with other({0: 24, 1: 24, 2: 24}):
+        assert process.allocator.certain_gpu_count((13, 0)) == 3
+    process.environ[CUDA_VISIBLE_DEVICES] = "1"
+    assert process.allocator.certain_gpu_count((13, 0)) == 1
+    assert process.holders == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"AUTOGPU_BUSY": "cpu"}, {"AUTOGPU_COUNT": "0"}, {"AUTOGPU_NEED": "99GiB"}, {"CUDA_VISIBLE_DEVICES": "-1"}],
+    ids=lambda options: "=".join(*options.items()),
+)
+def test_it_is_not_where_the_policy_may_give_none(first, options):
+    assert first(gpu(0), gpu(1), **options).allocator.certain_gpu_count((13, 0)) is None
+
+
+def test_nor_where_the_driver_is_too_old_or_has_started(first):
+    process = first(gpu(0), gpu(1))
+    assert process.allocator.certain_gpu_count((14, 0)) is None
+    process.cuda.initialise()
+    assert process.allocator.certain_gpu_count((13, 0)) is None
 
 
 def test_ranks_are_listed_in_the_order_of_ranks(first):
@@ -253,12 +237,12 @@ def test_a_second_framework_gets_what_the_first_one_has(started, has_gone_withou
     assert (process.claims, len(process.lines)) == ({1: ALL}, 1)
 
 
-def test_a_second_framework_whose_script_names_another_gpu_takes_it_and_the_lease_says_so(started):
+def test_a_second_framework_whose_script_names_another_gpu_takes_it_and_others_see_that(started):
     process = started(*TWO)
     second = process.imports_another()
     process.framework.take()
     assert second.take(chosen=(1,)).ordinals is None
-    assert sorted(process.claims) == [0, 1]
+    assert process.seen == {1: ALL, 0: 0}
 
 
 def test_of_a_second_framework_that_can_not_be_hooked_into_nothing_is_said(started):
@@ -266,6 +250,12 @@ def test_of_a_second_framework_that_can_not_be_hooked_into_nothing_is_said(start
     process.imports_another(hooks=Hooks("0", obstacle="too old"))
     assert process.lines == []
     assert process.framework.take().ordinals == (0,)
+
+
+def test_a_listing_claims_nothing_where_no_framework_takes_what_cuda_counts_first(started):
+    process = started(*TWO)
+    process.imports_another().allocator.on_listing()
+    assert process.holders == ()
 
 
 def test_a_framework_without_a_gpu_does_not_silence_the_next(started):
@@ -315,15 +305,15 @@ def test_after_one_that_gave_its_claim_back_the_next_claims_what_cuda_counts_fir
     assert process.holders == ()
     with other({2: 24}):
         process.framework.count()
-        process.framework.use(0)
         assert (process.listed[0], process.claims) == ("1", {1: ALL})
 
 
-def test_a_question_that_starts_cuda_is_not_asked_before_the_first_gpus_are_claimed(first, other):
+@pytest.mark.parametrize("asks", [Allocator.prepare, Allocator.on_listing])
+def test_a_question_that_starts_cuda_is_not_asked_before_the_first_gpus_are_claimed(first, other, asks):
     process = first(*TWO, counted=[0, 1])
     asker = process.imports_another().allocator
     with other({1: 24}):
-        asker.prepare()
+        asks(asker)
         process.cuda.initialise()
         assert process.listed == "0 1"
         process.framework.count()

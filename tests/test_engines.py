@@ -56,21 +56,67 @@ def launched(*lists, container=()):
 
 
 @pytest.mark.parametrize(
-    ("lists", "rank"),
+    ("lists", "launcher", "rank"),
     [
-        pytest.param((None, None), [1, None, None], id="without-a-list"),
-        pytest.param(("0,1", "0,1"), [1, 1, 2], id="one-list-is-shared"),
-        pytest.param(("0", "1"), [1, 0, 1], id="a-list-each"),
-        pytest.param(("0", "1", "1"), [2, 1, 2], id="in-part"),
+        pytest.param((None, None), {}, [1, None, None], id="without-a-list"),
+        pytest.param(("0,1", "0,1"), {}, [1, None, None], id="enough-for-all"),
+        pytest.param(("0", "0"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, None, None], id="the-launchers-is-for-all"),
+        pytest.param(("0", "1"), {}, [1, 0, 1], id="a-list-each"),
+        pytest.param(("0", "1"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, 0, 1], id="another-than-the-launchers"),
     ],
 )
-def test_ranks_are_told_who_has_their_list_and_a_child_is_as_its_rank(lists, rank):
+def test_ranks_are_told_whose_their_list_is_and_a_child_is_as_its_rank(lists, launcher, rank, monkeypatch):
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
     assert launched(*lists) == rank
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 def test_a_launcher_may_be_the_first_process_of_a_container():
-    assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, 1, 2]
+    assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, None, None]
+
+
+# Starts two ranks, each with what is between it and its launcher, that stay until both have told.
+LAUNCHER_OF_TWO = """
+import json, os, subprocess, sys
+command, options, ranks = sys.argv[2:], json.loads(sys.argv[1]), []
+for number in range(2):
+    own = {**os.environ, "NUMBER": str(number)}
+    ranks.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own, **options))
+print(json.dumps([json.loads(rank.stdout.readline()) for rank in ranks]), flush=True)
+sys.stdin.read()
+for rank in ranks:
+    rank.communicate(timeout=60)
+"""
+BETWEEN = "export HOROVOD_LOCAL_RANK=$NUMBER HOROVOD_LOCAL_SIZE=2; "
+GLOO = "export HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1 HOROVOD_GLOO_RENDEZVOUS_PORT=$PPID; "
+
+
+@pytest.mark.parametrize(
+    ("between", "options"),
+    [
+        pytest.param(BETWEEN + '"$@"; exit $?', {}, id="a-shell-for-each-rank"),
+        pytest.param(BETWEEN + 'sh -c \'"$@"; exit $?\' sh "$@"; exit $?', {}, id="two-shells-for-each-rank"),
+        # As horovodrun does: a process in the middle for each rank, in a session of its own.
+        pytest.param(GLOO + BETWEEN + '"$@"; exit $?', {"start_new_session": True}, id="a-session-for-each-rank"),
+        pytest.param(BETWEEN + 'exec "$@"', {"start_new_session": True}, id="a-session-and-nothing-between"),
+    ],
+)
+def test_ranks_are_one_job_whatever_is_between_them_and_their_launcher(between, options):
+    code = [sys.executable, "-c", f"{TELL}input()"]
+    command = [sys.executable, "-c", LAUNCHER_OF_TWO, json.dumps(options), "sh", "-c", between, "sh", *code]
+    launchers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        for _ in range(2)
+    ]
+    try:
+        told = [json.loads(launcher.stdout.readline()) for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.communicate(timeout=120)
+    jobs = [{rank[-1] for rank in ranks} for ranks in told]
+    assert [len(each) for each in jobs] == [1, 1], told
+    assert "" not in jobs[0] | jobs[1] and jobs[0] != jobs[1]
 
 
 # Ranks of a launcher that tells each its number, and where all meet
@@ -115,10 +161,10 @@ def test_ranks_of_one_shell_without_a_port_are_one_job(first_rank):
     assert first_rank() == job_of(1) == first_rank() != ""
 
 
-def test_ranks_whose_launcher_is_rank_0_itself_count_as_it_does(first_rank):
-    assert job_of(1, MASTER_PORT="29500", **LISTED) == ""
-    assert first_rank(MASTER_PORT="29501", **LISTED) != ""
-    assert job_of(1, MASTER_PORT="29500", **LISTED) == "", "the first of another job"
+def test_below_a_process_that_holds_gpus_a_rank_by_hand_is_a_number():
+    code = "import os; from autogpu.engines import granted_here; print(granted_here(os.environ).rank)"
+    told, _ = rank_by_hand(1, code=code, MASTER_PORT="29500", AUTOGPU_LEASE="1/2/3", **LISTED).communicate(timeout=120)
+    assert told.strip() == "None"
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)

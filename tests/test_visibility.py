@@ -25,16 +25,15 @@ def listing(*indices):
 
 def written(environ, started_with=None, *, how="pool", machine=MACHINE, cuda=None, grant=NO_ENGINE, **options):
     """The pool of a process with this policy after it was written into ``environ``."""
-    is_worker = options.pop("is_worker", False)
     cuda = cuda or FakeCuda()
-    pool = VisibleDevices(Policy(**options), environ, started_with, cuda, grant, is_worker=lambda: is_worker)
+    pool = VisibleDevices(Policy(**options), environ, started_with, cuda, grant)
     pool.write(machine, how)
     return pool
 
 
 LOCKED = {"exclude": ("1",), "locked": frozenset({"select.exclude"})}
 OF_TWO = Grant(rank=LocalRank(0, 2, "MPICH"))
-LONE = Grant(rank=LocalRank(1, 2, LONE_RANK))
+LONE = Grant(rank=LocalRank(1, 2, LONE_RANK, job="ranks.1"))
 NONE = Grant("Slurm", "no GPU", is_none=True)
 NARROWED, ALL = ({VISIBLE: listing(*each), WRITTEN: listing(*each)} for each in ((1, 0), (1, 0, 2)))
 
@@ -86,36 +85,6 @@ def test_where_an_engine_granted_nothing_the_hidden_pool_is_known():
     visible = written({}, grant=NONE)
     assert set(visible.hidden_pool) == {gpu(index).uuid for index in range(3)}
     assert not visible.is_our_order
-
-
-# Workers
-
-
-@pytest.mark.parametrize(
-    ("listed", "is_worker", "order"),
-    [(None, True, (0, 1, 2)), ("1,0", True, (1, 0)), (None, False, (2, 0, 1)), ("1,0", False, (0, 1))],
-)
-def test_workers_that_are_told_a_number_each_count_by_one_order(listed, is_worker, order):
-    environ = {} if listed is None else {VISIBLE: listed}
-    visible = written(environ, listed, is_worker=is_worker)
-    visible.count_with_siblings(MACHINE, "pool")
-    assert (environ[VISIBLE], visible.follows_parent) == (listing(*order), is_worker)
-    assert visible.refresh(MACHINE, NO_ENGINE, "pool") is False
-
-
-def test_workers_count_a_list_of_their_scripts_own_in_its_order():
-    environ = {}
-    visible = written(environ, is_worker=True)
-    environ[VISIBLE] = "1,0"
-    visible.refresh(MACHINE, NO_ENGINE, "pool")
-    assert (visible.keeps_scripts_order, visible.follows_parent) == (False, False)
-    visible.count_with_siblings(MACHINE, "pool")
-    assert (visible.keeps_scripts_order, visible.follows_parent, environ[VISIBLE]) == (True, False, "1,0")
-
-
-def test_workers_follow_a_list_that_their_parents_autogpu_left_as_it_was():
-    visible = written({VISIBLE: "2,0", WRITTEN: "2,0", ORIGINAL: "2,0"}, "2,0", is_worker=True)
-    assert (visible.follows_parent, visible.pool) == (True, (gpu(2).uuid, gpu(0).uuid))
 
 
 # What the script and others write

@@ -7,10 +7,8 @@ import os
 from autogpu import engines
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
-from autogpu.frozen import replace
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.connected import topology_question_of
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.preview import request_for_new_process
 from autogpu.selection.visible_devices import environment_for, index_is_certain
@@ -56,13 +54,8 @@ def request_gpus(
     inventory: Inventory,
     environ: Mapping[str, str],
     own_pid: int | None = None,
-    *,
-    is_explained: bool = False,
 ) -> SelectionRequest:
     """What a process would ask that could see all GPUs of the pool, in the pool's order.
-
-    Args:
-        is_explained: Whether what connects the GPUs is shown, also where nothing depends on it.
 
     Raises:
         AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
@@ -89,5 +82,4 @@ def request_gpus(
         raise AutoGpuError(what, remedy=remedy)
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
-    asks = topology_question_of(request, is_explained=is_explained)
-    return replace(request, inventory=probe.with_topology(inventory, environ, asks))
+    return request

@@ -69,15 +69,17 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
 def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     resolved = resolve_or_complain(os.environ, flags)
     inventory = read_gpus()
-    request = request_gpus(resolved, inventory, os.environ, is_explained=is_explained)
+    request = request_gpus(resolved, inventory, os.environ)
     read = read_leases(os.environ)
     if read.problem:
         say(f"picking without regard to the claims of other jobs: {read.problem}")
-    decision = preview(request, read.leases, read.leases.pids_here, time.time(), read.family)
+    processes = read.processes(inventory)
+    family = read.family(processes, inventory)
+    decision = preview(request, read.leases, processes, time.time(), family)
     if decision.verdict is Verdict.TAKE:
         names = explain.gpu_names(device.label for device in decision.devices)
         click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
-        is_held = read.family is not None and all(read.family.held.get(device.uuid) for device in decision.devices)
+        is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
         say(f"{names} picked, {'held already' if is_held else 'not held'}: {printable(decision.why, 2000)}")
     else:
         say(printable(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}", 2000))

@@ -118,16 +118,21 @@ def _head_lines(host: HostStatus, wanted: Wanted) -> Iterator[Text]:
     about = [printable(name, 64)] if name else []
     about += [time.strftime("%a %d %b %H:%M", time.localtime(host.time_s))] if host.time_s is not None else []
     about += [f"driver {printable(host.driver_version, 32)}"] if host.driver_version else []
-    if host.gpus:
-        awaited = sum(gpu.is_awaited for gpu in host.takeable)
-        free = sum(gpu.state == "free" for gpu in host.takeable) - awaited
-        about += [f"{free} of {counted(len(host.takeable), 'GPU')} free"]
-        about += [f"{awaited} awaited"] if awaited else []
+    about += _free_words(host) if host.gpus else []
     about += [f"{counted(len(host.queue), 'job')} waiting"] if host.queue else []
     if about:
         yield Text(", ".join(about), style="bold")
     if host.failure:
         yield Text(printable(host.failure) if host.has_driver else "No NVIDIA driver on this machine.")
+
+
+def _free_words(host: HostStatus) -> list[str]:
+    """How many GPUs are free; inside of what an engine granted, of those."""
+    here = [gpu for gpu in host.takeable if gpu.uuid in host.granted or not host.engine]
+    awaited = sum(gpu.is_awaited for gpu in here)
+    free = sum(gpu.state == "free" for gpu in here) - awaited
+    granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
+    return [f"{free} of {counted(len(here), 'GPU')}{granted} free", *([f"{awaited} awaited"] if awaited else [])]
 
 
 def _tail_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool = False) -> Iterator[Text]:

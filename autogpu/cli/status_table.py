@@ -297,9 +297,8 @@ def _job_line(job: JobStatus, gpu: GpuStatus, memory: str) -> Text:
     idle = "idle" + (f" {span(idle_s)} or more" if idle_s >= _TELLING_IDLE_S else "")
     if job.is_idle:
         line.append(", ").append(idle, style=STANDS_OUT)
-    elif gpu.utilization_percent is not None:
-        # A job without a context is not what computes there.
-        line.append(", active" if gpu.utilization_percent and job.used_bytes != 0 else f", {idle}")
+    elif job.is_active is not None:
+        line.append(", active" if job.is_active else f", {idle}")
     return line
 
 

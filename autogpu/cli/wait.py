@@ -132,7 +132,8 @@ def _decision_now(request: SelectionRequest, progress: _Progress) -> Decision:
     if read.problem:
         progress.clear()
         say(f"waiting without regard to the claims of other jobs: {read.problem}")
-    return preview(request, read.leases, read.leases.pids_here, unix_s(), read.family)
+    processes = read.processes(request.inventory)
+    return preview(request, read.leases, processes, unix_s(), read.family(processes, request.inventory))
 
 
 def _pause(until_s: float, watch: Watch | None) -> None:

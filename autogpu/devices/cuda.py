@@ -1,4 +1,4 @@
-"""Ask the CUDA driver that this process has already loaded. Never loads or initialises it."""
+"""Ask the CUDA driver that this process has loaded. Never initialises it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ _CUDA_SUCCESS = 0
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
 _COMPUTE_CAPABILITY = (75, 76)
+
+# NVML needs the first of these; CUDA also the second, which a container may lack and a tool makes on first use.
+_CONTROL_FILE, _MEMORY_FILE = "/dev/nvidiactl", "/dev/nvidia-uvm"
 
 _library: ctypes.CDLL | None = None
 
@@ -39,6 +42,28 @@ def visible_uuids() -> tuple[str, ...] | None:
             return None
         uuids.append(_uuid_text(bytes(raw)))
     return tuple(uuids)
+
+
+def can_run(version: tuple[int, int]) -> bool:
+    """Whether there is a driver that programs can use which are built for ``version`` of CUDA.
+
+    It is loaded if nothing else has done so, and not initialised. Source: ``cuDriverGetVersion``; from CUDA 11 on the
+    first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    number = ctypes.c_int()
+    if cuda.cuDriverGetVersion(ctypes.byref(number)) != _CUDA_SUCCESS or not _can_open(_MEMORY_FILE):
+        return False
+    major, minor = number.value // 1000, number.value % 1000 // 10
+    return (major, minor) >= version or (major == version[0] and major >= 11)
+
+
+def _can_open(path: str) -> bool:
+    """Whether a file of the driver is there for this process; true where the driver has other files, as on WSL2."""
+    return os.access(path, os.R_OK | os.W_OK) or not os.access(_CONTROL_FILE, os.F_OK)
 
 
 def ordinals_in_use() -> tuple[int, ...]:

@@ -8,10 +8,13 @@ from autogpu.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, ContextManager, Literal, Mapping, Protocol, Sequence
+    from typing import Any, ContextManager, Literal, Mapping, Protocol, Sequence, Union
 
-    # What has to be known of the connections between the GPUs, to choose among them; ``None`` for nothing.
-    AsksTopology = Callable[["Inventory"], "TopologyQuestion | None"]
+    # By the UUIDs of two cards. A number of NVLinks (nvmlDeviceGetNvLinkRemotePciInfo); "nvswitch" for two that reach
+    # each other over one (nvmlDeviceGetP2PStatus); else the nearest thing on PCI Express that both hang on: "internal"
+    # (one board), "single" (a switch), "multiple" (switches), "hostbridge", "node" or "system"
+    # (nvmlDeviceGetTopologyCommonAncestor). Two of which the driver tells nothing are missing.
+    Topology = Mapping[frozenset[str], Union[int, str]]
 
 
 @frozen
@@ -45,6 +48,8 @@ class Device:
         compute_processes: ``None`` where the driver can't list them; an empty list is not a proof of idleness,
             since containers and WSL2 hide processes.
         graphics_processes: A desktop's; likewise.
+        active_pids: Where several processes share a GPU that is not idle, those that have computed in the driver's last
+            seconds (``nvmlDeviceGetProcessUtilization``); ``None`` where it does not tell.
         compute_mode: ``"default"``, ``"exclusive_process"``, ``"exclusive_thread"``, ``"prohibited"`` or ``None``.
         mig_enabled: The GPU is in MIG mode and can't be used as a whole; its instances are devices of their own.
         parent: Of a MIG instance the UUID of its card; ``None`` for a card.
@@ -70,6 +75,7 @@ class Device:
     idle_s: float | None = None
     compute_processes: tuple[Process, ...] | None = None
     graphics_processes: tuple[Process, ...] | None = None
+    active_pids: Sequence[int] | None = None
     compute_mode: str | None = None
     mig_enabled: bool = False
     parent: str | None = None
@@ -111,58 +117,6 @@ class CudaAttributes:
 
 
 @frozen
-class TopologyQuestion:
-    """What is to be found out of the connections between GPUs: each answer is a call of NVML.
-
-    Attributes:
-        uuids: The GPUs whose NVLinks matter.
-        with_paths: Whether it matters as well how near they are to one another where no NVLink connects them.
-    """
-
-    uuids: frozenset[str] = frozenset()
-    with_paths: bool = False
-
-    def together_with(self, other: TopologyQuestion) -> TopologyQuestion:
-        """Both questions in one."""
-        return TopologyQuestion(self.uuids | other.uuids, self.with_paths or other.with_paths)
-
-
-@frozen
-class Topology:
-    """What connects the GPUs of the machine, as far as it was asked for. By the UUIDs of two GPUs, in either order.
-
-    Attributes:
-        nvlinks: How many NVLinks lead from the one to the other. Source: ``nvmlDeviceGetNvLinkRemotePciInfo``.
-        switched: Those that reach each other over NVSwitch. Source: ``nvmlDeviceGetP2PStatus``.
-        ancestors: The nearest thing on PCI Express that both hang on: ``"internal"`` (one board), ``"single"`` (a
-            switch), ``"multiple"`` (switches), ``"hostbridge"``, ``"node"`` or ``"system"``. Source:
-            ``nvmlDeviceGetTopologyCommonAncestor``.
-        asked: The question that it answers; what is missing of the answer the driver does not tell.
-    """
-
-    nvlinks: Mapping[frozenset[str], int] = MappingProxyType({})
-    switched: frozenset[frozenset[str]] = frozenset()
-    ancestors: Mapping[frozenset[str], str] = MappingProxyType({})
-    asked: TopologyQuestion = TopologyQuestion()
-
-    @classmethod
-    def from_reading(cls, reading: Mapping[str, Any], question: TopologyQuestion) -> Topology:
-        """A topology from what :func:`autogpu.devices.topology.read_topology` returned."""
-        return cls(
-            nvlinks={frozenset(pair): count for pair, count in reading["nvlinks"]},
-            switched=frozenset(map(frozenset, reading["switched"])),
-            ancestors={frozenset(pair): ancestor for pair, ancestor in reading["ancestors"]},
-            asked=question,
-        )
-
-    def answers(self, question: TopologyQuestion) -> bool:
-        """Whether nothing more is to be asked."""
-        if len(question.uuids) < 2:
-            return True
-        return question.uuids <= self.asked.uuids and self.asked.with_paths >= question.with_paths
-
-
-@frozen
 class UnreadableDevice:
     """A GPU that the driver counts but can't describe, such as one that is lost."""
 
@@ -180,7 +134,7 @@ class Inventory:
         failure_cause: ``"no-driver"`` is the ordinary state of a machine without an NVIDIA GPU, with nothing to
             report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.
         denied: How many GPUs of the machine are not this process's to use; CUDA does not list them either.
-        topology: What connects them; empty until a decision depends on it.
+        topology: What connects them, as the first reading told it; empty where that did not come.
         pynvml_lacks: Functions that the installed ``pynvml`` is too old to have; their readings are missing.
     """
 
@@ -191,7 +145,7 @@ class Inventory:
     failure_cause: Literal["no-driver", "driver", "pynvml"] | None = None
     pynvml_lacks: tuple[str, ...] = ()
     denied: int = 0
-    topology: Topology = Topology()
+    topology: Topology = MappingProxyType({})
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
@@ -204,6 +158,7 @@ class Inventory:
             failure_cause=reading["failure_cause"],
             pynvml_lacks=tuple(reading["pynvml_lacks"]),
             denied=reading["denied"],
+            topology=MappingProxyType({frozenset(pair): what for pair, what in reading["topology"]}),
         )
 
     def without(self, index: int, reason: str) -> Inventory:
@@ -248,14 +203,11 @@ if TYPE_CHECKING:
         def start(self, environ: Mapping[str, str]) -> Reading:
             """Begin a reading that no state of the driver can turn against this process."""
 
-        def start_in_process(
-            self, environ: Mapping[str, str], last: Inventory | None, asks: AsksTopology = lambda inventory: None
-        ) -> Reading:
+        def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading:
             """Begin a reading at the moment at which the framework itself calls the driver.
 
             Args:
-                last: The newest reading so far; ``None`` if none came.
-                asks: Tells of the readings what has to be known of the connections between the GPUs.
+                last: The newest reading so far, whose topology stands; ``None`` if none came.
             """
 
         def prepare(self, last: Inventory) -> None:
@@ -266,6 +218,9 @@ if TYPE_CHECKING:
 
         def visible_uuids(self) -> tuple[str, ...] | None:
             """By CUDA ordinal; ``None`` while CUDA is not initialised."""
+
+        def can_run(self, version: tuple[int, int]) -> bool:
+            """Whether there is a driver that programs can use which are built for that version of CUDA."""
 
         def ordinals_in_use(self) -> tuple[int, ...]:
             """The ordinals on which this process has a context."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import combinations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Collection, Mapping, Sequence
+    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -36,6 +37,15 @@ _HW_THERMAL_SLOWDOWN = 0x40
 
 # What NVML writes for the instance of a process that is on none.
 _NO_ID = 0xFFFFFFFF
+
+# NVML_NVLINK_MAX_LINKS is of the headers that pynvml was made from; it ends where the GPU has no more.
+_MOST_LINKS = 36
+
+_NVLINK_TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH of nvmlIntNvLinkDeviceType_t
+_P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
+
+# nvmlGpuTopologyLevel_t
+_ANCESTORS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
 
 # Newest first; each has its own structure, and pynvml has a function for each that it knows.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
@@ -85,7 +95,7 @@ class Nvml:
         """What a function returns; ``None`` for every failure, of a call that no decision has to have."""
         try:
             return self.call(name, *arguments)
-        except (self.error, AttributeError):
+        except Exception:  # a pynvml of another age may lack the function, or count its arguments otherwise
             return None
 
     def processes(self, name: str, gpu: Any, ids: tuple[Any, Any] | None = None) -> list[tuple[int, int | None]] | None:
@@ -145,16 +155,19 @@ def load_pynvml() -> ModuleType:
 def read_inventory(
     silent: Collection[int] | None = None,
     on_asking: Callable[[int], None] = lambda index: None,
-    on_read: Callable[[Nvml, dict[str, Any]], None] = lambda nvml, reading: None,
-) -> dict[str, Any]:
-    """Everything :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
+) -> Iterator[dict[str, Any]]:
+    """Read what :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
+
+    Yields:
+        The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
+        question costs no more than its answer.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
             others have answered and are asked one after the other, which is five times faster: handing the
-            interpreter from thread to thread takes longer than the calls. ``None``: one that hangs blocks no other.
+            interpreter from thread to thread takes longer than the calls. ``None`` for the first reading of a process,
+            in which one that hangs blocks no other.
         on_asking: Is told of each before it is asked, where they are asked one after the other.
-        on_read: Is given the reading, and may ask more before NVML is shut down: to start it again takes longer.
     """
     reading: dict[str, Any] = {
         "devices": [],
@@ -164,19 +177,22 @@ def read_inventory(
         "failure_cause": None,
         "pynvml_lacks": [],
         "denied": 0,
+        "topology": [],
     }
     try:
         nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
         reading.update(failure=str(error), failure_cause="pynvml")
-        return reading
+        yield reading
+        return
     try:
         nvml.call("nvmlInit")
         reading["driver_version"] = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
         reading.update(_failure(nvml, error))
-        return reading
+        yield reading
+        return
     if silent is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
@@ -193,10 +209,11 @@ def read_inventory(
         else:
             reading["devices"] += answer
     reading["pynvml_lacks"] = sorted(nvml.lacks)
-    on_read(nvml, reading)
+    yield reading
+    if silent is None:
+        yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
-    return reading
 
 
 def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
@@ -243,6 +260,8 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
     samples = _samples(nvml, gpu)
+    percent = _utilization_percent(nvml, gpu, samples)
+    processes = nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu)
     card = {
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
@@ -250,9 +269,11 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "pci_bus_id": text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
-        "utilization_percent": _utilization_percent(nvml, gpu, samples),
+        "utilization_percent": percent,
         "idle_s": _idle_s(samples),
-        "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu),
+        "compute_processes": processes,
+        # Of one process the GPU's own utilization tells as much.
+        "active_pids": _active_pids(nvml, gpu) if percent and len(processes or ()) > 1 else None,
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
         "mig_enabled": bool(mig and mig[0]),
@@ -288,6 +309,7 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
         "memory_used_bytes": memory.used if memory else None,
         "utilization_percent": None,
         "idle_s": None,
+        "active_pids": None,
         "compute_processes": _processes_of_instance(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu, instance, ids),
         "graphics_processes": _processes_of_instance(nvml, "nvmlDeviceGetGraphicsRunningProcesses", gpu, instance, ids),
         "mig_enabled": False,
@@ -360,6 +382,51 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     }
 
 
+def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int | str]]:
+    """Pairs of cards with what connects them, by UUID. A call that fails costs none of the other answers.
+
+    Of eight cards that is 28 calls without NVLink, 44 with NVSwitch, and some 130 with the six NVLinks of a V100 each.
+    """
+    # A MIG instance has its card's bus, and no links.
+    cards = [card for card in devices if not card.get("parent")]
+    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
+    at = {card["pci_bus_id"].upper(): card["uuid"] for card in cards if card["pci_bus_id"]}
+    ends = {uuid: _ends_of_links(nvml, gpu, at) for uuid, gpu in gpus.items() if gpu is not None}
+    found: list[tuple[tuple[str, str], int | str]] = []
+    for one, other in combinations(ends, 2):
+        pair = (gpus[one], gpus[other])
+        # One of the two may not tell.
+        nvlinks = max(ends[one].count(other), ends[other].count(one))
+        lead_elsewhere = None in ends[one] and None in ends[other]
+        if nvlinks:
+            found.append(((one, other), nvlinks))
+        elif lead_elsewhere and nvml.answer("nvmlDeviceGetP2PStatus", *pair, _P2P_OVER_NVLINK) == _P2P_OK:
+            found.append(((one, other), "nvswitch"))
+        else:
+            level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", *pair)
+            if level in _ANCESTORS:
+                found.append(((one, other), _ANCESTORS[level]))
+    return found
+
+
+def _ends_of_links(nvml: Nvml, gpu: Any, at: Mapping[str, str]) -> list[str | None]:
+    """The card at the end of each active NVLink; ``None`` for a link that leads to none of the machine's."""
+    ends: list[str | None] = []
+    for link in range(_MOST_LINKS):
+        is_active = nvml.answer("nvmlDeviceGetNvLinkState", gpu, link)
+        if is_active is None:
+            break  # there are no more, or none at all
+        if not is_active:
+            continue
+        # All links of a GPU lead to NVSwitch, or none does. Where that is not told, as in a virtual machine that does
+        # not see the switches, the ends are asked for.
+        if not ends and nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link) == _NVLINK_TO_SWITCH:
+            return [None]
+        remote = nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)
+        ends.append(None if remote is None else at.get(text(remote.busId).upper()))
+    return ends
+
+
 def _samples(nvml: Nvml, gpu: Any) -> list[tuple[int, int]]:
     """When, in the driver's microseconds, and how busy in percent."""
     gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
@@ -375,6 +442,11 @@ def _utilization_percent(nvml: Nvml, gpu: Any, samples: Sequence[tuple[int, int]
         return min(100, -(-sum(recent) // len(recent)))
     rates = nvml.reading("nvmlDeviceGetUtilizationRates", gpu)
     return None if rates is None else int(rates.gpu)
+
+
+def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
+    found = nvml.answer("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
+    return None if found is None else sorted({each.pid for each in found if each.smUtil})
 
 
 def _idle_s(samples: Sequence[tuple[int, int]]) -> float | None:
@@ -398,7 +470,7 @@ def _end_by(time_s: float) -> None:
 
 
 def main() -> None:
-    """Write one reading to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
+    """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
     import marshal
     import os
     import sys
@@ -409,8 +481,10 @@ def main() -> None:
     stand_in: Any = type(sys)("ctypes.util")
     stand_in.find_library = None
     sys.modules["ctypes.util"] = stand_in
-    written = marshal.dumps(read_inventory())
-    while written:
-        written = written[os.write(1, written) :]
+    for reading in read_inventory():
+        # As one string: of what lies behind another value, the parts of a dictionary would be loaded one by one.
+        written = marshal.dumps(marshal.dumps(reading))
+        while written:
+            written = written[os.write(1, written) :]
     # Not sys.exit: a thread that is stuck in the driver would be waited for.
     os._exit(0)

@@ -16,10 +16,9 @@ from autogpu.clock import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, Mapping, Sequence
+    from typing import Literal, Mapping, Sequence
 
-    from autogpu.devices.model import AsksTopology, Inventory, Reading
-    from autogpu.devices.nvml import Nvml
+    from autogpu.devices.model import Inventory, Reading
 
 # Without persistence mode NVML's start takes seconds.
 _PATIENCE_S = 15.0
@@ -27,7 +26,7 @@ _PATIENCE_S = 15.0
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
-# What connects the GPUs is told in ms, and decides only among equals.
+# What connects the GPUs is told in ms once they are read, and decides only among equals.
 _TOPOLOGY_DEADLINE_S = 1.0
 
 _SITE_FOLDERS = ("site-packages", "dist-packages")
@@ -49,15 +48,12 @@ def start(environ: Mapping[str, str]) -> Reading:
         return _KnownReading(_failed(f"neither a process nor a thread can be started to read NVML: {error}", "driver"))
 
 
-def start_in_process(
-    environ: Mapping[str, str], last: Inventory | None, asks: AsksTopology = lambda inventory: None
-) -> Reading:
+def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
     """Begin a reading in this process, at the moment at which the framework itself calls the driver.
 
     It takes a tenth of the time of :func:`start`. A driver that has begun to crash since the ``last`` reading takes the
     job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
-    failed this one is taken outside, and where this process has no pynvml to use the last one stands; neither tells
-    what connects the GPUs.
+    failed this one is taken outside, and where this process has no pynvml to use the last one stands.
     """
     if last is None or last.failure:
         return start(environ)
@@ -66,7 +62,7 @@ def start_in_process(
     if _pynvml_problem():
         return _KnownReading(last)
     try:
-        return ThreadReading(last, asks)
+        return ThreadReading(last)
     except RuntimeError:  # no more threads
         return _KnownReading(last)
 
@@ -88,17 +84,6 @@ def finish(reading: Reading) -> Inventory:
         reading.close()
         inventory = Inventory(failure=f"NVML timed out after {_PATIENCE_S:.0f} s", failure_cause="driver")
     return inventory
-
-
-def with_topology(inventory: Inventory, environ: Mapping[str, str], asks: AsksTopology) -> Inventory:
-    """The same readings and, where ``asks`` wants to know of them, what connects the GPUs."""
-    from autogpu.frozen import replace
-
-    question = asks(inventory)
-    if question is None or inventory.topology.answers(question):
-        return inventory
-    later = start_in_process(environ, inventory, asks).result(_PATIENCE_S)
-    return inventory if later is None else replace(inventory, topology=later.topology)
 
 
 def package_folders(path: Sequence[str]) -> list[str]:
@@ -170,21 +155,17 @@ class ThreadReading:
     """A reading in a thread.
 
     Args:
-        last: The newest reading so far, of whose GPUs those that did not answer are not asked again; ``None`` asks all.
-            What it tells of the connections between them is not read again.
-        asks: Tells of the readings what else has to be known of these.
+        last: The newest reading so far, of whose GPUs those that did not answer are not asked again and whose topology
+            stands; ``None`` for the first reading.
     """
 
-    def __init__(self, last: Inventory | None = None, asks: AsksTopology = lambda inventory: None) -> None:
+    def __init__(self, last: Inventory | None = None) -> None:
         import threading
-
-        from autogpu.devices import topology  # noqa: F401  (in this thread: a fork must not find it half done)
 
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
         self._has_devices = threading.Event()
         self._last = last
-        self._asks = asks
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         self._thread.start()
@@ -192,39 +173,18 @@ class ThreadReading:
     def _read(self) -> None:
         from autogpu.devices import nvml
         from autogpu.devices.model import Inventory
+        from autogpu.frozen import replace
 
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         lost = self._last.unreadable if self._last else ()
         silent = [each.index for each in lost if each.reason == nvml.NO_ANSWER] if self._last else None
         try:
-            reading = nvml.read_inventory(silent, self._asked.append, self._read_topology)
-            if self._inventory is None:
-                self._inventory = Inventory.from_reading(reading)
+            for reading in nvml.read_inventory(silent, self._asked.append):
+                inventory = Inventory.from_reading(reading)
+                self._inventory = replace(inventory, topology=self._last.topology) if self._last else inventory
+                self._has_devices.set()
         finally:
             self._has_devices.set()
-
-    def _read_topology(self, nvml: Nvml, reading: dict[str, Any]) -> None:
-        from contextlib import suppress
-
-        from autogpu.devices.model import Inventory, Topology
-        from autogpu.devices.topology import read_topology
-        from autogpu.frozen import replace
-
-        self._inventory = inventory = Inventory.from_reading(reading)
-        # Nothing catches what a thread raises, and what connects the GPUs is no reason to fail.
-        with suppress(Exception):
-            question, known = self._asks(inventory), self._last.topology if self._last else Topology()
-            if question is None or known.answers(question):
-                self._inventory = replace(inventory, topology=known)
-                return
-            question = question.together_with(known.asked)
-            # What has been asked once is not asked again, also where it is never answered.
-            self._inventory = replace(inventory, topology=Topology(asked=question))
-            self._has_devices.set()
-            # A MIG instance has its card's bus, and no links.
-            cards = [device for device in reading["devices"] if not device.get("parent")]
-            found = read_topology(nvml, cards, question.uuids, with_paths=question.with_paths)
-            self._inventory = replace(inventory, topology=Topology.from_reading(found, question))
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""
@@ -289,7 +249,9 @@ class ProcessReading:
             if not piece:
                 return b"".join(self._pieces)
             self._pieces.append(piece)
-        return None
+            # The GPUs are read, and what connects them is not awaited for long.
+            until_s = min(until_s, monotonic_s() + _TOPOLOGY_DEADLINE_S)
+        return b"".join(self._pieces) or None
 
     def _end(self) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
@@ -346,12 +308,19 @@ def _spawn_on_3_7(command: list[str], environ: Mapping[str, str], stdout: int) -
 
 
 def _inventory(written: bytes, status: int) -> Inventory:
+    import io
     import marshal
 
     from autogpu.devices.model import Inventory
 
+    stream = io.BytesIO(written)
+    inventory = None
     try:
-        return Inventory.from_reading(marshal.loads(written))
-    except (ValueError, KeyError, TypeError, EOFError):
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-        return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
+        while True:
+            inventory = Inventory.from_reading(marshal.loads(marshal.load(stream)))
+    except (EOFError, KeyError, TypeError, ValueError):  # the last one that is whole counts
+        pass
+    if inventory is not None:
+        return inventory
+    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+    return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")

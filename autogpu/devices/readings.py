@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from autogpu.devices.model import AsksTopology, DeviceReader, Inventory, Reading
+    from autogpu.devices.model import DeviceReader, Inventory, Reading
 
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
 IMPORT_DEADLINE_S = 5.0
@@ -25,22 +25,11 @@ class Readings:
         newest: ``None`` until one came.
     """
 
-    def __init__(
-        self,
-        reader: DeviceReader,
-        environ: Mapping[str, str],
-        first: Reading,
-        asks: AsksTopology = lambda inventory: None,
-    ) -> None:
-        """The first one is under way.
-
-        Args:
-            asks: Tells of the readings what later ones have to find out of the connections between the GPUs.
-        """
+    def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
+        """The first one is under way."""
         self.newest: Inventory | None = None
         self._reader = reader
         self._environ = environ
-        self._asks = asks
         self._pending: Reading | None = first
 
     @property
@@ -50,13 +39,7 @@ class Readings:
 
     def begin(self) -> None:
         """Start one more."""
-        self._pending = self._reader.start_in_process(self._environ, self.newest, self._asks)
-
-    def complete(self) -> None:
-        """Start one more where the newest lacks what a decision has to know of the connections between the GPUs."""
-        question = self._asks(self.newest) if self.newest is not None and not self._pending else None
-        if question is not None and self.newest is not None and not self.newest.topology.answers(question):
-            self.begin()
+        self._pending = self._reader.start_in_process(self._environ, self.newest)
 
     def prepare(self) -> None:
         """Import beside the framework's import what a reading in this process needs."""
@@ -81,7 +64,7 @@ class Readings:
 
     def take(self) -> Inventory | None:
         """One more reading, at once."""
-        return self._reader.start_in_process(self._environ, self.newest, self._asks).result(CONTEXT_DEADLINE_S)
+        return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
 
     def close(self) -> None:
         """No reading is needed any more."""

@@ -26,8 +26,8 @@ class DeviceRequest:
         count: How many it asked for; 0 if it did not say.
         limits: Bytes that it lets the framework take, for each GPU for which it set that.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first.
-        is_told: It uses numbers that come from elsewhere, such as those that a parent process gives its workers.
+        ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first; ``None`` for
+            one of several workers that were told a number each, as long as it is not known.
     """
 
     gpu_count: int
@@ -37,8 +37,7 @@ class DeviceRequest:
     count: int = 0
     limits: tuple[int, ...] = ()
     fraction: float = 0.0
-    ordinal: int = 0
-    is_told: bool = False
+    ordinal: int | None = 0
 
 
 @frozen
@@ -193,16 +192,25 @@ if TYPE_CHECKING:
                 said: What the script has said so far; for a framework that takes what CUDA counts first.
             """
 
+        def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
+            """How many GPUs CUDA will count, told without starting it; nothing is claimed.
+
+            Args:
+                built_for: The version of CUDA that the framework wants of the driver.
+
+            Returns:
+                ``None`` where only CUDA can tell, or where the policy may give the process none.
+            """
+
+        def on_listing(self) -> None:
+            """The framework is about to start CUDA, only to list the GPUs."""
+
         def hide_where_none_is_taken(self) -> None:
             """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
 
         @property
         def gpu_count(self) -> int | None:
             """How many GPUs CUDA counts, or will count by what the environment says; ``None`` if that is unknown."""
-
-        @property
-        def follows_parent(self) -> bool:
-            """Whether the parent process tells this one which GPU of their common order to use."""
 
         def assign(self, request: DeviceRequest) -> Assignment:
             """Decide, once per process; later calls get the same answer."""
@@ -219,25 +227,15 @@ if TYPE_CHECKING:
         def on_context(self) -> None:
             """The framework has a context, the first or one more; in the first nothing is allocated yet."""
 
-        def follow_contexts(self) -> tuple[int, ...]:
-            """Let the lease name the GPUs on which there are contexts by now; their ordinals. From any thread."""
-
         def on_unused(self) -> None:
             """The framework goes without the GPUs that it was given, for a reason of its own."""
 
-        def on_workers(self, count: int, first: int) -> None:
-            """The program starts several processes by one call, of which each is to have a GPU if it wants one.
+        def on_workers(self, count: int) -> str:
+            """The program is about to start ``count`` processes by one call, of which each is to have a GPU.
 
-            Args:
-                count: How many.
-                first: What Python's ``multiprocessing`` numbers the first of them.
+            Returns:
+                Names this start, for the workers to choose together; ``""`` where each chooses for itself.
             """
-
-        def on_workers_started(self) -> None:
-            """That call has returned."""
-
-        def on_limit(self, ordinal: int, size: int) -> None:
-            """The script has set a limit of its own, in bytes, on a GPU that it has already."""
 
         def on_replicas(self, strategy: str, replicas: int) -> None:
             """A ``strategy`` that was not told which GPUs to use has made that many replicas."""

@@ -17,6 +17,7 @@ from autogpu.lease.model import (
     Uncoordinated,
     Waiter,
 )
+from autogpu.lease.processes import Processes, processes_of
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import LeaseSnapshot, snapshot
 
@@ -28,6 +29,7 @@ __all__ = [
     "LeaseSnapshot",
     "LeaseUnavailable",
     "NoFolderYet",
+    "Processes",
     "QueueState",
     "Uncoordinated",
     "Waiter",
@@ -35,6 +37,7 @@ __all__ = [
     "ancestor_lease",
     "find_folder",
     "has_parents_list",
+    "processes_of",
     "snapshot",
     "wait_for_lease",
 ]

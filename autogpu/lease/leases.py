@@ -52,7 +52,6 @@ class Lease:
         self._fields = dict(fields)
         self._file = LockedFile(name)
         self._pid = os.getpid()
-        self._is_released = False
         self._lock = threading.Lock()
 
     @property
@@ -62,7 +61,7 @@ class Lease:
 
     @property
     def claims(self) -> Mapping[str, int]:
-        """Bytes by GPU UUID, as the lease says now."""
+        """Bytes by GPU UUID."""
         return dict(self._fields["gpus"])
 
     @property
@@ -86,41 +85,11 @@ class Lease:
         except Uncoordinated:
             return False
 
-    def update(
-        self, claims: Mapping[str, int], caps: Mapping[str, int] | None = None, *, is_unused: bool | None = None
-    ) -> None:
-        """Say other claims: the process turned out to have other GPUs, or more, or less.
-
-        Readers see the old claims or the new, never none. A child that was forked before keeps only the old
-        lease alive, which this one replaces. Has no effect in a fork's child, nor after :meth:`release`.
-
-        Args:
-            claims: In bytes by UUID.
-            caps: What each member of the job may allocate, by UUID; ``None``: as before.
-            is_unused: Whether the process has no context yet; ``None``: as before, at first ``False``.
-
-        Raises:
-            Uncoordinated: The folder does not let us; the lease still says what it said.
-            ValueError: As for :func:`acquire_lease`.
-        """
-        if self._pid != os.getpid():
-            return
-        with self._lock, self._folder.opened() as descriptor:
-            if self._is_released:
-                return
-            changes: dict[str, Any] = {"gpus": record.checked_claims(claims)}
-            if caps is not None:
-                changes["caps"] = record.checked_claims(caps)
-            if is_unused is not None:
-                changes["unused"] = is_unused
-            self._put(descriptor, {**self._fields, **changes})
-
     def release(self) -> None:
         """Give it back now. Has no effect in a fork's child, nor the second time."""
         if self._pid != os.getpid():
             return
         with self._lock:
-            self._is_released = True
             try:
                 with self._folder.opened() as descriptor:
                     self._file.withdraw(descriptor)
@@ -149,13 +118,6 @@ class Lease:
         pid, start = self._fields["pid"], self._fields["start"]
         return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_visible(environ)}"
 
-    def _put(self, descriptor: int, fields: Mapping[str, Any]) -> None:
-        try:
-            self._file.put(descriptor, record.encode(fields))
-        except OSError as error:
-            raise self._folder.uncoordinated("does not take a lease", error) from error
-        self._fields = dict(fields)
-
 
 def acquire_lease(
     folder: Folder,
@@ -163,6 +125,7 @@ def acquire_lease(
     *,
     script: str,
     group: str | None = None,
+    caps: Callable[[], Mapping[str, int]] = dict,
     deadline_s: float = mutex.DEADLINE_S,
     on_problem: OnProblem = lambda problem: None,
 ) -> Lease | None:
@@ -175,6 +138,7 @@ def acquire_lease(
             several times, and the last result counts. What it raises comes through.
         script: The running script; only its name is kept, never its folder or arguments.
         group: Shared by the members of one job; ``None`` for a job of one process.
+        caps: Tells after ``choose`` what each member of the job may allocate, in bytes by GPU UUID.
         deadline_s: How long to wait for the mutex.
         on_problem: Is told why the mutex can't be had. The claim is made without it, by :func:`claim`.
 
@@ -195,7 +159,7 @@ def acquire_lease(
                 reader,
                 descriptor,
                 lambda snapshot: choose(snapshot.holders, snapshot.queue),
-                lambda claims: write_lease(folder, descriptor, claims, identity, group),
+                lambda claims: write_lease(folder, descriptor, claims, identity, group, caps()),
                 has_mutex=problem is None,
             )
         return lease  # noqa: RET504  (below it is released)
@@ -271,7 +235,12 @@ def _stands(
 
 
 def write_lease(
-    folder: Folder, descriptor: int, claims: Mapping[str, int], identity: Mapping[str, Any], group: str | None
+    folder: Folder,
+    descriptor: int,
+    claims: Mapping[str, int],
+    identity: Mapping[str, Any],
+    group: str | None,
+    caps: Mapping[str, int],
 ) -> Lease:
     """Write a lease; for the holder of the mutex.
 
@@ -282,12 +251,16 @@ def write_lease(
         Uncoordinated: The folder does not let us.
     """
     name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
-    gpus = record.checked_claims(claims)
-    fields = {**identity, "t": round(unix_s(), 6), "group": group or name, "gpus": gpus}
+    fields = {**identity, "t": round(unix_s(), 6), "group": group or name, "gpus": record.checked_claims(claims)}
+    if caps:
+        fields["caps"] = record.checked_claims(caps)
     lease = Lease(folder, name, fields)
     try:
-        lease._put(descriptor, fields)
+        lease._file.put(descriptor, record.encode(fields))
         return lease
+    except OSError as error:
+        lease._file.withdraw(descriptor)
+        raise folder.uncoordinated("does not take a lease", error) from error
     except BaseException:
         lease._file.withdraw(descriptor)
         raise

@@ -62,7 +62,6 @@ class LockedFile:
         self.name = name
         # Two while one replaces the other, so that Ctrl-C between any two lines loses neither.
         self._opened: list[_Open] = []
-        self._is_left = False
 
     def put(self, folder: int, text: bytes) -> None:
         """Make the file say ``text``. At every instant readers find the old or the new, locked and complete.
@@ -89,8 +88,6 @@ class LockedFile:
             if not locks.try_exclusive(descriptor):
                 return False
             _write(descriptor, text)
-            if self._is_left:
-                locks.leave_to_programs(descriptor)
             locks.show_to_all(descriptor, _MODE)
             _placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -127,7 +124,6 @@ class LockedFile:
 
     def leave_to_programs(self) -> None:
         """Let programs that are started from now on keep the lock."""
-        self._is_left = True
         for opened in self._opened:
             locks.leave_to_programs(opened.descriptor)
 

@@ -52,7 +52,6 @@ class Holder:
             ``uid``: any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
         caps: Bytes by GPU UUID that each member of the job may allocate there; no entry where nothing caps them.
-        is_unused: The holder has only asked whether there is a GPU, and made no context so far.
     """
 
     name: str
@@ -67,7 +66,6 @@ class Holder:
     group: str
     claims: Mapping[str, int]
     caps: Mapping[str, int] = MappingProxyType({})
-    is_unused: bool = False
 
     @property
     def pid_here(self) -> int | None:

@@ -129,6 +129,7 @@ def wait_for_lease(
     on_wait: Callable[[QueueState], None] | None = None,
     before_look: Callable[[], None] | None = None,
     group: str | None = None,
+    caps: Callable[[], Mapping[str, int]] = dict,
     deadline_s: float = mutex.DEADLINE_S,
     on_problem: OnProblem = lambda problem: None,
 ) -> Lease:
@@ -147,6 +148,7 @@ def wait_for_lease(
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. One that takes more than five seconds gets this process passed over.
         group: As for :func:`autogpu.lease.acquire_lease`.
+        caps: As for :func:`autogpu.lease.acquire_lease`.
         deadline_s: As for :func:`autogpu.lease.acquire_lease`.
         on_problem: As for :func:`autogpu.lease.acquire_lease`; called once.
 
@@ -158,7 +160,14 @@ def wait_for_lease(
     begun_s = monotonic_s()
     read_s = -HEARTBEAT_S
     place = _Place(
-        folder, choose, demand=demand, script=script, group=group, deadline_s=deadline_s, on_problem=on_problem
+        folder,
+        choose,
+        demand=demand,
+        script=script,
+        group=group,
+        caps=caps,
+        deadline_s=deadline_s,
+        on_problem=on_problem,
     )
     second_looks: list[float] = []
     must_read, ahead = True, 0
@@ -233,8 +242,10 @@ class _Place:
         group: str | None,
         deadline_s: float,
         on_problem: OnProblem,
+        caps: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.rivals = 0
+        self._caps = caps
         self._folder = folder
         self._choose = choose
         self._group = group
@@ -316,7 +327,9 @@ class _Place:
                     self._reader,
                     descriptor,
                     self._chosen,
-                    lambda claims: write_lease(self._folder, descriptor, claims, self._identity, self._group),
+                    lambda claims: write_lease(
+                        self._folder, descriptor, claims, self._identity, self._group, self._caps()
+                    ),
                     has_mutex=problem is None,
                 )
                 if lease is not None:

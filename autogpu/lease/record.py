@@ -102,7 +102,7 @@ def parse(raw: bytes | None) -> dict[str, Any]:
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """A lease's fields, with ``gpus`` and ``caps`` (bytes by UUID), ``group`` and ``unused``.
+    """A lease's fields, with ``gpus`` and ``caps`` (bytes by UUID) and ``group``.
 
     Raises:
         MalformedRecord: As :func:`parse`.
@@ -111,7 +111,6 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
     fields["gpus"] = _claims(fields.get("gpus"))
     fields["caps"] = _claims(fields.get("caps", {}))
     fields["group"] = _name(fields.get("group"))
-    fields["unused"] = fields.get("unused") is True
     return fields
 
 

@@ -52,11 +52,6 @@ class LeaseSnapshot:
         """The waiters that others have to wait for."""
         return tuple(waiter for waiter in self.waiters if not waiter.is_unresponsive)
 
-    @property
-    def pids_here(self) -> Mapping[str, int | None]:
-        """By the name of a lease, its holder's pid where that means something in this pid namespace."""
-        return {holder.name: holder.pid_here for holder in self.holders}
-
 
 def snapshot(folder: Folder) -> LeaseSnapshot:
     """Who holds and who waits, for showing; changes nothing and waits for no lock.
@@ -273,7 +268,6 @@ def _holder(found: LockedFileView) -> Holder:
         group=fields.get("group", ""),
         claims=fields.get("gpus", {}),
         caps=fields.get("caps", {}),
-        is_unused=fields.get("unused", False),
     )
 
 

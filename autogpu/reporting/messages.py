@@ -8,12 +8,13 @@ from autogpu.selection.model import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Collection, Mapping, Sequence
+    from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Assignment, Hooks, Usage
     from autogpu.lease import LeaseUnavailable, QueueState
     from autogpu.policy import Resolved, Setting
+    from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision
 
 # In one line with their names; `autogpu status` shows each.
@@ -26,7 +27,12 @@ _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gp
 
 
 def outcome(
-    decision: Decision | None, usage: Usage, resolved: Resolved, inventory: Inventory | None, framework: str
+    decision: Decision | None,
+    usage: Usage,
+    resolved: Resolved,
+    inventory: Inventory | None,
+    framework: str,
+    task: str = "",
 ) -> list[str]:
     """What a process is told when its framework has settled which GPUs it takes; often one line, sometimes none.
 
@@ -36,6 +42,7 @@ def outcome(
         resolved: The policy with its history.
         inventory: The readings behind the decision.
         framework: Its name.
+        task: What an engine calls this process: its log may have the lines of many.
     """
     if decision is None:
         return _no_gpu_seen(inventory, framework)
@@ -44,21 +51,23 @@ def outcome(
     visible = decision.visible
     devices = [device for device in (visible[o] for o in usage.ordinals if o < len(visible)) if device]
     level = resolved.policy.level
-    lines = [] if level == "quiet" else [_taken(decision, usage, devices, resolved, framework)]
+    lines = [] if level == "quiet" else [_taken(decision, usage, devices, resolved, framework, task)]
     if level == "explain":
         lines += explain.each_gpu(decision.ranking, devices, inventory)
     return lines
 
 
-def _taken(decision: Decision, usage: Usage, devices: list[Device], resolved: Resolved, framework: str) -> str:
+def _taken(
+    decision: Decision, usage: Usage, devices: list[Device], resolved: Resolved, framework: str, task: str
+) -> str:
     policy = f"policy: {origins(resolved)}"
     if not usage.ordinals:
-        return f"no GPU for this process, {framework} starts on CPU: {decision.why}; {policy}"
+        return f"no GPU for {task or 'this process'}, {framework} starts on CPU: {decision.why}; {policy}"
     if not devices:
         gpus = counted(len(usage.ordinals), "GPU")
         return f"{gpus} taken as without autogpu: {decision.why}; memory {usage.memory}"
     why = f"{decision.why}; {decision.cap}" if decision.cap else decision.why
-    line = f"{_gpus(devices)}: {why}; memory {usage.memory}; {policy}"
+    line = f"{_gpus(devices)}{f' for {task}' if task else ''}: {why}; memory {usage.memory}; {policy}"
     if decision.remedy:
         line += f"; {decision.remedy}"
     elif len(devices) < decision.attainable:
@@ -97,25 +106,26 @@ def visible_devices_ignored(value: str, framework: str) -> str:
     )
 
 
-def other_gpus(
-    used: Mapping[int, str], unused: Sequence[str], decision: Decision | None = None, shared: Collection[str] = ()
-) -> str:
-    """That the script uses other GPUs than those that were announced.
+def kept_by_worker(now: str, before: str, grant: Grant) -> str:
+    """That a worker of Ray which has GPUs runs a task that was given others, or another part of them.
 
     Args:
-        used: By ordinal as the script counts, the number of the GPU.
-        unused: Numbers of the GPUs that are not claimed any more.
-        decision: The one by which the process is a best-effort job on some of them.
-        shared: Their UUIDs.
+        now: What the task was given, in words.
+        before: What the process keeps.
     """
-    names = listed([f"GPU {index} (number {ordinal} of its list)" for ordinal, index in used.items()])
-    line = f"the script uses {names}"
-    if unused:
-        line += f"; not {listed([f'GPU {index}' for index in unused])}, which is given back"
-    for candidate in decision.ranking.candidates if decision is not None else ():
-        if decision is not None and candidate.device.uuid in shared:
-            line += f"; GPU {candidate.device.label} is shared ({candidate.why}) and {decision.cap}"
-    return printable(line, 1000)
+    return (
+        f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} from an "
+        "earlier one; to have a process for each task: max_calls=1"
+    )
+
+
+def granted(grant: Grant, visible: str | None) -> str:
+    """``50 % of GPU 2``, as the engine calls it."""
+    if grant.is_none:
+        return "no GPU"
+    entries = [printable(entry.strip(), 64) for entry in (visible or "?").split(",")]
+    gpus = listed([entry if entry.startswith(("GPU-", "MIG-")) else f"GPU {entry}" for entry in entries])
+    return f"{100 * grant.fraction:.0f} % of {gpus}" if grant.fraction else gpus
 
 
 def not_applied(why: str, framework: str) -> str:

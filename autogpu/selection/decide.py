@@ -32,7 +32,7 @@ from autogpu.selection.memory import (
     within_context,
 )
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
-from autogpu.selection.occupancy import own_memory_bytes, room_bytes, tier, unclaimed_bytes
+from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.positions import place
 from autogpu.selection.ranking import rank, rules_for
 from autogpu.selection.ranks import WORKERS
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from autogpu.selection.ranks import LocalRank
 
 _NO_CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType({})
+
+# In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
+_ALL_BYTES = 1 << 50
 
 # Once no candidate is taken: what the policy's ``busy`` makes of that.
 _VERDICTS = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}
@@ -74,13 +77,20 @@ def _decided(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]
         return Decision(Verdict.CPU, none)
     obstacle = _obstacle(request)
     if obstacle:
-        return Decision(Verdict.CANNOT_CHOOSE, obstacle)
+        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=_all_that_it_takes(request))
     pool = _pool(request, claims_on)
     if request.chosen is not None and not request.positions:
         return _respect_choice(pool, request.chosen)
     if request.grant.rank is not None and request.grant.rank.sharers != 1:
         return _take_slice(pool, request.grant.rank)
     return _take_best(pool, is_awaited)
+
+
+def _all_that_it_takes(request: SelectionRequest) -> Mapping[str, int]:
+    """Let others see what a framework takes by itself."""
+    uuids = request.uuids or ()
+    ordinals = range(len(uuids)) if request.chosen is None else request.chosen
+    return {uuids[ordinal]: _ALL_BYTES for ordinal in ordinals if ordinal < len(uuids)}
 
 
 def _obstacle(request: SelectionRequest) -> str:
@@ -147,15 +157,10 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
     """The script named its GPUs; they are claimed as far as that breaks no promise."""
     visible = pool.visible
     named = [device for device in (visible[ordinal] for ordinal in chosen if ordinal < len(visible)) if device]
-    uuids = {device.uuid for device in named} if pool.request.is_taken else set()
-    shared = [c for c in pool.ranking.candidates if c.device.uuid in uuids and c.is_best_effort]
-    claims = {device.uuid: pool.unclaimed(device, pool.demand) for device in named}
     return Decision(
         Verdict.NOT_OUR_CHOICE,
         explain.CHOSEN_BY_SCRIPT + explain.idle_alternative(pool.idle_alternatives(named)),
-        claims={**claims, **dict.fromkeys([candidate.device.uuid for candidate in shared], 0)},
-        shares=_shares(pool, shared, {uuid: ordinal for ordinal, uuid in enumerate(pool.request.uuids or ())}),
-        cap=_why_capped(pool, shared),
+        claims={device.uuid: pool.unclaimed(device, pool.demand) for device in named},
         ranking=pool.ranking,
         visible=pool.visible,
     )
@@ -167,11 +172,14 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     if not usable:
         why = explain.none_taken(pool.ranking.candidates, pool.ranking)
         return Decision(Verdict.CPU, why, ranking=pool.ranking, visible=pool.visible)
-    count, ranks = pool.request.policy.count, rank.at_most(len(usable))
+    request, ranks = pool.request, rank.at_most(len(usable))
+    count = request.policy.count
     positions, sharers = rank.share(len(usable))
     together = instances.of_one_process([usable[position][1] for position in positions])
     mine = [usable[position] for position in positions if usable[position][1] in together]
     mine = mine if count == "all" else mine[:count]
+    # A number that the script names is a place among the GPUs of its job.
+    mine = [usable[number] for number in request.positions if number < len(usable)] or mine
     firsts = (usable[replace(rank, place=place).share(len(usable))[0][0]][1].uuid for place in range(ranks))
     # Workers of one program may be very different, and are not held to equal parts without us either.
     sharing = 1 if rank.launcher == WORKERS else sharers
@@ -180,6 +188,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, ranks) + explain.granted_part(pool.request.grant),
         ordinals=tuple(ordinal for ordinal, _ in mine),
+        moved=dict(zip(request.positions, [ordinal for ordinal, _ in mine])),
         claims=claims,
         shares=shares,
         cap=explain.BEST_EFFORT if is_best_effort else "",
@@ -275,11 +284,11 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
     request, has_context = pool.request, bool(pool.request.in_use)
     if request.positions:
         return explain.positions(pool.visible, request.positions, taken)
-    why = explain.taken(pool.ranking, taken, request.visible_spec, has_context)
+    why = explain.taken(pool.ranking, taken, request.visible_spec, request.grant, has_context=has_context)
     why += explain.lists_without_effect(request.policy, request.visible_spec, request.grant)
     is_named = request.visible_spec.value is not None or has_context
     if request.grant.engine:
-        return why + explain.granted_part(request.grant)  # there is no other GPU to have
+        return why  # there is no other GPU to have
     return why + explain.idle_alternative(idle) if is_named else why
 
 
@@ -294,9 +303,7 @@ def _shares(pool: _Pool, taken: Sequence[Candidate], ordinal: Mapping[str, int])
     shares = {}
     for candidate in taken:
         if candidate.is_best_effort:
-            own = sum(own_memory_bytes(pool.request.inventory, (candidate.device.uuid,), pool.request.own_pid).values())
-            share = best_effort_share(candidate.device, candidate.spare_bytes, own)
-            shares[ordinal[candidate.device.uuid]] = share
+            shares[ordinal[candidate.device.uuid]] = best_effort_share(candidate.device, candidate.spare_bytes)
     return {position: share for position, share in shares.items() if share is not None}
 
 

@@ -23,10 +23,10 @@ def why_none(request: SelectionRequest) -> str:
     grant = request.grant
     if grant.is_none and request.visible_spec.source != "script":
         return f"{grant.why}; {grant.remedy}"
-    if request.chosen is not None:
-        return ""
     if request.policy.count == 0:
         return explain.COUNT_IS_ZERO
+    if request.chosen is not None:
+        return ""
     return f"{grant.why}; {grant.remedy}" if grant.needs_none and not request.count_is_set else ""
 
 
@@ -51,8 +51,10 @@ def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list
         return ordered
     # Of those that are not free, one position takes the best; several keep the GPUs that were named.
     named = {uuids[position] for position in request.positions}
-    kept = (Tier.FREE,) if len(named) == 1 else tuple(Tier)
-    return sorted(ordered, key=lambda c: (c.tier, c.tier in kept and c.device.uuid not in named))
+    kept, begun = (Tier.FREE,) if len(named) == 1 else tuple(Tier), in_use & named
+    return sorted(
+        ordered, key=lambda c: (c.device.uuid not in begun, c.tier, c.tier in kept and c.device.uuid not in named)
+    )
 
 
 def may_take(candidate: Candidate, request: SelectionRequest) -> bool:

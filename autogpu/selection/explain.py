@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, Sequence
 
-    from autogpu.devices.model import Device, Inventory, Process, Topology, UnreadableDevice
+    from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Candidate, Claim, Decision, Ranking, SelectionRequest, VisibleSpec
@@ -41,8 +41,9 @@ BEST_EFFORT_OF_PART = "capped at half of what is free and not claimed, because t
 # Of select.busy, what can't be in force where a process is on a GPU already.
 _NEEDS_CHOICE = ("cpu", "error", "share-own", "wait")
 
-# What is between two GPUs that no NVLink connects.
-_ANCESTORS = {
+# What is between two GPUs, by their entry in the topology where that is not a number of NVLinks.
+_CONNECTIONS = {
+    "nvswitch": "NVSwitch",
     "internal": "the board",
     "single": "one PCIe switch",
     "multiple": "several PCIe switches",
@@ -56,6 +57,17 @@ _MOST_REASONS = 3
 _MOST_NAMES = 3
 
 _POOLS = {"unset": "", "inherited": " in CUDA_VISIBLE_DEVICES", "script": " in the script's CUDA_VISIBLE_DEVICES"}
+
+
+def _pool(spec: VisibleSpec, grant: Grant) -> str:
+    """After a number of GPUs, where they come from; ``""`` for those of the machine."""
+    if not grant.engine or spec.source == "script":
+        return _POOLS[spec.source] + granted_part(grant)
+    return f" granted by {grant.engine}" + (f", {_percent(grant.fraction)} of it" if grant.fraction else "")
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
 
 
 def gpu_names(labels: Iterable[object]) -> str:
@@ -97,17 +109,18 @@ def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
     return f"{size(wanted_bytes)} do not fit, {size(max(room_bytes, 0))} are neither used nor claimed"
 
 
-def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, has_context: bool) -> str:
+def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, grant: Grant, *, has_context: bool) -> str:
     """Why these candidates were taken.
 
     Args:
+        spec: Says with ``grant`` where they come from.
         has_context: Another library of the process computes on some of them already.
     """
     allowed = [rejection for rejection in ranking.rejected if rejection.cause is not Cause.EXCLUDED_BY_POLICY]
     total, count = len(ranking.candidates) + len(allowed), len(chosen)
-    pool = _POOLS[spec.source]
+    pool = _pool(spec, grant)
     if total == 1:
-        why = f"the only one{pool}"
+        why = f"the only one{pool or ' here'}"
     elif count == total:
         why = f"all {total}{pool}"
     elif has_context:
@@ -115,11 +128,11 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, has_
     else:
         best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
         why = f"the {best} of {total}{pool}" if count == 1 else f"the {count} {best} of {total}{pool}"
-    return why + _drawbacks(chosen)
+    return why + drawbacks(chosen)
 
 
-def _drawbacks(taken: Sequence[Candidate]) -> str:
-    """That others are on these GPUs, or that they are not well."""
+def drawbacks(taken: Sequence[Candidate]) -> str:
+    """Say that others are on these GPUs, or that they are not well."""
     words = []
     shared = [(c.device, c.why) for c in taken if c.tier is not Tier.FREE]
     free = [c.device for c in taken if c.tier is Tier.FREE]
@@ -149,7 +162,7 @@ def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Se
     if left:
         why += f"; {gpu_names(device.label for device in left)} at {'that' if len(chosen) == 1 else 'those'} "
         why += f"{word} {'is' if len(left) == 1 else 'are'} taken"
-    return why + _drawbacks(taken)
+    return why + drawbacks(taken)
 
 
 def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *, is_instance: bool = False) -> str:
@@ -252,7 +265,7 @@ def order_is_fixed(policy: Policy) -> str:
 
 def granted_part(grant: Grant) -> str:
     """That an engine granted a part of each GPU; ``""`` where it granted all of it."""
-    return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
+    return f", {_percent(grant.fraction)} of it granted by {grant.engine}" if grant.fraction else ""
 
 
 def after_wait(decision: Decision, waited_s: float) -> Decision:
@@ -309,8 +322,9 @@ def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory
     in_order = sorted(chosen, key=lambda device: device.index)
     for place, one in enumerate(in_order):
         for other in in_order[place + 1 :]:
-            pair = frozenset((one.uuid, other.uuid))
-            kind = (connection_score(topology, pair), _connection(topology, pair))
+            what = topology.get(frozenset((one.uuid, other.uuid)))
+            name = counted(what, "NVLink") if isinstance(what, int) else _CONNECTIONS.get(what or "", "")
+            kind = (connection_score(what), name)
             pairs.setdefault(kind, []).append(gpu_names((one.index, other.index)))
     lines = []
     kinds = sorted(pairs, key=lambda kind: -kind[0])
@@ -322,18 +336,10 @@ def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory
     return [line for kind, line in zip(kinds, lines) if kind[1]]
 
 
-def _connection(topology: Topology, pair: frozenset[str]) -> str:
-    """What connects two GPUs; ``""`` where that is not known."""
-    if pair in topology.nvlinks:
-        return counted(topology.nvlinks[pair], "NVLink")
-    if pair in topology.switched:
-        return "NVSwitch"
-    return _ANCESTORS.get(topology.ancestors.get(pair, ""), "")
-
-
 def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> list[str]:
     free = {candidate.device.uuid for candidate in ranking.candidates if candidate.tier is Tier.FREE}
-    uuids = [uuid for pair in inventory.topology.nvlinks if device.uuid in pair for uuid in pair - {device.uuid}]
+    linked = [pair for pair, what in inventory.topology.items() if isinstance(what, int) and device.uuid in pair]
+    uuids = frozenset().union(*linked) - {device.uuid}
     partners = sorted(other.index for other in inventory.devices if other.uuid in uuids)
     if not partners or device.uuid not in free or free.intersection(uuids):
         return []

@@ -6,7 +6,7 @@ import re
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank, with_own_gpus
 from autogpu.selection.slurm_conf import gres_of_node, manages_gpus
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 RAY_WORKER = "RAY_RAYLET_PID"
-_ENGINE_WORKERS = (RAY_WORKER, "__DASK_PARENT_PID")
+DASK_WORKER = "__DASK_PARENT_PID"
+_ENGINE_WORKERS = (RAY_WORKER, DASK_WORKER)
 
 
 @frozen
@@ -29,11 +30,13 @@ class RayTask:
         gpus: How many, or which part of one; 0 for none.
         ids: As ``CUDA_VISIBLE_DEVICES`` would name them.
         manages_gpus: Ray's cluster has GPUs to assign.
+        name: Of the actor, or of the task itself.
     """
 
     gpus: float
     ids: tuple[str, ...]
     manages_gpus: bool
+    name: str = ""
 
 
 @frozen
@@ -43,18 +46,22 @@ class EngineFacts:
     Attributes:
         slurm_conf: The text of Slurm's configuration; ``None`` where it can't be read.
         ray: ``None`` outside of a running task.
+        dask: The name of Dask's worker; ``""`` in another process.
         pbs_gpus: The text of the file that ``PBS_GPUFILE`` names; ``None`` where there is none.
         launcher: Names the process that started this one as one of several, and no other process of the host.
-        visible_of_ranks: By local rank, ``CUDA_VISIBLE_DEVICES`` of the launcher's other processes, as far as known.
-        launcher_is_rank: The launcher is rank 0 itself, and its ranks are to count the GPUs as it does.
+        visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
+        is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
+        launcher_is_rank: The launcher is rank 0 itself and has its GPU: the others choose theirs by their numbers.
         namespace: Of this process's pids: each container has its own.
     """
 
     slurm_conf: str | None = None
     ray: RayTask | None = None
+    dask: str = ""
     pbs_gpus: str | None = None
     launcher: str = ""
-    visible_of_ranks: Mapping[int, str | None] | None = None
+    visible_of_launcher: str | None = None
+    is_given: bool = False
     launcher_is_rank: bool = False
     namespace: str = ""
 
@@ -74,6 +81,7 @@ class Grant:
         unnamed: How many GPUs were granted, where the engine does not say which; see :func:`settled`.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
         rank: The place among the processes of a launcher; ``None`` alone.
+        task: What the engine calls what runs here; ``""`` where it has no name for it.
     """
 
     engine: str = ""
@@ -86,6 +94,7 @@ class Grant:
     unnamed: int | None = None
     counts_by_bus: bool = False
     rank: LocalRank | None = None
+    task: str = ""
 
     @property
     def is_first(self) -> bool:
@@ -104,9 +113,10 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     """
     rank = local_rank(environ, facts.namespace)
     if rank is not None and facts.launcher_is_rank:
-        rank = replace(rank, job="")
-    elif rank is not None:
-        rank = among_same_gpus(rank, environ, facts.visible_of_ranks or {})
+        rank = None
+    if rank is not None:
+        rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
+        rank = with_own_gpus(rank) if _has_own_gpus(environ, facts) else rank
         rank = replace(rank, job=rank.job or facts.launcher)
     task = coordinating_task(environ)
     if task:
@@ -116,7 +126,7 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
         grant = engine(environ, facts)
         if grant is not None:
             return replace(grant, rank=rank)
-    return replace(NO_ENGINE, rank=rank)
+    return replace(NO_ENGINE, rank=rank, task=facts.dask)
 
 
 def settled(grant: Grant, gpu_count: int) -> Grant:
@@ -138,18 +148,27 @@ def is_engine_worker(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in _ENGINE_WORKERS)
 
 
+def _has_own_gpus(environ: Mapping[str, str], facts: EngineFacts) -> bool:
+    """Whether an engine's worker was given its GPUs for itself; its engine may also list all of a job for each."""
+    visible, task = environ.get(CUDA_VISIBLE_DEVICES), facts.ray
+    if task is not None and task.gpus:
+        return visible is None or len(visible.split(",")) <= max(1, task.gpus)
+    return facts.is_given and is_engine_worker(environ)
+
+
 def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     task = facts.ray
     if RAY_WORKER not in environ or task is None:
         return None
     if not task.gpus:
         none = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
-        return none if task.manages_gpus else NO_ENGINE
+        return replace(none if task.manages_gpus else NO_ENGINE, task=task.name)
     is_set = CUDA_VISIBLE_DEVICES in environ
     return Grant(
         "Ray",
         fraction=task.gpus if task.gpus < 1 else None,
         visible=None if is_set or not task.ids else ",".join(task.ids),
+        task=task.name,
     )
 
 

@@ -1,6 +1,7 @@
-"""What the leases and the queue mean to a process that chooses. Pure.
+"""Jobs, of leases and of what the driver shows: for decisions, ``status`` and the metrics alike. Pure.
 
-Holders are gathered to jobs: the processes of one user that share a lease's group share what they claim.
+The processes of one user that share a lease's group are one job, with every process below them. A GPU that it uses
+without a claim stands for one that it claims and does not use; beyond that it counts there by what it uses.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
-    from autogpu.devices.model import Inventory
-    from autogpu.lease import Holder, Waiter
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.lease import Holder, Processes, Waiter
     from autogpu.selection.model import IsAwaited
 
 
@@ -25,13 +26,14 @@ class Job:
     """A job that holds GPUs by leases, of one process or several.
 
     Attributes:
-        pid: Of the process that claimed first, as its own pid namespace counts it.
+        pid: Of the process that claimed first, as its own pid namespace counts it; of one that keeps its lease alive,
+            where it has ended.
         pids_here: Those of its processes that can be told in this pid namespace.
         age_s: Since the first claim; ``None`` where no lease tells it.
         newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
         processes: How many of its processes have a lease.
-        claims: Bytes by UUID, none above what the GPU has; 0 on a GPU that can't be read.
-        is_unused: None of its processes has made a context so far.
+        claims: Bytes by UUID, none above what the GPU has; 0 on a GPU that can't be read, or on which it is without a
+            claim.
     """
 
     uid: int
@@ -42,39 +44,53 @@ class Job:
     newest_s: float
     processes: int
     claims: Mapping[str, int]
-    is_unused: bool = False
 
 
 def jobs_of(
-    holders: Iterable[Holder], pids_here: Mapping[str, int | None], inventory: Inventory | None, now_s: float
+    holders: Iterable[Holder], processes: Processes, inventory: Inventory | None, now_s: float
 ) -> tuple[Job, ...]:
     """The jobs of other processes than this one, in the order in which they claimed.
 
     Args:
-        pids_here: By the name of a holder's lease, its pid in this pid namespace.
-        inventory: Tells what each GPU has.
+        processes: Tells whose job those are that the driver lists.
+        inventory: Tells what each GPU has, and who uses it.
         now_s: In Unix time.
     """
-    devices = inventory.devices if inventory else ()
-    totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
-    # Earlier versions wrote down what CUDA calls a MIG instance.
-    names = instances.uuids_of_cuda(devices)
+    gpus = _Gpus(inventory.devices if inventory else ())
     # A group is its user's word: it can't join the job of another user.
     members_of: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:
         if not holder.is_mine:
             members_of.setdefault((holder.uid, holder.group or holder.name), []).append(holder)
-    return tuple(_job(members, pids_here, totals, names, now_s) for members in members_of.values())
+    return tuple(_job(members, processes, gpus, now_s) for members in members_of.values())
 
 
-def _job(
-    members: Sequence[Holder],
-    pids_here: Mapping[str, int | None],
-    totals: Mapping[str, int],
-    names: Mapping[str, str],
-    now_s: float,
-) -> Job:
-    first, newest_s, is_unused = members[0], now_s, True
+class _Gpus:
+    """What the driver tells that matters to jobs; read once, for there may be a thousand."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
+        # Earlier versions wrote down what CUDA calls a MIG instance.
+        self.names = instances.uuids_of_cuda(devices)
+        self.listing = {device.uuid for device in devices if device.compute_processes is not None}
+        self._used: dict[int, dict[str, int]] = {}
+        for device in devices:
+            # A card in MIG mode lists those on its instances as well.
+            for process in () if device.mig_enabled else device.compute_processes or ():
+                used = self._used.setdefault(process.pid, {})
+                used[device.uuid] = used.get(device.uuid, 0) + (process.memory_used_bytes or 0)
+
+    def used_by(self, pids: Iterable[int]) -> Mapping[str, int]:
+        """Bytes by UUID, also 0, of the GPUs on which one of these processes computes."""
+        total: dict[str, int] = {}
+        for pid in pids:
+            for uuid, size in self._used.get(pid, {}).items():
+                total[uuid] = total.get(uuid, 0) + size
+        return total
+
+
+def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
+    first, newest_s = members[0], now_s
     claims: dict[str, int] = {}
     pids: list[int] = []
     # One loop: a host may have a thousand jobs, and others wait for the mutex meanwhile.
@@ -82,24 +98,30 @@ def _job(
         age_s = _age_s(member, now_s)
         first = member if age_s > _age_s(first, now_s) else first
         newest_s = min(newest_s, age_s)
-        is_unused = is_unused and member.is_unused
-        pid = pids_here[member.name]
-        if pid is not None:
-            pids.append(pid)
+        pids += processes.of(member)
         for written, size in member.claims.items():
-            uuid = names.get(written, written)
-            claims[uuid] = max(min(size, totals.get(uuid, 0)), claims.get(uuid, 0))
+            uuid = gpus.names.get(written, written)
+            claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
     return Job(
         uid=first.uid,
-        pid=first.pid,
+        pid=next(iter(processes.of(first)), first.pid),
         pids_here=tuple(pids),
         script=first.script,
         age_s=None if first.since_s is None else _age_s(first, now_s),
         newest_s=newest_s,
-        is_unused=is_unused,
         processes=len(members),
-        claims=claims,
+        claims=_where_used(claims, gpus.used_by(pids), gpus),
     )
+
+
+def _where_used(claims: dict[str, int], used: Mapping[str, int], gpus: _Gpus) -> Mapping[str, int]:
+    """The claims with each GPU that is used without one in the place of one that is not used."""
+    unused = [uuid for uuid in claims if uuid not in used and uuid in gpus.listing]
+    others = [uuid for uuid in used if uuid not in claims]
+    # Where there are more of them than claims, the most that is used is what was meant.
+    for uuid in sorted(others, key=lambda uuid: -used[uuid]):
+        claims[uuid] = min(claims.pop(unused.pop(0)), gpus.totals[uuid]) if unused else 0
+    return claims
 
 
 def _age_s(holder: Holder, now_s: float) -> float:
@@ -111,15 +133,7 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            claim = Claim(
-                bytes=size,
-                pids=job.pids_here,
-                uid=job.uid,
-                script=job.script,
-                age_s=job.newest_s,
-                is_unused=job.is_unused,
-            )
-            found.setdefault(uuid, []).append(claim)
+            found.setdefault(uuid, []).append(Claim(size, job.pids_here, job.uid, job.script, job.newest_s))
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 
 

@@ -7,13 +7,15 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.memory import best_effort_share
 from autogpu.selection.model import Verdict
+from autogpu.selection.occupancy import unlisted_bytes
 from autogpu.selection.together import job_of_ranks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
-    from autogpu.lease import Holder
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.lease import Holder, Processes
     from autogpu.selection.model import Decision, SelectionRequest
 
 
@@ -25,18 +27,21 @@ class Family:
         parent: Of the nearest process above this one that has one.
         members: Of every process of that job.
         has_parents_list: This process sees the GPUs that the parent left to it, and no explicit choice of others.
+        unused: By name, the leases of those that the driver lists on no GPU: they have only asked whether there is one,
+            or hold it for the programs that they start.
     """
 
     parent: Holder
     members: tuple[Holder, ...]
     has_parents_list: bool = True
+    unused: frozenset[str] = frozenset()
 
     @property
     def held(self) -> Mapping[str, int]:
-        """By UUID, what the job holds; one that has only asked whether there is a GPU holds nothing for others."""
+        """By UUID, what the job holds."""
         held: dict[str, int] = {}
         for member in self.members:
-            for uuid, size in {} if member.is_unused else member.claims.items():
+            for uuid, size in member.claims.items():
                 held[uuid] = max(size, held.get(uuid, 0))
         return held
 
@@ -52,16 +57,34 @@ class Family:
     def is_rival(self, holder: Holder) -> bool:
         """Whether what ``holder`` claims counts for a process that chooses for itself.
 
-        A launcher that has only asked whether there is a GPU is none to those that it starts: they would wait for it,
-        and it for them.
+        A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
         """
-        return not (holder.is_unused and _is_of_job(holder, self.parent))
+        return holder.name not in self.unused
 
 
-def family_of(parent: Holder, holders: Iterable[Holder], *, has_parents_list: bool) -> Family:
+def family_of(
+    parent: Holder,
+    holders: Iterable[Holder],
+    processes: Processes,
+    inventory: Inventory | None,
+    *,
+    has_parents_list: bool,
+) -> Family:
     """The job of ``parent`` among the live leases of the host."""
     others = [holder for holder in holders if holder.name != parent.name and _is_of_job(holder, parent)]
-    return Family(parent, (parent, *others), has_parents_list)
+    devices = inventory.devices if inventory else ()
+    unused = [each.name for each in (parent, *others) if _is_unused(each, processes, devices)]
+    return Family(parent, (parent, *others), has_parents_list, frozenset(unused))
+
+
+def _is_unused(holder: Holder, processes: Processes, devices: Sequence[Device]) -> bool:
+    claimed = [device for device in devices if device.uuid in holder.claims]
+    # In a container the driver lists the host's pids, or hides every process.
+    if not claimed or any(d.compute_processes is None or unlisted_bytes(d) for d in claimed):
+        return False
+    listed = {process.pid for device in devices for process in device.compute_processes or ()}
+    on_claimed = {process.pid for device in claimed for process in device.compute_processes or ()}
+    return listed.isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown)
 
 
 def _is_of_job(holder: Holder, parent: Holder) -> bool:
@@ -91,7 +114,8 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
 def _is_all_held(request: SelectionRequest, held: Mapping[str, int]) -> bool:
     """Whether all that this process may use is its job's already, as below ``run --hold``."""
     uuids = request.uuids or ()
-    chosen = range(len(uuids)) if request.chosen is None else request.chosen
+    is_any = request.chosen is None or (request.positions and request.grant.rank is not None)
+    chosen = range(len(uuids)) if is_any or request.chosen is None else request.chosen
     return len(chosen) > 0 and all(ordinal < len(uuids) and uuids[ordinal] in held for ordinal in chosen)
 
 

@@ -7,7 +7,6 @@ allocate itself.
 
 from __future__ import annotations
 
-import sys
 from types import MappingProxyType
 
 from autogpu.reporting.text import GIB
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Decision, SelectionRequest
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
-# compute capability 6 to 9. A lease is corrected by what NVML shows of its process, where NVML shows it.
+# compute capability 6 to 9.
 CONTEXT_BYTES = 512 << 20
 
 # Of that, what comes after the context itself: handles and kernels of cuBLAS, cuDNN and the framework, loaded when
@@ -110,7 +109,7 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_share(device: Device, room_bytes: int | None, own_bytes: int = 0) -> int | None:
+def best_effort_share(device: Device, room_bytes: int | None) -> int | None:
     """What a job to which nothing is promised may take beside others: half of what is free and not promised.
 
     It must not take what they were about to grow into. Where all is promised, mostly to jobs that said nothing of
@@ -118,13 +117,10 @@ def best_effort_share(device: Device, room_bytes: int | None, own_bytes: int = 0
 
     Args:
         room_bytes: What is neither used nor promised; ``None`` where that is unknown.
-        own_bytes: What the process itself uses there already.
     """
     if device.memory_free_bytes is None:
         return None
-    # Two readings that the driver gives one after the other.
-    free_bytes = min(device.memory_free_bytes + own_bytes, device.memory_total_bytes or sys.maxsize)
-    return (free_bytes if room_bytes is None or room_bytes < GIB else room_bytes) // 2
+    return (device.memory_free_bytes if room_bytes is None or room_bytes < GIB else room_bytes) // 2
 
 
 def caps(

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Literal, Mapping, Sequence
 
-    from autogpu.devices.model import Device, Inventory, Topology
+    from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
 
     # Whether a waiter is ahead of this process for a GPU and could use it now, given the GPU's UUID, whether it is
@@ -52,10 +52,9 @@ class Claim:
     """What one job, of one process or several, was promised on one GPU by its live leases.
 
     Attributes:
-        bytes: 0 for a best-effort job, to which nothing is promised.
+        bytes: 0 for a best-effort job, to which nothing is promised, and where a job is without a claim.
         pids: Those of its processes that can be told here; none of another container's.
         age_s: Since the newest claim of its processes was made.
-        is_unused: None of its processes has made a context so far.
     """
 
     bytes: int
@@ -63,7 +62,6 @@ class Claim:
     uid: int
     script: str
     age_s: float
-    is_unused: bool = False
 
 
 @frozen
@@ -150,8 +148,6 @@ class SelectionRequest:
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
-        is_taken: The framework took the chosen ones by itself, and may not have been meant to: what others use there is
-            protected from it.
         chosen_by_position: The ordinals count the pool in autogpu's order, so that they mean a GPU each, and not
             certain ones.
         named_count: On how many different GPUs the script's device names would be; 0 if it has none.
@@ -160,7 +156,6 @@ class SelectionRequest:
         script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
         own_uid: Its user.
-        group: The job of the lease that it has already; ``""`` without one.
         grant: What an engine granted to it, and its place among the processes of a launcher.
         promised: By UUID, what the ranks of this job were promised together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
@@ -174,9 +169,7 @@ class SelectionRequest:
     gpu_count: int
     own_uid: int
     own_pid: int | None = None
-    group: str = ""
     chosen: Sequence[int] | None = None
-    is_taken: bool = False
     chosen_by_position: bool = False
     named_count: int = 0
     asked_count: int = 0
@@ -216,21 +209,15 @@ class Candidate:
     is_best_effort: bool = False
 
 
-# Between two GPUs without NVLink, by NVML's common ancestor; one NVLink is better than any of them.
-_ANCESTOR_SCORES = {"internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
+# One NVLink is better than any of NVML's common ancestors. NVSwitch counts as one NVLink would, whatever their number:
+# all GPUs of a server have as many.
 _NVLINK_SCORE = 100
+_SCORES = {"nvswitch": 100, "internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
 
 
-def connection_score(topology: Topology, pair: frozenset[str]) -> int:
-    """How well two GPUs are connected, by their UUIDs; 0 where that is not known.
-
-    Two that reach each other over NVSwitch count as one NVLink would, whatever their number: all of them do.
-    """
-    if pair in topology.nvlinks:
-        return _NVLINK_SCORE * topology.nvlinks[pair]
-    if pair in topology.switched:
-        return _NVLINK_SCORE
-    return _ANCESTOR_SCORES.get(topology.ancestors.get(pair, ""), 0)
+def connection_score(connection: int | str | None) -> int:
+    """How well two GPUs are connected by that entry of a :data:`autogpu.devices.model.Topology`; 0 if there is none."""
+    return _NVLINK_SCORE * connection if isinstance(connection, int) else _SCORES.get(connection or "", 0)
 
 
 @frozen

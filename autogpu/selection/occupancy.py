@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _DESKTOP_BYTES = GIB
 _DESKTOP_SHARE = 0.05
 
+# The driver keeps some for itself, a few hundred MiB on large GPUs.
+_DRIVERS_OWN_BYTES = GIB
+
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50
 
 # A notebook in which no cell has run for this long may share its GPU.
-_IDLE_LEASE_S = 30 * 60.0
-
-# After this, so is that of a process that has asked whether there is a GPU, and made no context.
-_UNUSED_LEASE_S = 60.0
+IDLE_LEASE_S = 30 * 60.0
 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
@@ -32,27 +32,29 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
         return Tier.IDLE_LEASE if _is_idle(device, own_pid, claims) else Tier.BUSY
     if other_processes(device, own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
         return Tier.BUSY
-    if device.memory_total_bytes is not None and device.memory_used_bytes is not None:
-        desktop_bytes = max(_DESKTOP_BYTES, device.memory_total_bytes * _DESKTOP_SHARE)
-        if device.memory_used_bytes - _bytes_of(device, {own_pid}) > desktop_bytes:
-            return Tier.BUSY
-    return Tier.FREE
+    used = device.memory_used_bytes if device.memory_total_bytes is not None else None
+    is_filled = used is not None and used - _bytes_of(device, {own_pid}) > _desktop_bytes(device)
+    return Tier.BUSY if is_filled else Tier.FREE
 
 
-def idle_after_s(*, is_unused: bool) -> float:
-    """From which age on a lease may be idle, of a job that has made no context so far or of another one."""
-    return _UNUSED_LEASE_S if is_unused else _IDLE_LEASE_S
+def _desktop_bytes(device: Device) -> float:
+    return max(_DESKTOP_BYTES, (device.memory_total_bytes or 0) * _DESKTOP_SHARE)
 
 
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
     holders = {pid for claim in claims for pid in claim.pids}
-    # The driver tells no utilization of a MIG instance; what has made no context there computes nothing.
-    is_unused = device.compute_processes == () and all(claim.is_unused for claim in claims)
     return (
-        (device.utilization_percent == 0 or (device.parent is not None and is_unused))
-        and all(claim.age_s >= idle_after_s(is_unused=claim.is_unused) for claim in claims)
+        _computes_nothing(device)
+        and all(claim.age_s >= IDLE_LEASE_S for claim in claims)
         and all(process.pid in holders for process in other_processes(device, own_pid))
     )
+
+
+def _computes_nothing(device: Device) -> bool:
+    if device.parent is None:
+        return device.utilization_percent == 0
+    # Of a MIG instance the driver tells no utilization.
+    return device.compute_processes == () and (device.memory_used_bytes or 0) <= _desktop_bytes(device)
 
 
 def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
@@ -91,7 +93,7 @@ def other_processes(device: Device, own_pid: int | None) -> tuple[Process, ...]:
 
 
 def unmanaged_processes(device: Device, claims: Sequence[Claim]) -> tuple[Process, ...]:
-    """Those that compute on the GPU and hold no lease."""
+    """Those that compute on the GPU and are of no job."""
     holders = {pid for claim in claims for pid in claim.pids}
     return tuple(process for process in device.compute_processes or () if process.pid not in holders)
 
@@ -104,6 +106,17 @@ def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int
     ordinals = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
     by_uuid = {device.uuid: _bytes_of(device, {pid}) for device in (inventory.devices if inventory else ())}
     return {ordinals[uuid]: size for uuid, size in by_uuid.items() if uuid in ordinals and size}
+
+
+def unlisted_bytes(device: Device) -> int:
+    """Used by processes that the driver does not list; 0 where nothing can be said."""
+    listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
+    sizes = [process.memory_used_bytes for process in listed]
+    known = [size for size in sizes if size is not None]
+    if device.memory_used_bytes is None or len(known) < len(sizes):
+        return 0
+    unlisted = device.memory_used_bytes - sum(known)
+    return unlisted if unlisted > _DRIVERS_OWN_BYTES else 0
 
 
 def compute_pids(inventory: Inventory | None) -> set[int]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Mapping
 
     from autogpu.devices.model import Inventory
-    from autogpu.lease import LeaseSnapshot
+    from autogpu.lease import LeaseSnapshot, Processes
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.members import Family
@@ -59,14 +59,14 @@ def request_for_new_process(
 def preview(
     request: SelectionRequest,
     leases: LeaseSnapshot,
-    pids_here: Mapping[str, int | None],
+    processes: Processes,
     now_s: float,
     family: Family | None = None,
 ) -> Decision:
     """The decision on ``request`` beside the jobs and the queue of this moment.
 
     Args:
-        pids_here: By the name of a holder's lease, its pid in this pid namespace.
+        processes: Tells whose job those are that the driver lists.
         now_s: In Unix time.
         family: The job that would start it, if one would.
     """
@@ -82,5 +82,5 @@ def preview(
     if shared is not None:
         return shared
     rivals = [holder for holder in leases.holders if family is None or family.is_rival(holder)]
-    claims_on = claims_by_gpu(jobs_of(rivals, pids_here, request.inventory, now_s))
+    claims_on = claims_by_gpu(jobs_of(rivals, processes, request.inventory, now_s))
     return decide(request, claims_on, is_awaited_by(leases.queue, claims_on, request.policy.per_user))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from autogpu.frozen import frozen, replace
-from autogpu.variables import CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,21 +18,24 @@ TF_CONFIG = "TF_CONFIG"
 LONE_RANK = "LOCAL_RANK"
 WORKERS = "multiprocessing"
 
-# Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host.
+# Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host,
+# and what the launcher tells all ranks of a job and of no other, the last of which has to be there.
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _LAUNCHERS = (
-    ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE"),
-    ("DeepSpeed", LONE_RANK, "LOCAL_SIZE"),
-    ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("jsrun", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
-    ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    (
+        "Horovod",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    ),
+    ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _MASTER),
+    ("DeepSpeed", LONE_RANK, "LOCAL_SIZE", _MASTER),
+    ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ("", "PMIX_NAMESPACE")),
+    ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
+    ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", ()),
+    ("jsrun", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", ()),
+    ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ("", "SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
-RANK_VARIABLES = {LONE_RANK: LONE_RANK, **{launcher: rank_name for launcher, rank_name, _ in _LAUNCHERS}}
-
-# Where the ranks of one job meet: at any moment a port belongs to one job alone.
-MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
 
@@ -88,29 +91,63 @@ def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | N
     Args:
         namespace: Tells this process's container from others, each of which has a ``localhost`` of its own.
     """
-    for launcher, rank_name, size_name in _LAUNCHERS:
-        # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
-        if launcher == "Slurm" and "SLURM_STEP_ID" not in environ:
-            continue
-        rank = _number(environ.get(rank_name))
-        size = _tasks_on_node(environ, size_name) if launcher == "Slurm" else _number(environ.get(size_name))
-        if rank is not None and size is not None and rank < size:
-            if size > 1:
-                return LocalRank(rank, size, launcher)
-            # The only one that a launcher started here may itself start several.
-            return None if rank_name == LONE_RANK else _lone_rank(environ, namespace)
-    return _lone_rank(environ, namespace) or _of_cluster(environ, namespace)
+    told = [rank for rank in (_told(environ, namespace, *names) for names in _LAUNCHERS) if rank is not None]
+    if not told or told[0].size == 1:
+        # The only one that a launcher started here may itself start several.
+        return _worker(environ) or _lone_rank(environ, namespace) or _of_cluster(environ, namespace)
+    # What a script around each rank has set may name the same ranks anew.
+    jobs = [each.job for each in told if each.job and (each.rank, each.size) == (told[0].rank, told[0].size)]
+    return replace(told[0], job=jobs[0] if jobs else "")
+
+
+def _told(
+    environ: Mapping[str, str], namespace: str, launcher: str, rank_name: str, size_name: str, meeting: Sequence[str]
+) -> LocalRank | None:
+    """By the variables of one launcher."""
+    is_slurm = launcher == "Slurm"
+    # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
+    if is_slurm and "SLURM_STEP_ID" not in environ:
+        return None
+    rank = _number(environ.get(rank_name))
+    size = _tasks_on_node(environ, size_name) if is_slurm else _number(environ.get(size_name))
+    if rank is None or size is None or rank >= size:
+        return None
+    return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
+
+
+def told_of_siblings(environ: Mapping[str, str]) -> Sequence[str | None]:
+    """Those variables that a program itself sets for its processes, also after it has started."""
+    return [environ.get(name) for name in (TF_CONFIG, WORKER, LONE_RANK, "WORLD_SIZE", *_MASTER)]
+
+
+def worker_of(number: int, count: int, job: str) -> str:
+    """What tells a process that it is worker ``number`` of ``count`` that a program started together."""
+    return f"{number}/{count}/{job}"
+
+
+def _worker(environ: Mapping[str, str]) -> LocalRank | None:
+    found = re.fullmatch("([0-9]{1,6})/([0-9]{1,6})/([0-9a-zA-Z.]{1,64})", environ.get(WORKER, ""))
+    number, count = (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+    return LocalRank(number, count, WORKERS, job=found.group(3)) if found and number < count else None
 
 
 def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
     """Of a launcher that does not say how many there are on this host: a loop in a shell, a script, Lightning's own."""
-    rank, (host, port) = _number(environ.get(LONE_RANK)), [environ.get(name, "") for name in MEETING]
-    if rank is None or any(_number(environ.get(size)) is not None for _, name, size in _LAUNCHERS if name == LONE_RANK):
+    rank, size = _number(environ.get(LONE_RANK)), _number(environ.get("WORLD_SIZE")) or 0
+    has_size = any(_number(environ.get(name)) is not None for _, each, name, _ in _LAUNCHERS if each == LONE_RANK)
+    if rank is None or has_size:
         return None
-    size = max(_number(environ.get("WORLD_SIZE")) or 0, rank + 1)
+    job = _meeting(environ, _MASTER, namespace)
+    return LocalRank(rank, size, LONE_RANK, job=job) if max(1, rank) < size else None
+
+
+def _meeting(environ: Mapping[str, str], names: Sequence[str], namespace: str) -> str:
+    """Name the job by where its ranks meet: a host, and a number on it; ``""`` where that is not told."""
+    host, *which = (environ.get(name, "") for name in names or ("", ""))
+    if not which[-1]:
+        return ""
     host = _LOCALHOST[0] if _is_local(host) else host
-    job = _job("ranks", [host, port], host, namespace) if port else ""
-    return None if size == 1 else LocalRank(rank, size, LONE_RANK, job=job)
+    return _job("ranks", [names[-1], host, *which], host, namespace)
 
 
 def _number(text: str | None) -> int | None:
@@ -149,11 +186,7 @@ def _of_cluster(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
         return None
     addresses = sorted((kind, [str(task) for task in tasks]) for kind, tasks in cluster.items())
     job = _job("cluster", addresses, own, namespace)
-    rank = LocalRank(tasks.index((kind, index)), len(tasks), TF_CONFIG, job=job)
-    visible = environ.get(CUDA_VISIBLE_DEVICES)
-    # Who gives a worker fewer GPUs than there are workers gives each its own.
-    is_own = visible is not None and len(visible.split(",")) < rank.size
-    return replace(rank, place=0, sharers=1) if is_own else rank
+    return LocalRank(tasks.index((kind, index)), len(tasks), TF_CONFIG, job=job)
 
 
 def coordinating_task(environ: Mapping[str, str]) -> str:
@@ -197,43 +230,40 @@ def _is_local(host: str) -> bool:
     return host.lower() in ("", *_LOCALHOST)
 
 
-def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], visible_of: Mapping[int, str | None]) -> LocalRank:
+def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
     """``rank`` with its place among the ranks that see the same GPUs.
 
     A launcher, or a script around each rank, may have given each its own ``CUDA_VISIBLE_DEVICES``.
 
     Args:
-        environ: As this process was started.
-        visible_of: By rank, the variable of the launcher's other ranks, as far as it is known.
+        of_launcher: The variable with which the launcher itself was started, whose ranks inherit it.
     """
     visible = environ.get(CUDA_VISIBLE_DEVICES)
-    others = {other: value for other, value in visible_of.items() if other != rank.rank and other < rank.size}
-    is_known = len(others) == rank.size - 1
-    if all(value == visible for value in others.values()):
-        bound = _ranks_per_bound_gpu(rank, environ)
-        if bound is not None:
-            return replace(rank, place=rank.rank % bound, sharers=bound)
-        if rank.launcher == LONE_RANK and visible is not None and not others and _is_own(rank, len(visible.split(","))):
-            return replace(rank, place=0, sharers=1)  # started by hand, with a GPU of its own
-        if not is_known:
-            return rank  # those that are not known yet are as those that are
-    same = sorted({rank.rank, *(other for other, value in others.items() if value == visible)})
-    return replace(rank, place=same.index(rank.rank), sharers=len(same))
+    if visible is None:
+        return rank
+    bound = _ranks_per_bound_gpu(rank, environ)
+    if bound is not None:
+        return replace(rank, place=rank.rank % bound, sharers=bound)
+    return rank if visible == of_launcher else with_scripts_list(rank, len(visible.split(",")))
+
+
+def with_own_gpus(rank: LocalRank) -> LocalRank:
+    """``rank`` where it shares its GPUs with none of the others."""
+    return replace(rank, place=0, sharers=1)
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """``rank`` where its script has set ``CUDA_VISIBLE_DEVICES`` to that many GPUs, as those of the others do."""
-    return replace(rank, place=0, sharers=1) if _is_own(rank, gpu_count) else replace(rank, place=None, sharers=None)
+    """``rank`` where its script has set ``CUDA_VISIBLE_DEVICES`` to that many GPUs, as those of the others do.
 
-
-def _is_own(rank: LocalRank, gpu_count: int) -> bool:
-    """Whether a list is by its length one rank's own: each gets fewer GPUs than there are ranks."""
-    # A size that counts the ranks of other hosts as well tells less.
-    return gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
+    Who gives a rank fewer GPUs than there are ranks gives each its own. A size that counts the ranks of other hosts as
+    well tells less.
+    """
+    is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
+    return with_own_gpus(rank) if is_own else replace(rank, place=None, sharers=None)
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:
-    """How many of Slurm's tasks were bound to this one's GPUs; ``None`` where Slurm has bound none.
+    """How many of Slurm's tasks have this one's GPUs, all where none is bound; ``None`` where the list is not Slurm's.
 
     Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
     """
@@ -243,4 +273,4 @@ def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | N
     if rank.launcher != "Slurm" or len(counts) != 1 or on_node is None:
         return None
     (count,) = counts
-    return -(-rank.size * count // on_node) if count is not None and count < on_node else None
+    return -(-rank.size * count // on_node) if count is not None and count <= on_node else None

@@ -13,18 +13,23 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping
 
     from autogpu.lease import Holder
+    from autogpu.selection.grants import Grant
     from autogpu.selection.model import SelectionRequest
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
     """The job whose ranks choose together; ``""`` where the process goes by itself.
 
-    What an engine granted is the job's already, and a script that has chosen takes no other GPU.
+    What an engine granted is the job's already, and a script that has chosen certain GPUs takes no other one.
     """
-    rank = request.grant.rank
-    if rank is None or rank.sharers == 1 or request.grant.engine or request.chosen is not None:
-        return ""
-    return rank.job
+    has_chosen = request.chosen is not None and not request.positions
+    return "" if has_chosen else shared_job(request.grant)
+
+
+def shared_job(grant: Grant) -> str:
+    """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
+    rank = grant.rank
+    return "" if rank is None or rank.sharers == 1 or grant.engine else rank.job
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
@@ -43,7 +48,8 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     grant = replace(request.grant, rank=None)
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
     policy = replace(policy, count=count, per_user=0)
-    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
+    request = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
+    return replace(request, chosen=None, chosen_by_position=False) if request.positions else request
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:

@@ -13,12 +13,15 @@ class JobStatus:
     """A job that holds a GPU by a lease, of one process or several.
 
     Attributes:
-        pid: Of the process that claimed first, as its own pid namespace counts it.
+        pid: Of the process that claimed first, as its own pid namespace counts it; where that has ended, of one that
+            keeps its lease alive.
         age_s: Since the claim.
         processes: How many of its processes have a lease.
-        claim_bytes: What it was promised on this GPU; 0 for a best-effort job.
+        claim_bytes: What it was promised on this GPU; 0 for a best-effort job, and where it computes without a claim.
         used_bytes: What its processes use there, by the driver; ``None`` where they can't be told from others.
         is_idle: Held for half an hour or more, and nothing computes.
+        is_active: One of its processes has computed there in the driver's last seconds; ``None`` where the driver does
+            not tell it from others.
     """
 
     user: str
@@ -30,11 +33,12 @@ class JobStatus:
     claim_bytes: int
     used_bytes: int | None
     is_idle: bool
+    is_active: bool | None = None
 
 
 @dataclass(frozen=True)
 class UnmanagedProcess:
-    """A process on a GPU that holds no lease.
+    """A process on a GPU that is of no job.
 
     Attributes:
         user: Whose it is; ``None`` where ``/proc`` does not show it.
@@ -191,6 +195,8 @@ class HostStatus:
         host: Its name.
         time_s: When it was read, in Unix time.
         has_hook: Whether a Python that is started like this one loads autogpu at its start.
+        engine: Which one manages the GPUs of a script started here, such as ``"Slurm"``; ``""`` where none is known.
+        granted: UUIDs of the GPUs that it granted to such a script.
     """
 
     driver_version: str | None
@@ -206,6 +212,8 @@ class HostStatus:
     has_hook: bool = True
     host: str = ""
     time_s: float | None = None
+    engine: str = ""
+    granted: tuple[str, ...] = ()
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:

@@ -12,15 +12,14 @@ from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.frozen import frozen, replace
 from autogpu.reporting import messages
-from autogpu.reporting.text import GIB, printable, user_name
+from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.connected import topology_question_of
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.health import health_problems
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import family_of
 from autogpu.selection.model import Decision, Tier, Verdict
-from autogpu.selection.occupancy import idle_after_s, room_bytes, tier
+from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, room_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.status.model import (
     GpuStatus,
@@ -40,15 +39,12 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory, Process
-    from autogpu.lease import Folder, LeaseSnapshot, Waiter
+    from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
     from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.jobs import Job
     from autogpu.selection.members import Family
     from autogpu.selection.model import Claim, IsAwaited
-
-# The driver keeps some for itself, a few hundred MiB on large GPUs.
-_DRIVERS_OWN_BYTES = GIB
 
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
@@ -79,15 +75,11 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     reading = probe.start(environ)
     read = read_leases(environ)
     inventory, grant = probe.finish(reading), engines.granted_here(environ)
-    is_set = resolved.settings["select.count"].overrides is not None
-    request = request_for_new_process(
-        resolved.policy, environ, inventory, grant, own_uid=os.getuid(), count_is_set=is_set
-    )
-    inventory = probe.with_topology(inventory, environ, topology_question_of(request))
+    processes = read.processes(inventory)
     return host_status(
         inventory,
         read.leases,
-        read.leases.pids_here,
+        processes,
         resolved,
         environ,
         own_uid=os.getuid(),
@@ -95,7 +87,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         grant=grant,
         folder=read.folder,
         folder_problem=read.problem,
-        family=read.family,
+        family=read.family(processes, inventory),
         has_hook=has_hook(sys.meta_path),
     )
 
@@ -106,14 +98,27 @@ class LeasesHere:
 
     Attributes:
         folder: ``None`` if there is none yet, or for ``problem``.
-        family: The job to which a process started here belongs, if there is one above it.
+        parent: The lease to whose job a process started here belongs, if there is one above it.
+        has_parents_list: It would see the GPUs that the parent left to it.
         problem: Why this user's jobs can't coordinate, and the remedy.
     """
 
     folder: Folder | None = None
     leases: LeaseSnapshot = lease.LeaseSnapshot()
-    family: Family | None = None
+    parent: Holder | None = None
+    has_parents_list: bool = False
     problem: str | None = None
+
+    def processes(self, inventory: Inventory | None) -> Processes:
+        """Those that hold the leases, and those of their jobs that the driver lists."""
+        return lease.processes_of(self.leases.holders, compute_pids(inventory), is_complete=True)
+
+    def family(self, processes: Processes, inventory: Inventory | None) -> Family | None:
+        """The job to which a process started here belongs, if there is one above it."""
+        if self.parent is None:
+            return None
+        holders, has_list = self.leases.holders, self.has_parents_list
+        return family_of(self.parent, holders, processes, inventory, has_parents_list=has_list)
 
 
 def read_leases(environ: Mapping[str, str]) -> LeasesHere:
@@ -121,10 +126,7 @@ def read_leases(environ: Mapping[str, str]) -> LeasesHere:
     try:
         folder = lease.find_folder(environ, make=False)
         leases, parent = lease.snapshot(folder), lease.ancestor_lease(environ, folder)
-        if parent is None:
-            return LeasesHere(folder, leases)
-        family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
-        return LeasesHere(folder, leases, family)
+        return LeasesHere(folder, leases, parent, lease.has_parents_list(environ))
     except lease.NoFolderYet:
         return LeasesHere()
     except lease.LeaseUnavailable as error:
@@ -139,7 +141,7 @@ def has_hook(finders: Sequence[object]) -> bool:
 def host_status(
     inventory: Inventory,
     leases: LeaseSnapshot,
-    pids_here: Mapping[str, int | None],
+    processes: Processes,
     resolved: Resolved,
     environ: Mapping[str, str],
     *,
@@ -155,7 +157,7 @@ def host_status(
     """Put together what was read.
 
     Args:
-        pids_here: By the name of a holder's lease, its pid in this pid namespace.
+        processes: Tells whose job those are that the driver lists.
         resolved: The policy of a script that would be started now.
         environ: Gives ``CUDA_VISIBLE_DEVICES``, which such a script inherits.
         own_uid: Whose script that would be.
@@ -165,7 +167,7 @@ def host_status(
         has_hook: Whether autogpu would be loaded in it.
     """
     names = names or Names()
-    jobs = jobs_of(leases.holders, pids_here, inventory, now_s)
+    jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
     is_awaited = is_awaited_by(leases.queue, claims, resolved.policy.per_user)
     is_set = resolved.settings["select.count"].overrides is not None
@@ -181,7 +183,7 @@ def host_status(
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(
-            preview(request, leases, pids_here, now_s, family)
+            preview(request, leases, processes, now_s, family)
             if resolved.policy.enabled
             else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
             inventory,
@@ -193,6 +195,8 @@ def host_status(
         has_hook=has_hook,
         host=printable(names.host(), 64),
         time_s=now_s,
+        engine="" if request.uuids is None else request.grant.engine,
+        granted=tuple(request.uuids or ()) if request.grant.engine and not request.grant.is_none else (),
     )
 
 
@@ -235,7 +239,7 @@ def _gpu(
             *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
         ),
         # Of a card in MIG mode all of it is used by its instances.
-        unlisted_bytes=0 if device.mig_enabled else _unlisted_bytes(device),
+        unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
         parent=device.parent,
         instance=device.instance,
@@ -255,8 +259,23 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         processes=job.processes,
         claim_bytes=job.claims[device.uuid],
         used_bytes=sum(known) if known or (not used and job.pids_here) else None,
-        is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= idle_after_s(is_unused=job.is_unused),
+        is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
+        is_active=_is_active(job, device),
     )
+
+
+def _is_active(job: Job, device: Device) -> bool | None:
+    if not device.utilization_percent:
+        return None if device.utilization_percent is None else False
+    if device.compute_processes is None or not job.pids_here:
+        return None
+    listed = {process.pid for process in device.compute_processes}
+    mine = listed.intersection(job.pids_here)
+    if not mine:
+        return False
+    if mine == listed:
+        return None if unlisted_bytes(device) else True
+    return None if device.active_pids is None else not mine.isdisjoint(device.active_pids)
 
 
 def _unmanaged(
@@ -267,16 +286,6 @@ def _unmanaged(
         for process in processes or ()
         if process.pid not in holders
     ]
-
-
-def _unlisted_bytes(device: Device) -> int:
-    listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
-    sizes = [process.memory_used_bytes for process in listed]
-    known = [size for size in sizes if size is not None]
-    if device.memory_used_bytes is None or len(known) < len(sizes):
-        return 0
-    unlisted = device.memory_used_bytes - sum(known)
-    return unlisted if unlisted > _DRIVERS_OWN_BYTES else 0
 
 
 def _lease_folder(folder: Folder, names: Names) -> LeaseFolder:

@@ -99,10 +99,11 @@ def scene_for(gpus: int, *, is_cut: bool = False) -> Scene:
         return Scene(lost, (UNMANAGED, *notebook, LARGE[0], *parts, WAITING))
     if gpus < GPUS_OF_ALL:
         return Scene(lost, (UNMANAGED, *notebook, *SMALL, WAITING))
-    # The second small one says where it wants to be: of its own it would take a free GPU.
-    first, second = SMALL
+    # The second ones say where they want to be: of their own they would take two GPUs of one socket, and a free one.
+    (one, two), (first, second) = LARGE, SMALL
+    across = replace(two, settings={**(two.settings or {}), "AUTOGPU_DEVICES": f"{gpus - 5}-{gpus - 4}"})
     beside = replace(second, settings={"AUTOGPU_DEVICES": str(gpus - 6)})
-    return Scene(lost, (UNMANAGED, *notebook, *LARGE, first, beside, WAITING))
+    return Scene(lost, (UNMANAGED, *notebook, one, across, first, beside, WAITING))
 
 
 def comings(seed: int) -> Iterator[tuple[float, Part]]:

@@ -19,6 +19,7 @@ from autogpu.policy import Policy
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
 from tests.support import environments
+from tests.support.simulator_client import CUDA
 from tests.support.values import cut, gpu, inventory
 
 # GPU 0 is a colleague's; of the idle ones the last wins.
@@ -287,6 +288,39 @@ def test_a_claim_outlives_the_process_that_made_it_and_ends_with_the_program(ser
     done = autogpu(server, "run", "--hold", "--", "true")
     assert "GPU 1 for true" in done.stderr
     job.stdin.close()
+    until(lambda: holders(lease_folder) == [])
+
+
+# Computes on the first GPU that it sees, until its input ends; autogpu knows nothing of it.
+CUDA_PROGRAM = f"""{CUDA}
+assert (call("cuInit", 0), context(0), allocate(4 << 30)[0]) == (0, 0, 0)
+say(os.getpid())
+sys.stdin.read()
+"""
+
+
+def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_killed(server, lease_folder):
+    shell = ("sh", "-c", '"$@"; :', "sh")
+    job = running(server, "--hold", "--need", "5GiB", "--", *shell, sys.executable, "-c", CUDA_PROGRAM)
+    (program,) = json.loads(job.stdout.readline())
+
+    def shown():
+        (gpu,) = json.loads(autogpu(server, "status", "--json").stdout)["gpus"][2:]
+        (one,) = gpu["jobs"]
+        assert one["used_bytes"] > 4 << 30
+        return one["pid"], one["claim_bytes"], gpu["unmanaged_processes"]
+
+    assert shown() == (job.pid, 5 << 30, [])
+    # Of 24 GiB, and not of what the program uses beside.
+    beside = autogpu(server, "run", "--hold", "--devices", "2", "--need", "18GiB", "--busy", "error", "--", "true")
+    assert beside.returncode == 0, beside.stderr
+    assert 'autogpu_unmanaged_processes{gpu="2"' not in autogpu(server, "status", "--format", "prometheus").stdout
+    job.kill()
+    job.wait(60)
+    keeper, *rest = shown()
+    assert rest == [5 << 30, []]
+    os.kill(keeper, signal.SIGTERM)
+    os.kill(program, signal.SIGTERM)
     until(lambda: holders(lease_folder) == [])
 
 

@@ -23,6 +23,7 @@ from autogpu.cli import status_screen as screens
 from autogpu.cli.status_screen import Wanted
 from autogpu.cli.status_table import Frame
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.status.json import from_json
 from autogpu.status.model import LeaseFolder
@@ -143,6 +144,25 @@ def test_the_queue_and_the_preview_are_told():
     assert any(line.startswith("A script started here would get ") for line in lines)
 
 
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        pytest.param(
+            {**STEP, "SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}, "1 of 2 GPUs granted by Slurm free"
+        ),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "0,1"}, "3 of 4 GPUs free"),
+    ],
+    ids=["in-a-slurm-job", "with-a-list-of-ones-own"],
+)
+def test_the_gpus_are_counted_that_an_engine_granted(environ, expected):
+    machine = inventory(gpu(0, used_gib=9, pids=[7], busy=90), gpu(1), gpu(2), gpu(3))
+    view = host(machine, **environ)
+    assert expected in fitted(view, height=40)[0].split(", ")
+
+
 def test_a_python_without_the_hook_is_promised_nothing():
     lines = screen(host(inventory(gpu(0)), has_hook=False))
     at = lines.index(screens.no_hook(screens.EVERYTHING))
@@ -214,7 +234,7 @@ def crowded(gpus, jobs, processes):
     others = tuple(Process(5000 + number, GIB) for number in range(processes))
     machine = inventory(*[gpu(index, used_gib=2, compute_processes=others) for index in range(gpus)])
     holders = [holder(f"{index}-{job}", (index, 2), uid=1000 + job) for index in range(gpus) for job in range(jobs)]
-    return host(machine, holders, pids=dict.fromkeys((each.name for each in holders), None))
+    return host(machine, holders, pids=Processes({}))
 
 
 @pytest.mark.parametrize(
@@ -335,12 +355,13 @@ def test_the_queue_tells_which_gpus_a_job_waits_for(gpus, said):
 
 
 def test_jobs_that_share_a_gpu_have_a_line_each_on_a_narrow_screen():
-    shared = gpu(0, used_gib=5, busy=40, compute_processes=(Process(4391, int(4.9 * GIB)), Process(4392, GIB // 8)))
+    processes = (Process(4391, int(4.9 * GIB)), Process(4392, GIB // 8))
+    shared = gpu(0, used_gib=5, busy=40, compute_processes=processes, active_pids=[4391])
     jobs = [holder("a", (0, 6), pid=4391, age_s=42 * 60), holder("b", (0, 0), pid=4392, age_s=42 * 60)]
     view = host(inventory(shared), jobs)
     assert screen(view, width=80)[2:4] == [
         "        ann        train.py (pid 4391) uses 4.9 of 6.0 GiB, for 42 min, active",
-        "        ann        train.py (pid 4392) best effort, uses 0.1 GiB, for 42 min, active",
+        "        ann        train.py (pid 4392) best effort, uses 0.1 GiB, for 42 min, idle",
     ]
     assert "train.py (pid 4391) claims 6.0 GiB, uses 4.9 GiB, for 42 min, active" in screen(view, width=100)[2]
 

@@ -15,8 +15,6 @@ from autogpu.devices.model import (  # noqa: F401  (for eval)
     Device,
     Inventory,
     Process,
-    Topology,
-    TopologyQuestion,
     UnreadableDevice,
 )
 from tests.gpusim import Gpu, Server

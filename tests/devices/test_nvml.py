@@ -63,8 +63,11 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "is_too_hot": bool(slowed & theirs.nvmlClocksThrottleReasonHwThermalSlowdown),
         "utilization_percent": asked(lambda: theirs.nvmlDeviceGetUtilizationRates(gpu).gpu),
     })
+    active = asked(theirs.nvmlDeviceGetProcessUtilization, gpu, 0) or ()
+    is_shared = bool(found[-1]["utilization_percent"]) and len(found[-1]["compute_processes"] or ()) > 1
+    found[-1]["active_pids"] = [each.pid for each in active if each.smUtil] if is_shared else None
 version = theirs.nvmlSystemGetDriverVersion()
-reading = ours.read_inventory()
+*_, reading = ours.read_inventory()
 for row in reading["devices"]:
     del row["idle_s"], row["has_mps"]  # worked out from the samples, and no reading of NVML
     for kind in ("compute_processes", "graphics_processes"):
@@ -156,9 +159,10 @@ print(json.dumps({
 """
 
 GIB = 1 << 30
+ONE_USED = (Gpu(processes={5004242: "2GiB"}),)
 
 
-def read_with(tmp_path, source, program=READ, **options):
+def read_with(tmp_path, source, program=READ, gpus=ONE_USED, **options):
     """What a process reads in whose environment ``import pynvml`` means ``source``; ``None`` means none."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
@@ -167,11 +171,11 @@ def read_with(tmp_path, source, program=READ, **options):
     if source is not None:
         shutil.copy(pynvml.__file__, packages / "real_pynvml.py")
         (packages / "pynvml.py").write_text(source)
-    with Server([Gpu(processes={5004242: "2GiB"})], folder=tmp_path, **options) as server:
+    with Server(gpus, folder=tmp_path, **options) as server:
         # No site: nothing but what is in that folder is installed.
         command = [sys.executable, "-S", "-c", program]
         done = server.run(command, environ={"PYTHONPATH": str(packages)}, cwd=str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
@@ -204,6 +208,44 @@ def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
 )
 def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source, pids):
     assert read_with(tmp_path, source)["pids"] == pids
+
+
+FAILING_TOPOLOGY = """
+import os, time
+from real_pynvml import *
+from real_pynvml import NVMLError
+def nvmlDeviceGetTopologyCommonAncestor(one, other):
+    {}
+"""
+
+READ_TOPOLOGY = """
+import json, os, sys, time
+if {}:
+    sys.executable = "/usr/bin/uwsgi"
+from autogpu.devices import probe
+begun_s = time.monotonic()
+reading = probe.finish(probe.start(os.environ))
+waited_s = time.monotonic() - begun_s
+print(json.dumps([len(reading.devices), reading.failure, len(reading.topology), waited_s]), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_embedded"),
+    [
+        pytest.param("raise TypeError('of another age')", False, id="raises"),
+        pytest.param("raise TypeError('of another age')", True, id="raises-in-a-thread"),
+        pytest.param("os.abort()", False, id="crashes"),
+        pytest.param("time.sleep(60)", False, id="hangs", marks=pytest.mark.slow),
+        pytest.param("time.sleep(60)", True, id="hangs-in-a-thread", marks=pytest.mark.slow),
+    ],
+)
+def test_a_driver_that_fails_at_what_connects_the_gpus_has_told_the_rest(tmp_path, fault, is_embedded):
+    gpus, source = (Gpu(path="0/0"), Gpu(path="0/1")), FAILING_TOPOLOGY.format(fault)
+    *told, waited_s = read_with(tmp_path, source, READ_TOPOLOGY.format(is_embedded), gpus)
+    assert told == [2, None, 0]
+    assert waited_s < 5
 
 
 # A card in MIG mode with the instances 0 and 2: the first is called as newer drivers call it, of the other NVML tells

@@ -172,6 +172,16 @@ def free_ports(count: int) -> list[int]:
         return [free.getsockname()[1] for free in sockets]
 
 
+def configurations(*kinds: str) -> list[str]:
+    """TF_CONFIG for each task of a cluster, in the order of ``kinds``."""
+    cluster: dict[str, list[str]] = {kind: [] for kind in kinds}
+    tasks = []
+    for kind, port in zip(kinds, free_ports(len(kinds))):
+        tasks.append({"type": kind, "index": len(cluster[kind])})
+        cluster[kind].append(f"127.0.0.1:{port}")
+    return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
+
+
 def until(holds: Callable[[], object], timeout_s: float) -> bool:
     """Whether ``holds`` did within the time."""
     deadline = time.monotonic() + timeout_s

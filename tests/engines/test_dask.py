@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines.engine_jobs import JOBS, Script, end_all, gpus_of, python_with
+from tests.engines.engine_jobs import JOBS, Script, end_all, gpus_of, python_with, taken_by
 from tests.gpusim import Gpu, Server
 from tests.support.live_jobs import claims
 
@@ -16,9 +16,9 @@ def start(tmp_path, lease_folder):
     """Start a cluster of three workers, of which each takes a GPU, on three GPUs; the script, and what they told."""
     started = []
 
-    def start(*requirements, cluster, framework="toyflow"):
+    def start(*requirements, cluster, framework="toyflow", launcher=""):
         server = Server([Gpu()] * 3, folder=tmp_path).__enter__()
-        command = [str(python_with(*requirements)), str(JOBS / "on_dask.py"), cluster, framework]
+        command = [str(python_with(*requirements)), str(JOBS / "on_dask.py"), cluster, framework, launcher]
         started.append(Script(server, command, tmp_path, {"TF_CPP_MIN_LOG_LEVEL": "3"}))
         return started[-1], started[-1].reports()
 
@@ -35,10 +35,22 @@ def test_workers_of_a_local_cluster_choose_different_gpus(start, lease_folder):
     assert sorted(on.values()) == [[0], [1], [2]]
     assert claims(lease_folder, script.server) == {pid: {gpus[0]: 24.0} for pid, gpus in on.items()}
     assert len(script.said()) == 3
+    for worker in range(3):
+        assert sum(f" for Dask worker {worker}: the idlest of 3" in line for line in script.said()) == 1, script.said()
 
 
-def test_workers_with_rotated_lists_have_different_gpus(start):
-    script, ran = start("distributed", cluster="nannies")
+@pytest.mark.parametrize(
+    ("launcher", "framework"), [("TF_CONFIG", "tensorflow"), ("TF_CONFIG", "toyflow"), ("Horovod", "toyflow")]
+)
+def test_a_worker_that_was_given_a_gpu_has_all_of_it_whatever_it_is_a_rank_of(start, launcher, framework):
+    script, ran = start("distributed", cluster="one_each", framework=framework, launcher=launcher)
+    on = {each["given"]: taken_by(each["pid"], script.server).gpus for each in ran}
+    assert on == {str(gpu): {gpu: "whole"} for gpu in range(3)}
+
+
+@pytest.mark.parametrize("launcher", ["", "TF_CONFIG"])
+def test_workers_with_rotated_lists_have_different_gpus(start, launcher):
+    script, ran = start("distributed", cluster="rotated", launcher=launcher)
     assert sorted(each["given"] for each in ran) == ["0,1,2", "1,2,0", "2,0,1"]
     assert sorted(gpus_of(script.server, each["pid"]) for each in ran) == [[0], [1], [2]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.engines.engine_jobs import TIMEOUT_S, Run, end_all, lines_of_autogpu
+from tests.engines.engine_jobs import TIMEOUT_S, Run, configurations, end_all, lines_of_autogpu
 from tests.gpusim import Gpu, Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -17,17 +17,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 @dataclass(frozen=True)
 class Launcher:
-    """How to start ranks, which variable counts them on a host, and how to set a variable for all of them."""
+    """How to start ranks, and which variable counts them on a host."""
 
     command: tuple[str, ...]
     rank: str
-    set_for_all: tuple[str, ...]
 
 
-OPEN_MPI = Launcher(
-    ("mpirun.openmpi", "--oversubscribe"), "OMPI_COMM_WORLD_LOCAL_RANK", ("-x", "CUDA_VISIBLE_DEVICES=0")
-)
-MPICH = Launcher(("mpirun.mpich",), "MPI_LOCALRANKID", ("-genv", "CUDA_VISIBLE_DEVICES", "0"))
+OPEN_MPI = Launcher(("mpirun.openmpi", "--oversubscribe"), "OMPI_COMM_WORLD_LOCAL_RANK")
+MPICH = Launcher(("mpirun.mpich",), "MPI_LOCALRANKID")
 LAUNCHERS = pytest.mark.parametrize("launcher", [OPEN_MPI, MPICH], ids=["open-mpi", "mpich"])
 
 
@@ -37,18 +34,18 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("OMPI_", "PMI_", "MPI_"))]:
         monkeypatch.delenv(name)
 
-    def run(launcher, gpus, ranks, *options, job=(), python=small_python, wrapper="exec {command}", **environ):
+    def run(launcher, gpus, ranks, each=1, job=(), python=small_python, wrapper="exec {command}", **environ):
         if shutil.which(launcher.command[0]) is None:
             pytest.skip(f"{launcher.command[0]} is not installed (Debian: openmpi-bin, mpich)")
         rank = f"${launcher.rank}"
-        jobs, start = Run(tmp_path / "run", ranks), tmp_path / "start.sh"
+        jobs, start = Run(tmp_path / "run", ranks * each), tmp_path / "start.sh"
         # Each its own file, so that what one says is not mixed with what others say.
-        start.write_text(wrapper.format(rank=rank, command=f"{' '.join(jobs.command(python, *job))} 2>stderr.{rank}"))
+        start.write_text(wrapper.format(rank=rank, command=f"{' '.join(jobs.command(python, *job))} 2>>stderr.{rank}"))
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         with Server(gpus, folder=tmp_path) as server:
             try:
                 done = server.run(
-                    [*launcher.command, "-n", str(ranks), *options, "sh", str(start)],
+                    [*launcher.command, "-n", str(ranks), "sh", str(start)],
                     environ={**root, **environ},
                     cwd=str(tmp_path),
                     stdin=subprocess.DEVNULL,
@@ -66,7 +63,7 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
 BUSY = Gpu(processes={5004242: "1GiB"}, utilization=90)
 FOUR = [Gpu()] * 4
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
-OF_THE_LAUNCHER = "of the launcher"
+AS_HOROVOD = "export HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
 
 
 @LAUNCHERS
@@ -89,14 +86,27 @@ OF_THE_LAUNCHER = "of the launcher"
             id="a wrapper gave each a GPU and waits for it",
         ),
         pytest.param(FOUR, {"CUDA_VISIBLE_DEVICES": "0"}, [{0: "5.50 GiB"}] * 4, id="the shell gave all one GPU"),
-        pytest.param(FOUR, OF_THE_LAUNCHER, [{0: "5.50 GiB"}] * 4, id="the launcher gave all one GPU"),
+        pytest.param(
+            [BUSY, FOUR[1], BUSY, FOUR[3]],
+            {"wrapper": AS_HOROVOD},
+            [ONE_EACH[1], ONE_EACH[3]],
+            id="a wrapper names the ranks anew and waits for each",
+        ),
     ],
 )
 def test_each_rank_has_its_part_and_the_first_speaks(run, launcher, gpus, options, expected):
-    arguments, options = (launcher.set_for_all, {}) if options == OF_THE_LAUNCHER else ((), options)
-    taken, said = run(launcher, gpus, len(expected), *arguments, **options)
+    taken, said = run(launcher, gpus, len(expected), **options)
     assert taken == expected, said
     assert [bool(lines) for lines in said] == [True] + [False] * (len(expected) - 1), said
+
+
+@LAUNCHERS
+def test_workers_of_a_cluster_below_the_only_rank_are_ranks(run, launcher):
+    first, second = configurations("worker", "worker")
+    wrapper = 'TF_CONFIG="$FIRST" {command} &\nTF_CONFIG="$SECOND" {command} &\nwait\n'
+    environ = {"FIRST": first, "SECOND": second, "AUTOGPU_COUNT": "all"}
+    taken, said = run(launcher, FOUR[:2], 1, each=2, wrapper=wrapper, **environ)
+    assert (taken, len(said[0])) == (ONE_EACH[:2], 1), said
 
 
 @LAUNCHERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -64,7 +65,7 @@ def start(tmp_path, lease_folder, monkeypatch):
 
     def start(*arguments):
         server = Server(GPUS, folder=tmp_path).__enter__()
-        command = [str(python_with("ray")), str(JOBS / "on_ray.py"), *arguments]
+        command = [str(python_with("ray[train]")), str(JOBS / "on_ray.py"), *arguments]
         made.append(Script(server, command, tmp_path, environ))
         return Ray(server, made[-1], own / "session_latest" / "logs")
 
@@ -86,11 +87,14 @@ def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
     for gpu, lines in enumerate(ray.said(*of_one)):
         assert len(lines) == 1
         assert lines[0].startswith(f"autogpu: GPU {gpu} ")
+        assert " for Actor.compute: the only one granted by Ray" in lines[0]
 
     halves = ray.reports()
     assert [each["ids"] for each in halves] == [["0"], ["0"]]
     assert [taken_by(each["pid"], ray.server).gpus for each in halves] == [{0: HALF}, {0: HALF}]
     claimed = claims(tmp_path / "leases", ray.server)
+    scripts = [json.loads(file.read_text())["script"] for file in (tmp_path / "leases").glob("job.*")]
+    assert scripts == ["Actor.compute"] * 2
     assert [claimed[each["pid"]] for each in halves] == [{0: 12.0}, {0: 12.0}]
     ray.script.process.stdin.write(b"\n")
 
@@ -112,6 +116,10 @@ def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
     first, second = ray.reports()
     assert (first["ids"], second["ids"], second["pid"]) == (["1"], ["0"], first["pid"])
     assert (first["gpus"], second["gpus"], gpus_of(ray.server, first["pid"])) == (1, 1, [1])
+    (lines,) = ray.said(first)
+    assert len(lines) == 2, lines
+    kept = "Ray gives 50 % of GPU 0 to compute, whose worker process keeps GPU 1 from an earlier one"
+    assert lines[1] == f"autogpu: {kept}; to have a process for each task: max_calls=1"
 
 
 def test_a_task_chooses_as_on_a_workstation_where_ray_manages_no_gpus(start):
@@ -129,3 +137,21 @@ def test_a_driver_that_has_a_framework_can_start_ray_with_all_gpus(start, use, c
     on, assigned = ray.on(*told)
     assert on == assigned
     assert on[0] != on[1]
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "framework"),
+    [("2", "1", "tensorflow"), ("4", "1", "toyflow"), ("2", "2", "toyflow")],
+)
+def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus, framework):
+    ray = start("train", workers, gpus, framework)
+    told = ray.reports()
+    on, assigned = ray.on(*told)
+    assert on == assigned
+    assert [len(each) for each in on] == [int(gpus)] * int(workers)
+    taken = [taken_by(each["pid"], ray.server).gpus for each in told]
+    # Somebody else computes on GPU 1: of that half of what is free.
+    assert taken == [{gpu: "11.00 GiB" if gpu == 1 else "whole" for gpu in each} for each in on]
+    # One speaks for all of them.
+    assert [len(lines) for lines in ray.said(*told)] == [1] + [0] * (int(workers) - 1)
+    assert " for RayTrainWorker: " in ray.said(*told)[0][0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import slurm
-from tests.engines.engine_jobs import JOBS
+from tests.engines.engine_jobs import JOBS, configurations
 from tests.gpusim import Gpu
 from tests.support.live_jobs import claims
 
@@ -92,6 +92,14 @@ def test_each_rank_has_its_part_of_what_was_granted(four, arguments, expected):
 def test_a_job_takes_what_was_granted_to_it(four, arguments, options, expected, lines):
     done = four.run(*arguments, jobs=len(expected), **options)
     assert (done.taken, len(done.said)) == (expected, lines), done.stderr
+
+
+def test_workers_of_a_cluster_in_a_step_of_one_task_are_ranks(four):
+    first, second = configurations("worker", "worker")
+    workers = ["/bin/sh", "-c", 'TF_CONFIG="$FIRST" "$@" & TF_CONFIG="$SECOND" "$@" & wait', "workers"]
+    environ = {**ALL, "FIRST": first, "SECOND": second}
+    done = four.run("-n1", *TWO_GPUS, before=workers, environ=environ, jobs=2)
+    assert (done.taken, len(done.said)) == (ONE_EACH[:2], 1), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,7 +242,7 @@ def test_five_servers_run_as_many_jobs_of_one_gpu_as_they_have(lab):
 def test_a_shard_is_a_quarter_and_the_projects_policy_goes_before_it(lab):
     quarter = lab.run("--gres=shard:1")
     assert quarter.taken == [{0: "5.50 GiB"}]
-    assert "25 % of it granted by Slurm" in quarter.stderr
+    assert "granted by Slurm, 25 % of it" in quarter.stderr
     assert POLICY in PAGE.read_text(encoding="utf-8")
     policy = lab.slurm.folder / "autogpu.toml"
     policy.write_text(POLICY)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.engines.engine_jobs import JOBS, Script, end_all, free_ports, gpus_of, until
+from tests.engines.engine_jobs import JOBS, Script, configurations, end_all, gpus_of, until
 from tests.gpusim import Gpu, Server
 from tests.support.live_jobs import claims
 
@@ -59,15 +59,6 @@ def host(tmp_path, small_python, lease_folder):
         yield made
         made.close()
     assert not end_all(server)
-
-
-def configurations(*kinds):
-    """TF_CONFIG for each task of a cluster, in the order of ``kinds``."""
-    cluster, tasks = {kind: [] for kind in kinds}, []
-    for kind, port in zip(kinds, free_ports(len(kinds))):
-        tasks.append({"type": kind, "index": len(cluster[kind])})
-        cluster[kind].append(f"127.0.0.1:{port}")
-    return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
 EACH_ITS_OWN = [[1], [2]]

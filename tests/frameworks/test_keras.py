@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_jobs import becomes_true
 from tests.support.framework_machines import BUSY
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
@@ -97,7 +96,7 @@ def test_the_next_one_gets_the_idlest_and_claims_it(together, machine_of, framew
     job = machine.start(before + WITHOUT + WITH[framework] + WAITS, TF_CPP_MIN_LOG_LEVEL="3")
     assert job.line() == {"jax": "ready cuda:0 1", "torch": "ready cuda:0"}[framework]
     assert job.contexts == [3]
-    assert becomes_true(lambda: machine.claims() == {job.pid: [3]}, within_s=20), machine.claims()
+    assert machine.claims() == {job.pid: [3]}
     job.go_on()
     ran = job.end()
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.said

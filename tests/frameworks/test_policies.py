@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.selection.memory import CONTEXT_BYTES
 from tests.gpusim import Gpu
 from tests.support import framework_environments
 from tests.support.framework_jobs import ALLOWED, FILL, FRAMEWORKS, HOLD, ON_CPU, READY, USE_SEVERAL
@@ -71,6 +72,16 @@ def test_a_limit_is_what_is_claimed(framework, on):
     assert job.line() == READY[framework].format(1)
     assert machine.claimed_bytes() == {job.pid: {0: pytest.approx(2 * GIB + CONTEXT, abs=0.5 * GIB)}}
     assert ended(job).exit_status == 0
+
+
+def test_a_fraction_by_which_a_script_starts_cuda_is_what_is_claimed(machine_of):
+    machine = machine_of("torch", Gpu())
+    first = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.25)\n"
+    job = machine.start(first + HOLD["torch"], AUTOGPU_LIMIT="12GiB")
+    assert job.line() == READY["torch"].format(1)
+    assert machine.claimed_bytes() == {job.pid: {0: 6 * GIB + CONTEXT_BYTES}}
+    ran = ended(job)
+    assert "memory limited by the script to 25%" in ran.said[0], ran.said
 
 
 def test_jobs_with_limits_share_a_gpu_while_they_fit(framework, on):

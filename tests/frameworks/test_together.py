@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS, HOLD, READY, becomes_true
+from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS, HOLD, READY
 from tests.support.framework_machines import BUSY, GIB, Running
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
@@ -58,14 +58,14 @@ for ordinal in map(int, sys.stdin):
 """
 
 
-def test_the_lease_soon_names_the_gpus_with_contexts(machine_of):
+def test_a_job_is_where_the_driver_shows_it_and_its_lease_is_written_once(machine_of):
     machine = machine_of("torch", *FOUR)
     job = machine.start(FOLLOWED)
     for ordinal, contexts in ((2, [1]), (0, [1, 3]), (1, [1, 2, 3])):
         job.tell(str(ordinal))
         assert job.line() == f"took {ordinal}"
-        assert job.contexts == contexts
-        assert becomes_true(lambda: machine.claims() == {job.pid: job.contexts}, within_s=20), machine.claims()
+        assert (job.contexts, machine.claims()) == (contexts, {job.pid: contexts})
+        assert machine.claimed_bytes() == {job.pid: {3: 24 * GIB}}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -103,6 +103,31 @@ def test_two_frameworks_in_one_process_have_one_claim(order, together, machine_o
     ran = job.end()
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
     assert "the idlest of 4" in ran.said[0]
+
+
+LISTED = """
+import sys
+import tensorflow as tf
+import torch
+gpus = tf.config.list_physical_devices("GPU")
+print("imported", flush=True)
+sys.stdin.readline()
+"""
+FIRST_OF_EACH = {
+    "torch": "x = torch.ones(3, device='cuda:0')\n",
+    "tensorflow": "tf.config.set_visible_devices(gpus[0], 'GPU')\ny = tf.random.uniform((4, 4))\n",
+}
+
+
+@pytest.mark.parametrize("order", [("torch", "tensorflow"), ("tensorflow", "torch")], ids="-then-".join)
+def test_two_processes_of_two_frameworks_that_name_their_first_gpu_share_none(order, together, machine_of):
+    machine = machine_of(together["tensorflow"], *IDLE)
+    script = LISTED + "".join(FIRST_OF_EACH[name] for name in order)
+    waits = "print('ready', flush=True)\nsys.stdin.readline()\n"
+    jobs = [machine.start(script + waits, TF_CPP_MIN_LOG_LEVEL="3") for _ in range(2)]
+    assert all_at_once(*jobs) == ["ready"] * 2
+    assert sorted(job.contexts for job in jobs) == [[2], [3]]
+    assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
 @pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])

@@ -112,7 +112,7 @@ typedef struct {
   unsigned gpu_percent, memory_percent, encoder_percent, decoder_percent;
 } ProcessUtilization;
 
-/* The GPU's utilization in equal parts: nothing runs here that could be measured. */
+/* All of them compute alike: nothing runs here that could be measured. */
 API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice device, ProcessUtilization *list, unsigned *count,
                                                uint64_t seen_us) {
   NEEDS_GPU(device, READING_PROCESSES | READING_UTILIZATION);
@@ -127,7 +127,7 @@ API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice device, ProcessUtiliza
     return NVML_ERROR_INSUFFICIENT_SIZE;
   }
   for (unsigned i = 0; i < found; i++) {
-    unsigned percent = gpu_utilization(gpu) / found;
+    unsigned percent = (gpu_utilization(gpu) + found - 1) / found;
     list[i] = (ProcessUtilization){.pid = processes[i].pid, .time_us = now_us(), .gpu_percent = percent};
   }
   return NVML_SUCCESS;

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gpusim import Gpu, Instance, Server
 from tests.gpusim.fleets import A100, FLEETS
-from tests.support.framework_jobs import AT_ONCE, FRAMEWORKS, becomes_true
+from tests.support.framework_jobs import AT_ONCE, FRAMEWORKS
 from tests.support.live_jobs import leases
 
 pytestmark = pytest.mark.timeout(600)
@@ -334,7 +334,7 @@ def test_jobs_of_another_framework_get_an_instance_each(framework, machine_of):
     assert all(job.line().startswith("ready") for job in jobs)
     used = {job.pid: places(machine.server.calls(pid=job.pid)) for job in jobs}
     assert sorted(used.values()) == [["0:0"], ["0:1"], ["0:2"]]
-    assert becomes_true(lambda: claimed(machine.leases, machine.server) == used, within_s=20)
+    assert claimed(machine.leases, machine.server) == used
 
 
 @pytest.mark.framework

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, mutex, snapshot
+from autogpu.lease import Folder, mutex, record, snapshot
 
 TIMEOUT_S = 120.0
 ALICE, BOB = 12345, 12346
@@ -194,3 +194,8 @@ def until(predicate, timeout_s=10.0):
     while not predicate():
         assert time.monotonic() < end, f"not within {timeout_s} s"
         time.sleep(0.002)
+
+
+def lease_text(claims):
+    """What a lease of this process says."""
+    return record.encode({**record.identity("a.py"), "t": 5.0, "group": "j", "gpus": claims})

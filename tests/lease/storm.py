@@ -1,4 +1,4 @@
-"""One user's processes that claim, hold, change, wait and give back at random, each killed at a random moment.
+"""One user's processes that claim, hold, wait and give back at random, each killed at a random moment.
 
 Started as a program, for as many kills as it is told, and as any user where the tests are root. Prints one JSON
 object: what the processes did as they were killed, and what did not hold after a kill.
@@ -22,7 +22,7 @@ from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
 from tests.lease.worker import room
 
-DOING = ("starting", "choosing", "holding", "changing", "giving back", "waiting")
+DOING = ("starting", "choosing", "holding", "giving back", "waiting")
 
 # A process starts to act at once, and few of its acts take longer.
 LONGEST_LIFE_S = 0.03
@@ -49,8 +49,6 @@ def act(folder, totals, dice, say):
             continue
         say("holding")
         time.sleep(dice.random() * LONGEST_LIFE_S / 2)
-        say("changing")
-        lease.update(dict.fromkeys(lease.claims, dice.randint(0, size)))
         say("giving back")
         lease.release()
 
@@ -79,7 +77,7 @@ def main():
         os.setuid(order["uid"])
     folder = leases.Folder(path, "environment", path.stat().st_uid)
     dice = random.Random(order["seed"])
-    board = mmap.mmap(-1, len(DOING))
+    board = mmap.mmap(-1, order["at_once"])
     killed = dict.fromkeys(DOING, 0)
     wrong = []
     living = {}

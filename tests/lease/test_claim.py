@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from autogpu.lease import acquire_lease, locks
+from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.snapshot import FolderReader
 from tests.conftest import each_python
-from tests.lease.conftest import holders, until
+from tests.lease.conftest import holders, lease_text, until
 from tests.lease.worker import promised
 from tests.support import environments
 from tests.support.processes import in_a_fork
@@ -42,7 +43,6 @@ def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
     assert lease.is_alive
     lease.release()
     lease.release()
-    lease.update({"GPU-0": 2})
     assert not lease.is_alive
     assert other.ask("holders")["holders"] == []
 
@@ -94,8 +94,7 @@ def test_every_python_claims_and_is_understood(folder, start, version):
     assert worker.ask("acquire", gpus={"GPU-0": 3})["claims"] == {"GPU-0": 3}
     (seen,) = holders(folder)
     assert (seen.claims, seen.pid_here, seen.is_readable) == ({"GPU-0": 3}, worker.pid, True)
-    worker.ask("update", each=[{"GPU-1": 4}])
-    assert worker.ask("holders")["holders"][0]["claims"] == {"GPU-1": 4}
+    assert worker.ask("holders")["holders"][0]["claims"] == {"GPU-0": 3}
 
 
 def test_threads_of_one_process_exclude_each_other(folder, start):
@@ -115,36 +114,6 @@ def test_simultaneous_claims_never_promise_more_than_there_is_and_the_killed_giv
     crowd.ask("reap", children=[holder.pid for holder in holders(folder)][:6])
     assert sum(promised(holders(folder)).values()) == 6 * 8
     assert other.ask("acquire", totals=totals, size=8)["claims"]
-
-
-def test_update_replaces_what_the_lease_says(folder, start):
-    worker = start()
-    worker.ask("acquire", gpus={"GPU-0": 1})
-    before = holders(folder)[0]
-    worker.ask("update", each=[{"GPU-1": 7, "GPU-2": 0}])
-    (after,) = holders(folder)
-    assert after.claims == {"GPU-1": 7, "GPU-2": 0}
-    assert (after.name, after.since_s, after.group) == (before.name, before.since_s, before.group)
-    worker.kill()
-    assert holders(folder) == ()
-
-
-def test_an_update_puts_back_a_removed_lease(folder):
-    lease = acquire_lease(folder, take, script="a")
-    Path(lease.path).unlink()
-    assert not lease.is_alive
-    lease.update({"GPU-0": 2})
-    assert lease.is_alive
-    assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 2}]
-    lease.release()
-
-
-def test_a_refused_update_leaves_the_lease_as_it_was(folder):
-    lease = acquire_lease(folder, take, script="a")
-    with pytest.raises(ValueError):
-        lease.update({"GPU-0": -1})
-    assert lease.claims == holders(folder)[0].claims == {"GPU-0": 1}
-    lease.release()
 
 
 def test_a_forks_child_keeps_the_claim_and_can_not_end_it(folder, start):
@@ -188,34 +157,33 @@ def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(folder
     assert in_a_fork(claim_without_them) == (True, [])
 
 
-def test_updates_leave_no_descriptors_behind(folder):
-    lease = acquire_lease(folder, take, script="a")
+def test_a_released_lease_leaves_no_descriptor_behind(folder):
     before = len(list(Path("/proc/self/fd").iterdir()))
-    for number in range(10):
-        lease.update({"GPU-0": number})
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    lease = acquire_lease(folder, take, script="a")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     lease.release()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("remove_stale", [False, True], ids=["status", "with-mutex"])
 def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(folder, monkeypatch, remove_stale):
-    lease = acquire_lease(folder, take, script="a")
-    really_is_held = locks.is_held
-    updates = [{"GPU-1": 1}, {"GPU-2": 1}]
-
-    def is_held(descriptor):
-        # The reader has opened the old file, and the holder lets go of it before the reader tries the lock.
-        if updates:
-            lease.update(updates.pop(0))
-        return really_is_held(descriptor)
-
-    monkeypatch.setattr(locks, "is_held", is_held)
+    """As earlier versions replace theirs."""
+    file, really_is_held = LockedFile("job.0.1.00000000"), locks.is_held
+    texts = [lease_text({"GPU-1": 1}), lease_text({"GPU-2": 1})]
     with folder.opened() as descriptor:
+        file.put(descriptor, lease_text({"GPU-0": 1}))
+
+        def is_held(opened):
+            # The reader has opened the old file, and the holder lets go of it before the reader tries the lock.
+            if texts:
+                file.put(descriptor, texts.pop(0))
+            return really_is_held(opened)
+
+        monkeypatch.setattr(locks, "is_held", is_held)
         found = FolderReader(folder).read(descriptor, remove_stale=remove_stale)
-    assert [holder.claims for holder in found.holders] == [{"GPU-2": 1}]
-    assert lease.is_alive
-    lease.release()
+        assert [holder.claims for holder in found.holders] == [{"GPU-2": 1}]
+        assert file.is_alive(descriptor)
+        file.withdraw(descriptor)
 
 
 @pytest.mark.parametrize(

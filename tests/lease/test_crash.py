@@ -6,16 +6,17 @@ import sys
 
 import pytest
 
-from autogpu.lease import acquire_lease, mutex
+from autogpu.lease import mutex
+from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.snapshot import FolderReader
-from tests.lease.conftest import holders
+from tests.lease.conftest import holders, lease_text
 
 # A wait goes through hundreds of lines, most of them twice.
 WAIT = pytest.param("wait", 4, marks=pytest.mark.thorough)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "step"), [("claim", 1), ("update", 1), ("timeout", 2), WAIT])
+@pytest.mark.parametrize(("what", "step"), [("claim", 1), ("timeout", 2), WAIT])
 def test_death_at_every_line_leaves_nothing_that_counts(start, what, step):
     told = start().ask("die_everywhere", what=what, step=step)
     print(f"\n{what}: {told}")
@@ -24,7 +25,7 @@ def test_death_at_every_line_leaves_nothing_that_counts(start, what, step):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "step"), [("claim", 1), ("update", 1), WAIT])
+@pytest.mark.parametrize(("what", "step"), [("claim", 1), WAIT])
 def test_ctrl_c_at_every_line_frees_the_mutex_and_loses_no_lease(start, what, step):
     told = start().ask("interrupt_everywhere", what=what, step=step)
     print(f"\n{what}: {told['lines']} lines")
@@ -32,7 +33,7 @@ def test_ctrl_c_at_every_line_frees_the_mutex_and_loses_no_lease(start, what, st
 
 
 def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_see_it_half_done(folder):
-    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+    file = LockedFile("job.0.1.00000000")
     lines, seen = 0, set()
 
     def tidy_up(frame, event, argument):
@@ -52,9 +53,10 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
 
     sys.settrace(tidy_up)
     try:
-        lease.update({"GPU-0": 2})
+        with folder.opened() as descriptor:
+            file.put(descriptor, lease_text({"GPU-0": 2}))
     finally:
         sys.settrace(None)
     assert lines > 100, "no attempt was lost"
-    assert seen == {("{'GPU-0': 1}",), ("{'GPU-0': 2}",)}
+    assert seen == {(), ("{'GPU-0': 2}",)}
     assert [dict(holder.claims) for holder in holders(folder)] == [{"GPU-0": 2}]

@@ -108,13 +108,14 @@ def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):
 
 
 def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
-    holder, waiting, jumper = start(), start(), start()
-    holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
+    holder, other, waiting, jumper = start(), start(), start(), start()
+    holder.ask("acquire", gpus={"GPU-0": 1})
+    other.ask("acquire", gpus={"GPU-1": 1})
     waiting.wait_in_line(free=GPU)
     seen = []
     acquire_lease(folder, lambda holders, waiters: seen.append([waiter.pid for waiter in waiters]), script="a")
     assert seen[-1] == [waiting.pid]
-    holder.ask("update", each=[{"GPU-0": 1}])
+    other.kill()
     assert jumper.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
     waiting.stop(folder)
     holder.kill()
@@ -124,11 +125,12 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
 
 
 def test_a_waiter_for_other_gpus_does_not_block(start):
-    holder, first, second = start(), start(), start()
-    holder.ask("acquire", gpus={"GPU-0": 1, "GPU-1": 1})
+    holder, other, first, second = start(), start(), start(), start()
+    holder.ask("acquire", gpus={"GPU-0": 1})
+    other.ask("acquire", gpus={"GPU-1": 1})
     first.wait_in_line(free=["GPU-0"])
     second.wait_in_line(free=["GPU-1"])
-    holder.ask("update", each=[{"GPU-0": 1}])
+    other.kill()
     assert second.result() == {"claims": {"GPU-1": 1}}
 
 

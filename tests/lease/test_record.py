@@ -51,6 +51,10 @@ def test_what_is_written_is_read_back():
     assert (fields["gpus"], fields["group"]) == ({"GPU-a": 0}, "g")
 
 
+def test_what_other_versions_write_besides_is_no_obstacle():
+    assert record.lease_fields(text(unused=True, later={"a": [1]}))["gpus"] == {"GPU-a": 8}
+
+
 @pytest.mark.parametrize(
     "raw",
     [

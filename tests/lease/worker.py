@@ -214,12 +214,6 @@ class Worker:
         assert seen.wait(10)
         return {}
 
-    def update(self, command):
-        times = command.get("times", 1)
-        for claims in command["each"] * times:
-            self.lease.update(claims)
-        return {"claims": dict(self.lease.claims), "times": times}
-
     def holders(self, command):
         return {"holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
 
@@ -232,7 +226,6 @@ class Worker:
         child = os.fork()
         if child == 0:
             if self.lease:
-                self.lease.update({"GPU-child": 1})
                 self.lease.release()
             mine = [holder.is_mine for holder in leases.snapshot(self.folder).holders]
             os.write(writing, json.dumps(mine).encode())
@@ -371,8 +364,8 @@ class Worker:
                 finally:
                     os._exit(1)
             ended, lines, where = json.loads(os.read(reading, 1000).decode())
-            # What was interrupted while it claimed holds nothing; an update loses nothing.
-            left = self._left_over(1 if ended or command["what"] == "update" else 0)
+            # What was interrupted while it claimed holds nothing.
+            left = self._left_over(1 if ended else 0)
             problems += [[where, *left]] if left else []
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -405,17 +398,12 @@ class Worker:
                     act()
             return trace
 
-        lease = None
-        if what == "update":
-            lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
         looks = iter([None])
         demand = leases.Demand()
         sys.settrace(trace)
         try:
             if what == "claim":
                 leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
-            elif what == "update":
-                lease.update({"GPU-1": 2})
             elif what == "wait":
                 leases.wait_for_lease(
                     self.folder,

@@ -7,14 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from autogpu.devices.model import Topology, TopologyQuestion
-from autogpu.policy import Policy
-from autogpu.selection.connected import topology_question
 from autogpu.selection.explain import connections
-from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.selection.model import VisibleSpec, connection_score
-from autogpu.selection.ranks import LocalRank
-from tests.support.selections import INHERITED, UNSET, claim, decided
+from autogpu.selection.model import connection_score
+from tests.support.selections import INHERITED, claim, decided
 from tests.support.values import gpu, inventory
 
 
@@ -28,7 +23,7 @@ def topology(nvlinks=(), ancestors=(), switched=()):
     def by_pair(table):
         return {pair(*(int(digit) for digit in names)): value for names, value in dict(table).items()}
 
-    return Topology(by_pair(nvlinks), frozenset(by_pair(dict.fromkeys(switched))), by_pair(ancestors))
+    return by_pair({**dict(ancestors), **dict.fromkeys(switched, "nvswitch"), **dict(nvlinks)})
 
 
 def all_pairs(size, value):
@@ -149,47 +144,28 @@ def test_the_taken_come_first_of_their_equals():
     assert [device.index for device in found.devices] == [3, 1]
 
 
-def test_more_gpus_than_servers_have_are_still_chosen_by_what_connects_them():
-    near = {pair(a, b): "node" if a // 10 == b // 10 else "system" for a in range(20) for b in range(a)}
-    assert taken(10, gpus(20, busy=(19,)), Topology(ancestors=near)) == list(range(10))
-
-
-def question(*indices, with_paths=False):
-    return TopologyQuestion(frozenset(gpu(index).uuid for index in indices), with_paths)
-
-
-@pytest.mark.parametrize(
-    ("devices", "policy", "expected"),
-    [
-        pytest.param(gpus(1), {}, None, id="one-gpu"),
-        pytest.param(gpus(4), {"count": 0}, None, id="none-wanted"),
-        pytest.param(gpus(4), {}, question(0, 1, 2, 3), id="one-of-four"),
-        pytest.param(gpus(4), {"count": 2}, question(0, 1, 2, 3, with_paths=True), id="two-of-four"),
-        pytest.param(gpus(4), {"count": 4}, None, id="all-of-four"),
-        pytest.param(gpus(4), {"count": "all"}, None, id="all"),
-        pytest.param(gpus(2), {"count": 2, "level": "explain"}, question(0, 1, with_paths=True), id="all-explained"),
-        pytest.param([gpu(0, busy=1), gpu(1, busy=2)], {}, None, id="no-equals"),
-        pytest.param(ONE_BETTER, {}, question(0, 1), id="equals-alone"),
-        pytest.param(ONE_BETTER, {"count": 2}, question(0, 1, 2, with_paths=True), id="and-the-best"),
-        pytest.param(gpus(3), {"exclude": ("0",)}, question(1, 2), id="excluded"),
-        pytest.param([gpu(0), gpu(1, busy=9)], {"busy": "wait"}, question(0, 1), id="equal-after-a-wait"),
-    ],
-)
-def test_what_is_asked_of_the_connections(devices, policy, expected):
-    assert topology_question(inventory(*devices), Policy(**policy), UNSET, NO_ENGINE, None, 1) == expected
+# Two boxes of eight behind a socket each, and in each two pairs behind a PCIe switch, or beside that NVLink pairs.
+SIXTEEN = {
+    pair(a, b): "single" if a // 2 == b // 2 else "node" if a // 8 == b // 8 else "system"
+    for a, b in combinations(range(16), 2)
+}
+EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): 4 for a in range(0, 16, 2)}}
 
 
 @pytest.mark.parametrize(
-    ("spec", "grant", "uuids", "expected"),
+    ("count", "machine", "busy", "expected"),
     [
-        (UNSET, Grant(rank=LocalRank(0, 2, "torchrun")), None, question(0, 1, 2, with_paths=True)),
-        (UNSET, Grant(engine="Slurm", rank=LocalRank(0, 2, "Slurm")), None, None),
-        (VisibleSpec("1,2", "inherited"), NO_ENGINE, [gpu(1).uuid, gpu(2).uuid], question(1, 2)),
+        pytest.param(2, SIXTEEN, (15,), [12, 13], id="switch"),
+        pytest.param(4, SIXTEEN, (9, 11, 13), [4, 5, 6, 7], id="two-switches-of-a-socket"),
+        pytest.param(8, SIXTEEN, (15,), list(range(8)), id="socket"),
+        pytest.param(1, EIGHT_PAIRS, (4,), [5], id="one-whose-partner-is-taken"),
+        pytest.param(2, EIGHT_PAIRS, (15, 12), [10, 11], id="pair"),
+        pytest.param(4, EIGHT_PAIRS, (14, 15), [10, 11, 12, 13], id="two-pairs-of-a-socket"),
+        pytest.param(15, EIGHT_PAIRS, (), list(range(1, 16)), id="all-but-one"),
     ],
-    ids=["ranks-choose-together", "ranks-take-slices", "gpus-of-the-process-alone"],
 )
-def test_what_is_asked_is_about_all_that_is_taken_together(spec, grant, uuids, expected):
-    assert topology_question(inventory(*gpus(3)), Policy(), spec, grant, uuids, 1) == expected
+def test_more_gpus_than_every_set_is_looked_at_of(count, machine, busy, expected):
+    assert taken(count, gpus(16, busy), machine) == expected
 
 
 PARTED = "its NVLinks lead to GPU 1, which is taken: no free pair is parted"
@@ -222,14 +198,15 @@ def test_what_connects_them_is_said(count, size, machine, busy, expected):
 @pytest.mark.parametrize("seed", range(20))
 def test_no_set_is_connected_better(seed):
     chance = random.Random(seed)
-    size, count = 9, chance.randrange(2, 9)
+    # Of eight every set is looked at, and so is every pair of more.
+    size, count = chance.choice(((8, chance.randrange(2, 8)), (16, 2)))
     pairs = [pair(one, other) for one, other in combinations(range(size), 2)]
     nvlinks = {each: chance.randrange(1, 5) for each in pairs if chance.random() < chance.choice((0.1, 0.5, 0.9))}
     near = {each: chance.choice(("single", "node", "system")) for each in pairs if chance.random() < 0.8}
-    machine = Topology(nvlinks, ancestors=near)
+    machine = {**near, **nvlinks}
 
     def score(indices):
-        return sum(connection_score(machine, pair(one, other)) for one, other in combinations(indices, 2))
+        return sum(connection_score(machine.get(pair(one, other))) for one, other in combinations(indices, 2))
 
     found = taken(count, gpus(size), machine)
     assert (len(found), score(found)) == (count, max(map(score, combinations(range(size), count))))

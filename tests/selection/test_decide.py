@@ -24,7 +24,7 @@ UUID = gpu(0).uuid
 CPU, WAIT, REFUSE, TAKE = Verdict.CPU, Verdict.WAIT, Verdict.REFUSE, Verdict.TAKE
 LEFT, NOT_OURS = Verdict.CANNOT_CHOOSE, Verdict.NOT_OUR_CHOICE
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", "script")}
-NAMED = {"chosen": [0], "count": 0}
+NAMED = {"chosen": [0]}
 TWO_LARGE = {"busy": "wait", "need_bytes": 12 * GIB, "count": 2}
 OWN = {"busy": "share-own"}
 # Claims on GPU 0
@@ -65,6 +65,7 @@ def rank(number, size, launcher="MPICH"):
             why=f"the only one in the script's CUDA_VISIBLE_DEVICES ({ON_BUSY}){WHILE_IDLE}",
             remedy="to have the idlest instead: AUTOGPU_SCRIPT=override",
         ),
+        case("an-index-where-none-is-wanted", THREE, {**NAMED, "count": 0}, ordinals=(), verdict=CPU),
         case("chosen-by-the-script", ONE_BUSY, NAMED, verdict=NOT_OURS, why=f"chosen by the script{WHILE_IDLE}"),
         case("what-no-other-was-promised", ONE, {"chosen": [0], "held": {0: claim(20)}}, claims={UUID: 4 * GIB}),
         case("none-can-be-taken", [gpu(0, compute_mode="prohibited")], {}, verdict=CPU),
@@ -118,13 +119,6 @@ def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
 def test_the_gpus_are_named_idlest_first():
     decision = decided(gpu(0, used_gib=0.9), gpu(1), count=2)
     assert (decision.ordinals, [device.index for device in decision.devices]) == ((0, 1), [1, 0])
-
-
-@pytest.mark.parametrize("is_taken", [True, False])
-def test_beside_others_what_the_process_has_allocated_already_is_of_its_own_share(is_taken):
-    # By the first look at its context it has 13 GiB of the 24.
-    decision = decided(gpu(0, pids=[1], used_gib=13), chosen=[0], in_use=[0], is_taken=is_taken, **ALL)
-    assert (decision.shares, decision.claims) == ({0: 12 * GIB} if is_taken else {}, {UUID: 0})
 
 
 ALIKE = dict.fromkeys(("share", "share-own", "wait", "cpu", "error"), TAKE)

@@ -56,7 +56,7 @@ PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 *
             "no-other-gpu-is-recommended-and-lists-of-the-policy-have-no-effect",
             [BUSY],
             {**LISTED, "inventory": inventory(gpu(0), BUSY), "exclude": ("1",)},
-            why="the only one in CUDA_VISIBLE_DEVICES (shared: pid 7 on it without a claim, 90 % busy, "
+            why="the only one granted by Slurm (shared: pid 7 on it without a claim, 90 % busy, "
             "8.0 of 24.0 GiB free), select.exclude does not apply to what Slurm granted",
         ),
     ],
@@ -77,4 +77,4 @@ def test_what_a_process_takes_of_a_grant(gpus, asked, expected):
 def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, claim_bytes, cap_bytes):
     decision = decided(gpu(0), **policy, **HALF)
     assert (decision.claims, caps(Policy(**policy), decision)) == ({ZERO: claim_bytes}, {0: cap_bytes})
-    assert decision.why == "the only one, 50 % of it granted by Ray"
+    assert decision.why == "the only one granted by Ray, 50 % of it"

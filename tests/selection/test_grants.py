@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled
@@ -140,9 +142,36 @@ def test_a_task_that_coordinates_needs_none():
     assert "a ps beside parameter servers" in grant.why
 
 
+def tf_config(size):
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"] * size}, "task": {"type": "worker", "index": 1}})}
+
+
+DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, (None, None), (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts", "expected"),
+    [
+        pytest.param({**RAY, VISIBLE: "2"}, {"ray": RayTask(1, ("2",), True)}, OWN, id="of-ray"),
+        pytest.param({**RAY, VISIBLE: "2,3"}, {"ray": RayTask(2, ("2", "3"), True)}, OWN, id="two-of-ray"),
+        pytest.param({**RAY, VISIBLE: "2"}, {"ray": RayTask(0.5, ("2",), True)}, OWN, id="half-of-one-of-ray"),
+        pytest.param(RAY, {"ray": RayTask(2, ("2", "3"), True)}, OWN, id="of-ray-without-the-variable"),
+        # As Ray Train does for PyTorch: each worker sees those of all.
+        pytest.param({**RAY, VISIBLE: "2,3"}, {"ray": RayTask(1, ("2",), True)}, FOR_ALL, id="ray-shows-all"),
+        pytest.param({**DASK, VISIBLE: "1,0"}, {"is_given": True}, OWN, id="of-dask"),
+        pytest.param({**DASK, VISIBLE: "1,0"}, {}, FOR_ALL, id="dasks-worker-inherits-them"),
+        pytest.param({VISIBLE: "1,0"}, {"is_given": True}, FOR_ALL, id="the-script-lists-them"),
+    ],
+)
+def test_what_an_engines_worker_was_given_is_its_own(environ, facts, expected):
+    rank = granted({**environ, **tf_config(2)}, EngineFacts(**facts)).rank
+    assert (rank.rank, rank.place, rank.sharers) == (1, *expected)
+
+
 def test_ranks_inside_a_grant():
     environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    grant = granted(environ, EngineFacts(slurm_conf=CONF, visible_of_ranks={0: "0"}))
-    assert grant == Grant("Slurm", counts_by_bus=True, rank=LocalRank(1, 2, "Slurm", place=0, sharers=1))
+    grant = granted(environ, EngineFacts(slurm_conf=CONF))
+    rank = LocalRank(1, 2, "Slurm", place=0, sharers=1, job=grant.rank.job)
+    assert grant == Grant("Slurm", counts_by_bus=True, rank=rank)
     assert not grant.is_first
     assert granted({}).is_first

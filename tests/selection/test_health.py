@@ -6,6 +6,7 @@ import pytest
 
 from autogpu.policy import Policy
 from autogpu.selection import explain
+from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.health import health_problems, memory_faults
 from autogpu.selection.model import Cause, Rejection, SelectionRules
 from autogpu.selection.ranking import rank, rules_for
@@ -68,17 +69,18 @@ def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
     ("devices", "count", "words"),
     [
         ([gpu(0), gpu(1, **FAILED)], 1, "the idlest of 2"),
-        ([gpu(0, **FAILED)], 1, "the only one (not healthy: row remapping failed)"),
+        ([gpu(0, **FAILED)], 1, "the only one here (not healthy: row remapping failed)"),
         ([gpu(0), gpu(1, **ERRORS)], 2, "all 2 (not healthy: GPU 1: 2 uncorrectable memory errors since boot)"),
         # Once, where others are on it as well.
         (
             [gpu(0, **BUSY, **HOT)],
             1,
-            "the only one (shared: slowed down by heat, pid 7 on it without a claim, 0 % busy, 22.0 of 24.0 GiB free)",
+            "the only one here (shared: slowed down by heat, pid 7 on it without a claim, 0 % busy, "
+            "22.0 of 24.0 GiB free)",
         ),
     ],
     ids=["another-is-taken", "taken", "of-two", "shared"],
 )
 def test_the_line_of_who_gets_one_says_it(devices, count, words):
     ranking = rank(devices, ANYTHING)
-    assert explain.taken(ranking, ranking.candidates[:count], UNSET, has_context=False) == words
+    assert explain.taken(ranking, ranking.candidates[:count], UNSET, NO_ENGINE, has_context=False) == words

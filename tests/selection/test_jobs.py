@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.devices.model import Process
 from autogpu.frozen import replace
-from autogpu.lease import Demand, Holder, Waiter
+from autogpu.lease import Demand, Holder, Processes, Waiter
 from autogpu.reporting.text import GIB
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.model import Claim
+from autogpu.selection.occupancy import room_bytes, unmanaged_processes
 from tests.support.values import gpu, inventory
 
 MACHINE = inventory(gpu(0))
@@ -21,6 +23,11 @@ def holder(gib=6, *, name="a", group="", uid=1000, since_s=90.0, is_mine=False):
 
 def claim(gib, *, pids=(11,), uid=1000, age_s=10.0):
     return Claim(gib * GIB, pids, uid, "train.py", age_s)
+
+
+def jobs(holders, machine=MACHINE, **pids):
+    """The jobs of these holders, of which ``pids`` names the processes by the name of their lease."""
+    return jobs_of(holders, Processes(pids), machine, now_s=100.0)
 
 
 MEMBERS = [holder(6, group="j", since_s=10.0), holder(8, name="b", group="j", since_s=99.0)]
@@ -43,22 +50,69 @@ STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
     ],
 )
 def test_a_job_counts_with(holders, expected):
-    pids = {each.name: None if each.name == "elsewhere" else number for number, each in enumerate(holders, start=11)}
-    assert list(claims_by_gpu(jobs_of(holders, pids, MACHINE, now_s=100.0)).get(UUID, ())) == expected
+    assert list(claims_by_gpu(jobs(holders, a=(11,), b=(12,))).get(UUID, ())) == expected
 
 
 def test_a_job_has_the_oldest_of_its_processes_and_all_of_their_claims():
     other = gpu(1).uuid
     first, second = holder(group="j"), holder(8, name="b", group="j", since_s=95.0)
     second = replace(second, pid=8, claims={other: GIB})
-    (job,) = jobs_of([first, second], {"a": 11, "b": None}, inventory(gpu(0), gpu(1)), now_s=100.0)
-    assert (job.pid, job.pids_here, job.age_s, job.processes) == (7, (11,), 10.0, 2)
+    (job,) = jobs([first, second], inventory(gpu(0), gpu(1)), a=(7, 11))
+    assert (job.pid, job.pids_here, job.age_s, job.processes) == (7, (7, 11), 10.0, 2)
     assert job.claims == {UUID: 6 * GIB, other: GIB}
+
+
+@pytest.mark.parametrize(("pids", "pid"), [({}, 7), ({"a": (9, 11)}, 9)], ids=["elsewhere", "the-holder-has-ended"])
+def test_a_job_is_shown_by_a_process_that_is_alive(pids, pid):
+    assert [job.pid for job in jobs([holder()], **pids)] == [pid]
 
 
 def test_a_claim_on_a_gpu_that_cannot_be_read_counts_as_held():
     unknown = replace(holder(), claims={"GPU-gone": GIB})
-    assert [claim.bytes for claim in claims_by_gpu(jobs_of([unknown], {"a": 1}, MACHINE, 100.0))["GPU-gone"]] == [0]
+    assert [claim.bytes for claim in claims_by_gpu(jobs([unknown], a=(1,)))["GPU-gone"]] == [0]
+
+
+def used(**sizes):
+    """Four GPUs with what the processes of a job use, in GiB by ``gpu<index>``; process 7 holds its lease."""
+    return [
+        gpu(index, pids=[7], used_gib=sizes[f"gpu{index}"]) if f"gpu{index}" in sizes else gpu(index)
+        for index in range(4)
+    ]
+
+
+CARD, INSTANCE = gpu(0, pids=[7], mig_enabled=True), gpu(1, pids=[7], parent=gpu(0).uuid, instance=1)
+HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
+
+
+@pytest.mark.parametrize(
+    ("devices", "claims", "expected"),
+    [
+        pytest.param(used(), {0: 24}, {0: 24}, id="not-used-yet"),
+        pytest.param(used(gpu0=1), {0: 24}, {0: 24}, id="used"),
+        pytest.param(used(gpu1=1), {0: 24}, {1: 24}, id="another-one-is-used"),
+        pytest.param(used(gpu0=1, gpu1=5), {0: 24}, {0: 24, 1: 0}, id="one-more-is-used"),
+        pytest.param(used(gpu0=1, gpu2=2), {0: 24, 1: 6}, {0: 24, 2: 6}, id="one-of-two-is-another"),
+        pytest.param(used(gpu1=1, gpu2=5, gpu3=2), {0: 6}, {1: 0, 2: 6, 3: 0}, id="the-most-used-was-meant"),
+        pytest.param(used(gpu2=1), {0: 24, 1: 24}, {1: 24, 2: 24}, id="two-were-asked-for"),
+        pytest.param(used(gpu1=1), {0: 0}, {1: 0}, id="a-best-effort-job"),
+        pytest.param([gpu(0), gpu(1, total_gib=11, pids=[7])], {0: 24}, {1: 11}, id="no-more-than-it-has"),
+        pytest.param(HIDDEN, {0: 24}, {0: 24, 1: 0}, id="whether-it-is-used-the-driver-does-not-tell"),
+        pytest.param([gpu(0, pids=[99]), gpu(1, pids=[99])], {0: 24}, {0: 24}, id="anothers-processes"),
+        pytest.param([CARD, INSTANCE], {1: 24}, {1: 24}, id="a-card-lists-what-is-on-its-instances"),
+    ],
+)
+def test_a_gpu_that_is_used_without_a_claim_stands_for_one_that_is_claimed_and_not_used(devices, claims, expected):
+    one = replace(holder(), claims={devices[index].uuid: gib * GIB for index, gib in claims.items()})
+    (job,) = jobs([one], inventory(*devices), a=(7,))
+    assert job.claims == {devices[index].uuid: gib * GIB for index, gib in expected.items()}
+
+
+def test_what_its_processes_use_is_a_jobs_own_and_counts_once():
+    """Below ``run --hold`` computes a program that loads no hook."""
+    machine = inventory(gpu(0, compute_processes=(Process(8, 4 * GIB),), used_gib=4))
+    claims = claims_by_gpu(jobs([holder(5)], machine, a=(7, 8)))[UUID]
+    (device,) = machine.devices
+    assert (room_bytes(device, None, claims), unmanaged_processes(device, claims)) == (19 * GIB, ())
 
 
 HELD = {UUID: (claim(1, uid=1001),)}

@@ -35,9 +35,8 @@ MINE = gpu(pids=[42], used_gib=5)
         pytest.param(gpu(**NOTEBOOK, busy=1), [claim(24, age_s=HOUR)], BUSY, id="it-does-something"),
         pytest.param(gpu(**NOTEBOOK, busy=None), [claim(24, age_s=HOUR)], BUSY, id="unknown-whether"),
         pytest.param(gpu(pids=[7, 9], used_gib=20), [claim(24, age_s=HOUR)], BUSY, id="an-unmanaged-process-too"),
-        pytest.param(gpu(), [claim(24, age_s=30.0, is_unused=True)], BUSY, id="has-only-asked-lately"),
-        pytest.param(gpu(), [claim(24, age_s=90.0, is_unused=True)], IDLE, id="has-only-asked"),
-        pytest.param(gpu(), [claim(24, age_s=90.0)], BUSY, id="has-computed"),
+        pytest.param(gpu(), [claim(24, age_s=HOUR)], IDLE, id="has-made-no-context"),
+        pytest.param(gpu(), [claim(24, age_s=90.0)], BUSY, id="has-made-none-yet"),
     ],
 )
 def test_tier(device, claims, expected):

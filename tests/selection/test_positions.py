@@ -54,6 +54,8 @@ def by_position(*positions, **asked):
         case("busy", [*POOL[:2], BUSY, gpu(0)], by_position(2), moved={2: 0}, why=NAMED + MOVED),
         case("several", POOL, by_position(2, 0), ordinals=(2, 0), why="positions 2 and 0 of 4, named by the script"),
         case("several-keep-their-own", [gpu(3), LESS_BUSY, BUSY], by_position(0, 2), moved={0: 0, 2: 2}, shares=HALF),
+        case("where-it-has-a-context", POOL, by_position(2, in_use=[2], held={1: claim(24)}), moved={2: 2}),
+        case("beside-its-context", POOL, by_position(2, in_use=[0], held={1: claim(24)}), moved={2: 0}),
         case("without-sharing", [*POOL[:2], BUSY], by_position(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
         case("the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, shares={0: 12 * GIB}),
         case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),

@@ -12,13 +12,16 @@ from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import (
     LONE_RANK,
+    WORKERS,
     LocalRank,
     among_same_gpus,
     coordinating_task,
     local_rank,
     with_scripts_list,
+    worker_of,
 )
 from autogpu.selection.together import request_of_all
+from autogpu.variables import WORKER
 from tests.support.selections import request
 from tests.support.values import gpu
 
@@ -26,6 +29,9 @@ OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
 ONE_OF_MPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 STEP = {**SLURM, "SLURM_STEP_ID": "0"}
+WORKER_1 = {WORKER: worker_of(1, 3, "workers.7.ab")}
+ONE_TASK = {**STEP, "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"}
+ONE_OF_TORCHRUN = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 BY_HAND = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
 DEEPSPEED = {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "8"}
 
@@ -44,7 +50,6 @@ OF_TWO_HOSTS = tf_config("worker", 2, worker=["there:1", "here:1", "HERE:2"])
 WITH_CHIEF = tf_config("worker", 0, chief=["here:1"], worker=["here:2"])
 WITH_SERVERS = tf_config("worker", 1, chief=["here:1"], ps=["here:2"], worker=["here:3", "here:4"])
 SECOND_OF_TWO = LocalRank(1, 2, "TF_CONFIG")
-WITH_OWN_GPU = LocalRank(1, 2, "TF_CONFIG", place=0, sharers=1)
 NO_CLUSTERS = (
     "",
     "x",
@@ -71,8 +76,21 @@ NO_CLUSTERS = (
         pytest.param(second_node("4"), None, id="slurm-without-that-node"),
         pytest.param(second_node("4(x"), None, id="slurm-garbage"),
         pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="one-rank-is-alone"),
-        pytest.param({"LOCAL_RANK": "1"}, LocalRank(1, 2, "LOCAL_RANK"), id="lightning"),
+        pytest.param({"LOCAL_RANK": "1"}, None, id="a-number-without-a-size"),
         pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning-of-four"),
+        pytest.param(WORKER_1, LocalRank(1, 3, WORKERS), id="worker-of-one-call"),
+        pytest.param(
+            {**WORKER_1, "LOCAL_RANK": "2", "WORLD_SIZE": "4"},
+            LocalRank(1, 3, WORKERS),
+            id="a-worker-that-calls-itself-a-rank",
+        ),
+        pytest.param(
+            {**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+            LocalRank(0, 2, "torchrun"),
+            id="a-launcher-below-a-worker",
+        ),
+        pytest.param({WORKER: "3/3/ab"}, None, id="no-worker"),
+        pytest.param({WORKER: "1/3/a b"}, None, id="garbage"),
         pytest.param(DEEPSPEED, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"),
         pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="mpi-knows-more"),
         pytest.param({**STEP, "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, LocalRank(1, 4, "Slurm"), id="slurm-knows-more"),
@@ -91,8 +109,9 @@ NO_CLUSTERS = (
         pytest.param(tf_config("evaluator", 0, worker=TWO_HERE), None, id="evaluator"),
         pytest.param(tf_config("worker", 7, worker=TWO_HERE), None, id="index-out-of-range"),
         pytest.param({**SECOND_WORKER, **OMPI}, LocalRank(2, 4, "Open MPI"), id="launcher"),
-        pytest.param({**SECOND_WORKER, "CUDA_VISIBLE_DEVICES": "1"}, WITH_OWN_GPU, id="a-worker-with-its-own-gpu"),
-        pytest.param({**SECOND_WORKER, "CUDA_VISIBLE_DEVICES": "0,1"}, SECOND_OF_TWO, id="workers-with-a-list-for-all"),
+        pytest.param({**SECOND_WORKER, **ONE_OF_MPI}, SECOND_OF_TWO, id="workers-below-a-launcher-of-one-rank"),
+        pytest.param({**SECOND_WORKER, **ONE_TASK}, SECOND_OF_TWO, id="workers-in-a-step-of-one-task"),
+        pytest.param({**SECOND_WORKER, **ONE_OF_TORCHRUN}, SECOND_OF_TWO, id="workers-below-a-torchrun-of-one"),
         *(pytest.param({"TF_CONFIG": text}, None, id=f"no-cluster-{i}") for i, text in enumerate(NO_CLUSTERS)),
     ],
 )
@@ -103,6 +122,43 @@ def test_rank(environ, expected):
 
 def job(namespace="1", **environ):
     return local_rank({**BY_HAND, **environ}, namespace).job
+
+
+HOROVOD = {"HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "4"}
+GLOO = {**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "4000"}
+TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+IN_STEP = {**STEP, "SLURM_JOB_ID": "7"}
+SECOND_OF_MPI = {**OMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1", "PMIX_NAMESPACE": "1320157185"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "other"),
+    [
+        pytest.param(GLOO, {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4001"}, id="horovodrun"),
+        pytest.param(TORCHRUN, {"MASTER_PORT": "29501"}, id="torchrun"),
+        pytest.param(SECOND_OF_MPI, {"PMIX_NAMESPACE": "1320157186"}, id="open-mpi"),
+        pytest.param(IN_STEP, {"SLURM_STEP_ID": "1"}, id="slurm-step"),
+        pytest.param({**IN_STEP, **HOROVOD}, {"SLURM_STEP_ID": "1"}, id="a-script-names-slurms-tasks-anew"),
+        pytest.param({**SECOND_OF_MPI, **HOROVOD}, {"PMIX_NAMESPACE": "2"}, id="a-script-names-mpis-ranks-anew"),
+    ],
+)
+def test_ranks_are_a_job_by_what_their_launcher_tells_all_of_them(environ, other):
+    numbers = dict.fromkeys([name for name in environ if name.endswith(("LOCAL_RANK", "LOCALID"))], "0")
+    first, second, another = (local_rank({**environ, **each}, "1") for each in (numbers, {}, other))
+    assert (first.rank, second.rank, another.rank) == (0, 1, 1)
+    assert "" != first.job == second.job != another.job != ""
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        pytest.param({**HOROVOD, "MASTER_PORT": "29500"}, id="a-port-that-is-not-its-launchers"),
+        pytest.param({**ONE_TASK, "SLURM_JOB_ID": "7", **HOROVOD}, id="started-by-the-only-task-of-a-step"),
+        pytest.param({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, id="mpich"),
+    ],
+)
+def test_what_a_launcher_does_not_tell_is_not_made_up(environ):
+    assert local_rank(environ).job == ""
 
 
 def job_of_workers(*addresses, index=0, namespace=""):
@@ -194,39 +250,38 @@ def slurm(size):
 
 
 ALONE = LocalRank(0, 4, "LOCAL_RANK")
-UNKNOWN = (None, None)
+WORKER = LocalRank(1, 2, "TF_CONFIG")
+FOR_ALL = (None, None)
 
 
 @pytest.mark.parametrize(
-    ("rank", "visible", "others", "of_step", "expected"),
+    ("rank", "visible", "of_launcher", "of_step", "expected"),
     [
-        pytest.param(mpi(2), "0,1,2,3", dict.fromkeys((0, 1, 3), "0,1,2,3"), "", (2, 4), id="all-see-the-same"),
-        pytest.param(mpi(2), "2", {0: "0", 1: "1", 3: "3"}, "", (0, 1), id="each-its-own"),
-        pytest.param(mpi(3), "1", {0: "0", 1: "0", 2: "1"}, "", (1, 2), id="in-pairs"),
-        pytest.param(mpi(3), "0", dict.fromkeys(range(3), "0"), "", (3, 4), id="one-for-all"),
-        pytest.param(mpi(1), "1", {0: None}, "", (0, 1), id="a-wrapper-that-has-not-come-that-far"),
-        pytest.param(mpi(1), "0", {0: "0"}, "", UNKNOWN, id="some-are-not-known-yet"),
-        pytest.param(mpi(1), "0", {}, "", UNKNOWN, id="none-is-known"),
-        pytest.param(mpi(3), "1", {0: "0", 1: "0", 2: "0"}, "", (0, 1), id="one-apart"),
-        pytest.param(mpi(1), "0", {1: "7", 9: "1"}, "", UNKNOWN, id="itself-and-one-of-another-launcher"),
-        pytest.param(ALONE, "0", {}, "", (0, 1), id="by-hand-a-gpu-of-its-own"),
-        pytest.param(ALONE, "0", {1: "1"}, "", (0, 1), id="by-hand-as-the-others"),
-        pytest.param(ALONE, "0", {1: "0", 2: "0", 3: "0"}, "", (0, 4), id="by-hand-one-for-all"),
-        pytest.param(ALONE, "0,1,2,3", {}, "", UNKNOWN, id="by-hand-all-of-this-host"),
+        pytest.param(mpi(2), None, None, "", FOR_ALL, id="no-list"),
+        pytest.param(mpi(2), "2", None, "", (0, 1), id="each-its-own"),
+        pytest.param(mpi(2), "2", "0,1,2,3", "", (0, 1), id="each-its-own-of-the-launchers"),
+        pytest.param(mpi(2), "0", "0", "", FOR_ALL, id="one-for-all"),
+        pytest.param(mpi(2), "0,1,2,3", None, "", FOR_ALL, id="enough-for-all"),
+        pytest.param(WORKER, "1", None, "", (0, 1), id="a-worker-with-its-own"),
+        pytest.param(WORKER, "0,1", None, "", FOR_ALL, id="workers-with-a-list-for-all"),
+        pytest.param(ALONE, "0", None, "", (0, 1), id="by-hand-a-gpu-of-its-own"),
+        pytest.param(ALONE, "0", "0", "", FOR_ALL, id="by-hand-one-for-all"),
+        pytest.param(ALONE, "0,1,2", None, "", FOR_ALL, id="by-hand-all-of-this-host"),
         # Slurm says how many GPUs the step has, and the node.
-        pytest.param(slurm(4), "1", {0: "1"}, "1 of 4", (0, 1), id="per-task"),
-        pytest.param(slurm(2), "2,3", {0: "2,3"}, "2,3 of 4", (0, 1), id="two-per-task"),
-        pytest.param(slurm(8), "1", {0: "1"}, "1 of 4", (1, 2), id="two-tasks-on-each"),
-        pytest.param(slurm(4), "0", {0: "0"}, "0 of 2", (1, 2), id="ntasks-per-gpu=2"),
-        pytest.param(slurm(2), "0", {0: "0"}, "2 of 2", (0, 1), id="per-task-under-cgroups-each-from-0"),
-        pytest.param(slurm(4), "0,1,2,3", {}, "0,1,2,3 of 4", UNKNOWN, id="not-bound"),
-        pytest.param(slurm(4), "1", {}, "0,1,2,3 of 4", UNKNOWN, id="narrowed-by-a-script"),
+        pytest.param(slurm(4), "1", None, "1 of 4", (0, 1), id="per-task"),
+        pytest.param(slurm(2), "2,3", None, "2,3 of 4", (0, 1), id="two-per-task"),
+        pytest.param(slurm(8), "1", None, "1 of 4", (1, 2), id="two-tasks-on-each"),
+        pytest.param(slurm(4), "0", None, "0 of 2", (1, 2), id="ntasks-per-gpu=2"),
+        pytest.param(slurm(2), "0", None, "2 of 2", (0, 1), id="per-task-under-cgroups-each-from-0"),
+        pytest.param(slurm(4), "0,1", None, "0,1 of 2", (1, 4), id="not-bound"),
+        pytest.param(slurm(4), "1", None, "0,1,2,3 of 4", (0, 1), id="narrowed-by-a-script"),
     ],
 )
-def test_which_ranks_share_a_pool(rank, visible, others, of_step, expected):
+def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected):
     step, _, on_node = of_step.partition(" of ")
     environ = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node} if of_step else {}
-    found = among_same_gpus(rank, {"CUDA_VISIBLE_DEVICES": visible, **environ}, others)
+    environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    found = among_same_gpus(rank, environ, of_launcher)
     assert (found.place, found.sharers) == expected
 
 

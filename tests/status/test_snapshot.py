@@ -7,6 +7,7 @@ import json
 import pytest
 
 from autogpu.devices.model import Inventory, Process
+from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.selection.explain import BEST_EFFORT
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
@@ -17,7 +18,7 @@ from tests.support.values import gpu, inventory
 
 def test_a_job_shows_what_it_was_promised_and_what_it_uses():
     view = host(inventory(gpu(0, used_gib=3, pids=[7]), gpu(1)), [holder("a", (0, 24))])
-    assert view.gpus[0].jobs == (JobStatus("ann", 1000, 7, "train.py", 60.0, 1, 24 * GIB, 3 * GIB, False),)
+    assert view.gpus[0].jobs == (JobStatus("ann", 1000, 7, "train.py", 60.0, 1, 24 * GIB, 3 * GIB, False, False),)
     assert [each.state for each in view.gpus] == ["busy", "free"]
     assert view.gpus[0].unmanaged_processes == ()
 
@@ -33,7 +34,21 @@ MEMBERS = [holder("a", (0, 6), group="j", age_s=90), holder("b", (0, 6), group="
         pytest.param(gpu(0, used_gib=4, pids=[7, 8]), MEMBERS, None, TOGETHER, id="its-processes-are-one-line"),
         pytest.param(gpu(0, pids=[7]), [DAY], None, {"is_idle": True}, id="idle-for-a-day"),
         pytest.param(gpu(0, pids=[7], busy=3), [DAY], None, {"is_idle": False}, id="in-use-for-a-day"),
-        pytest.param(gpu(0, used_gib=5), [DAY], {"a": None}, {"used_bytes": None}, id="in-another-container"),
+        pytest.param(gpu(0, used_gib=5), [DAY], Processes({}), {"used_bytes": None}, id="in-another-container"),
+        *(
+            pytest.param(gpu(0, **seen), [DAY], pids, {"is_active": is_active}, id=f"active-{rule}")
+            for rule, is_active, pids, seen in (
+                ("alone", True, None, {"pids": [7], "busy": 9}),
+                ("not", False, None, {"pids": [7, 9]}),
+                ("without-a-context", False, None, {"pids": [9], "busy": 9}),
+                ("it-is", True, None, {"pids": [7, 9], "busy": 9, "active_pids": [7]}),
+                ("another-is", False, None, {"pids": [7, 9], "busy": 9, "active_pids": [9]}),
+                ("nobody-tells-who", None, None, {"pids": [7, 9], "busy": 9}),
+                ("hidden-ones-too", None, None, {"used_gib": 9, "busy": 9, "compute_processes": (Process(7, GIB),)}),
+                ("in-another-container", None, Processes({}), {"pids": [7], "busy": 9}),
+                ("nobody-tells-whether", None, None, {"pids": [7], "busy": None}),
+            )
+        ),
     ],
 )
 def test_one_job_is_shown_with(machine, holders, pids, expected):

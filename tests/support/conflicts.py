@@ -50,12 +50,6 @@ class Policy:
     limit: int | None = None
     logical_gpus: int = 1
 
-    @property
-    def listed(self) -> tuple[int, ...]:
-        """The GPUs in the order in which a script sees them."""
-        # A process that is to go without keeps them as they are.
-        return IDLEST_FIRST if self.count else (0, 1, 2, 3)
-
 
 # No limit is a power of two: without one, growth ends at such a size.
 PLAIN = Policy("plain", {"AUTOGPU": "0"})
@@ -264,9 +258,10 @@ def expected(row: Row, policy: Policy) -> Mapping[int, str]:
     if cell is not None:
         gpus: Sequence[int] = cell
     elif row.gpus is not None:
-        gpus = [policy.listed[place] for place in row.gpus]
+        # A place on a list of which the policy takes none.
+        gpus = [IDLEST_FIRST[place] for place in row.gpus] if policy.count else ()
     else:
-        gpus = policy.listed[: policy.count]
+        gpus = IDLEST_FIRST[: policy.count]
     growth = policy.growth if row.growth is None else row.growth
     limit = policy.limit if row.limit is None else row.limit
     words = f"{limit} MiB" if limit else WHOLE
@@ -282,7 +277,7 @@ def probes(row: Row, policy: Policy) -> list[int]:
         return [0] * 8
     cell = expected(row, policy)
     sizes = []
-    for gpu in sorted(cell, key=policy.listed.index):
+    for gpu in sorted(cell, key=IDLEST_FIRST.index):
         for words in cell[gpu].split(" + "):
             limit = int(words.split()[2]) if words.startswith("grows to") else 0
             # Without a limit one that no other column's limit would hold.

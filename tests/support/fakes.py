@@ -32,18 +32,14 @@ class FakeReading:
 class FakeDriver:
     """NVML with these GPUs: ``FakeDriver(gpu(0, used_gib=30), gpu(1))``.
 
-    Args:
-        topology: What connects the GPUs, for a reading that asks.
-
     Attributes:
         now: What the next reading shows; ``None`` for one that does not come in time.
         taken: How many readings were begun.
     """
 
-    def __init__(self, *devices, topology=None, **fields):
+    def __init__(self, *devices, **fields):
         self.now = inventory(*devices, **fields)
         self.taken = 0
-        self._topology = topology
 
     @classmethod
     def failing(cls, failure, cause="driver"):
@@ -56,12 +52,8 @@ class FakeDriver:
         self.taken += 1
         return FakeReading(self.now)
 
-    def start_in_process(self, environ, last, asks=lambda inventory: None):
-        reading = self.start(environ)
-        question = asks(self.now) if self.now is not None else None
-        if question is not None and self._topology is not None:
-            reading.inventory = replace(self.now, topology=replace(self._topology, asked=question))
-        return reading
+    def start_in_process(self, environ, last):
+        return self.start(environ)
 
     def prepare(self, last):
         assert last == self.now
@@ -81,7 +73,7 @@ class FakeCuda:
     """
 
     def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20, measured_bytes=None):
-        self._devices = tuple(devices)
+        self.devices = tuple(devices)
         self._is_initialised = initialised
         self._nvml = nvml
         self._context_bytes = context_bytes
@@ -91,11 +83,14 @@ class FakeCuda:
     def initialise(self):
         self._is_initialised = True
 
+    def can_run(self, version):
+        return version <= (13, 0)
+
     def visible_uuids(self):
-        return tuple(device.uuid for device in self._devices) if self._is_initialised else None
+        return tuple(device.uuid for device in self.devices) if self._is_initialised else None
 
     def attributes(self):
-        return tuple(CudaAttributes(d.name, "7.5", d.pci_bus_id or "") for d in self._devices)
+        return tuple(CudaAttributes(d.name, "7.5", d.pci_bus_id or "") for d in self.devices)
 
     def ordinals_in_use(self):
         return tuple(sorted(set(self.contexts)))
@@ -114,13 +109,12 @@ class FakeCuda:
             self._show(ordinal, 0)
 
     def _show(self, ordinal, size):
-        if self._nvml is None:
-            return
-        index = self._devices[ordinal].index
-        (device,) = (device for device in self._nvml.now.devices if device.index == index)
-        others = tuple(p for p in device.compute_processes or () if p.pid != os.getpid())
-        mine = (Process(os.getpid(), size),) if size else ()
-        self._nvml.change(index, compute_processes=others + mine)
+        index, shown = self.devices[ordinal].index, self._nvml.now if self._nvml else None
+        for device in shown.devices if shown else ():
+            if device.index == index:
+                others = tuple(p for p in device.compute_processes or () if p.pid != os.getpid())
+                mine = (Process(os.getpid(), size),) if size else ()
+                self._nvml.change(index, compute_processes=others + mine)
 
 
 class FakeFramework:
@@ -198,4 +192,3 @@ class FirstGpusFramework(FakeFramework):
     def use(self, *ordinals):
         for ordinal in ordinals:
             self._cuda.make_context(ordinal)
-        return self.allocator.follow_contexts()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from typing import Callable
-
 FRAMEWORKS = ("torch", "jax")
 
 
@@ -77,13 +74,3 @@ USE_SEVERAL = {
         "len(x)",
     ),
 }
-
-
-def becomes_true(condition: Callable[[], bool], *, within_s: float) -> bool:
-    """Whether that is so within some time, for what tells nobody that it has changed."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

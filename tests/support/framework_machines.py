@@ -138,8 +138,7 @@ def run(
     else:
         done = _fresh(command, environ, folder)
     calls = server.calls()[before:]
-    if not forks:
-        _await_end({call.pid for call in calls})
+    _await_end({call.pid for call in calls})
     leased = json.loads(lease.read_text()) if lease.exists() else None
     return Ran(done.returncode, done.stdout, done.stderr, calls, leased)
 
@@ -215,7 +214,15 @@ class Machine:
             made.mkdir(parents=True)
         self._python = python
         self._started = 0
-        self.server = Server(gpus, folder=server, context=CONTEXT, device_nodes=device_nodes and bool(gpus))
+        # A driver for the newest of the frameworks that are tested.
+        self.server = Server(
+            gpus,
+            folder=server,
+            context=CONTEXT,
+            driver="580.95.05",
+            cuda="13.2",
+            device_nodes=device_nodes and bool(gpus),
+        )
         self.server.__enter__()
         mine = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         self._environ = {
@@ -290,8 +297,14 @@ class Machine:
         return Running(self.server, self.server.popen(command, environ=everything, cwd=str(self.project), **pipes))
 
     def claims(self) -> dict[int, list[int]]:
-        """By pid, the GPUs that its lease names."""
-        return {pid: sorted(sizes) for pid, sizes in self.claimed_bytes().items()}
+        """By pid, the GPUs on which ``autogpu status`` shows a job."""
+        command = [str(self._python), "-m", "autogpu", "status", "--json"]
+        shown = subprocess.run(command, env=self._environ, capture_output=True, check=True, timeout=60).stdout
+        found: dict[int, list[int]] = {}
+        for gpu in json.loads(shown)["gpus"]:
+            for job in gpu["jobs"]:
+                found.setdefault(job["pid"], []).append(gpu["index"])
+        return found
 
     def claimed_bytes(self) -> dict[int, dict[int, int]]:
         """By pid, what its lease claims on each GPU."""

@@ -27,7 +27,7 @@ class OtherJob:
 
 
 @contextmanager
-def other_job(environ, claims, script="other.py", group=None, caps=None, is_unused=False):
+def other_job(environ, claims, script="other.py", group=None, caps=None):
     """A process that holds ``claims`` (bytes by UUID) in the lease folder that ``environ`` names."""
     ready, reader_end = os.pipe(), os.pipe()
     pid = os.fork()
@@ -35,9 +35,8 @@ def other_job(environ, claims, script="other.py", group=None, caps=None, is_unus
         try:
             signal.alarm(TIMEOUT_S)
             os.close(reader_end[1])
-            held = acquire_lease(find_folder(environ), lambda *_: claims, script=script, group=group)
-            if held and (caps or is_unused):
-                held.update(claims, caps, is_unused=is_unused)
+            folder = find_folder(environ)
+            held = acquire_lease(folder, lambda *_: claims, script=script, group=group, caps=lambda: caps or {})
             os.write(ready[1], b"x" if held else b"-")
             os.read(reader_end[0], 1)  # until the test closes its end, or ends
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autogpu.lease import Demand, Holder, LeaseSnapshot, Waiter
+from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
@@ -44,9 +44,9 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
 
     Args:
         parent: The holder that started the shell in which it is asked.
-        pids: By the name of a holder, its pid here; by default the one that it says.
+        pids: By the name of a holder, those of its job here; by default the one that it says.
     """
-    pids = pids if pids is not None else {each.name: each.pid for each in holders}
+    processes = Processes({each.name: (each.pid,) for each in holders}) if pids is None else pids
     nowhere = Path("/nowhere")
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
@@ -54,13 +54,13 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
     return host_status(
         machine,
         leases,
-        pids,
+        processes,
         resolved,
         environ,
         own_uid=1000,
         now_s=NOW_S,
         grant=granted(environ),
-        family=parent and family_of(parent, holders, has_parents_list=True),
+        family=parent and family_of(parent, holders, processes, machine, has_parents_list=True),
         has_hook=has_hook,
         names=names,
     )

@@ -10,8 +10,10 @@ from pathlib import Path
 from autogpu import activation, engines, policy
 from autogpu.allocation import Allocation
 from autogpu.allocator import Allocator
-from autogpu.lease import find_folder, snapshot
+from autogpu.frozen import replace
+from autogpu.lease import Processes, find_folder, snapshot
 from autogpu.reporting.text import MIB
+from autogpu.selection.jobs import jobs_of
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
 
@@ -34,7 +36,7 @@ class Process:
             # In the order in which the pool is written: idlest first.
             in_order = sorted(devices, key=lambda device: (bool(device.compute_processes), -device.index))
             cuda = FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
-        self.cuda = cuda or FakeCuda(counted)
+        self.cuda = cuda or FakeCuda(counted, nvml=self.driver)
         self.framework = kind(self.cuda, **({"hooks": hooks} if hooks else {}))
         self.lines = []
         self.on_line = lambda line: None
@@ -92,6 +94,14 @@ class Process:
         (holder,) = (holder for holder in self.holders if holder.is_mine)
         indices = {device.uuid: device.index for device in self.driver.now.devices}
         return {indices[uuid]: size // MIB for uuid, size in holder.claims.items()}
+
+    @property
+    def seen(self):
+        """What others see it claim, likewise: by its lease and by what the driver shows."""
+        (holder,) = (replace(holder, is_mine=False) for holder in self.holders if holder.is_mine)
+        (job,) = jobs_of([holder], Processes({holder.name: (os.getpid(),)}), self.driver.now, 0.0)
+        indices = {device.uuid: device.index for device in self.driver.now.devices}
+        return {indices[uuid]: size // MIB for uuid, size in job.claims.items()}
 
 
 def in_a_fork(work):

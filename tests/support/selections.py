@@ -46,8 +46,8 @@ def claims_on(held):
     return {uuids[key]: held[key] if isinstance(held[key], tuple) else (held[key],) for key in uuids}
 
 
-def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py", is_unused=False):
-    return Claim(int(gib * GIB), (pid,), uid, script, age_s, is_unused)
+def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py"):
+    return Claim(int(gib * GIB), (pid,), uid, script, age_s)
 
 
 def case(rule, gpus, asked, **expected):

@@ -67,15 +67,24 @@ def ensure_initialized(original: Any, resolver: PlacementResolver, context_class
     return ensure_initialized
 
 
+def initialize_physical_devices(original: Any, resolver: PlacementResolver) -> Any:
+    """``Context._initialize_physical_devices``, the first step of every listing, which starts CUDA."""
+
+    @functools.wraps(original)
+    def initialize(context: Any, *args: Any, **kwargs: Any) -> None:
+        if context._physical_devices is None:
+            with resolver.allocator.guard():
+                resolver.allocator.on_listing()
+        original(context, *args, **kwargs)
+
+    return initialize
+
+
 def set_visible_devices(original: Any, resolver: PlacementResolver) -> Any:
     """``Context.set_visible_devices``, remembering that the script chose."""
-    allocator = resolver.allocator
 
     @functools.wraps(original)
     def set_visible_devices(context: Any, devices: Any, device_type: Any = None) -> None:
-        with allocator.guard():
-            # It starts CUDA, which then counts the GPUs as they are listed; that matters to another framework.
-            allocator.prepare()
         original(context, devices, device_type)
         # TensorFlow calls it too, to import what enable_eager_execution(config) was given, whatever that says.
         if device_type in (None, "GPU") and sys._getframe(1).f_code.co_name != "_import_config":
@@ -113,6 +122,7 @@ def memory_reading(original: Any, resolver: PlacementResolver, unused: Callable[
 
     @functools.wraps(original)
     def read(context: Any, device: Any) -> Any:
+        context.ensure_initialized()  # as the original does first: only then is it known which GPUs there are
         number = named_gpu(device)
         if number is not None and resolver.lacks(number):
             return unused()

@@ -22,8 +22,7 @@ def session(original: Any, resolver: PlacementResolver) -> Any:
     def __init__(self: Any, target: Any = "", graph: Any = None, config: Any = None, **kwargs: Any) -> None:
         # TensorFlow's __del__ looks for it, also in a session that the policy refuses.
         self._session = None
-        with resolver.allocator.guard():
-            resolver.note_graph(graph)
+        resolver.named.note_graph(graph)
         if target:
             # Its devices are made where the target is; a target in this process has made them already.
             with resolver.remote_session():
@@ -101,8 +100,20 @@ def on_named_device(original: Any, resolver: PlacementResolver) -> Any:
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        resolver.named.note([name for name in (*args, *kwargs.values()) if isinstance(name, str)])
+        resolver.named.note_arguments(*args, **kwargs)
         existing = resolver.existing
         return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})
 
     return call
+
+
+def device_iterator(original: Any, resolver: PlacementResolver) -> Any:
+    """``__init__`` of an iterator over shards of a dataset, each on a device: softly placed, they are the CPU's."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, dataset: Any = None, devices: Any = None, *args: Any, **kwargs: Any) -> None:
+        is_list = isinstance(devices, (list, tuple))
+        original(self, dataset, list(map(resolver.existing, devices)) if is_list else devices, *args, **kwargs)
+        self._devices = devices  # by these it is asked for the next elements
+
+    return __init__

@@ -61,8 +61,9 @@ _POINTS = (
         "Context",
         "set_visible_devices",
         "a script that makes every GPU visible gets the policy's choice",
-        lambda original, resolver: context.set_visible_devices(original, resolver),
+        context.set_visible_devices,
     ),
+    _HookPoint(_CONTEXT, "Context", "_initialize_physical_devices", "", context.initialize_physical_devices),
     _HookPoint(
         _CONTEXT,
         "Context",
@@ -81,11 +82,7 @@ _POINTS = (
         lambda original, resolver: names.list_devices(original, resolver.missing_devices),
     ),
     _HookPoint(
-        "client.device_lib",
-        "",
-        "list_local_devices",
-        "listing makes a context on each GPU",
-        listing.list_local_devices,
+        "client.device_lib", "", "list_local_devices", "listing makes a context on each GPU", listing.list_local_devices
     ),
     _HookPoint("training.server_lib", "Server", "__init__", f"servers {_PLAIN}", entry_points.server),
     _HookPoint(
@@ -99,6 +96,10 @@ _POINTS = (
     _HookPoint("framework.ops", "_EagerTensorBase", "_copy_nograd", "", entry_points.on_named_device),
     _HookPoint(
         "data.experimental.ops.prefetching_ops", "_CopyToDeviceDataset", "__init__", "", entry_points.on_named_device
+    ),
+    *(
+        _HookPoint("data.ops.multi_device_iterator_ops", name, "__init__", "", entry_points.device_iterator)
+        for name in ("MultiDeviceIterator", "MultiDeviceIteratorV2", "OwnedMultiDeviceIterator")
     ),
     # Readings of memory by a GPU's name. Each version has some of them.
     *(
@@ -138,7 +139,7 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     resolver = PlacementResolver(
         allocator,
         module,
-        default_graph=lambda: _module("framework.ops").get_default_graph(),
+        default_graph=_default_graph,
         sees_choice=hasattr(module.Context, "set_visible_devices"),
         has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
     )
@@ -158,15 +159,12 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
 
 def _note_names_until_first_context(module: Any, resolver: PlacementResolver) -> None:
     """Eager code comes through ``context.device`` at each operation: it is itself again after the first context."""
+    holders = [(module, "device"), *((getattr(_module(path), name, None), "__init__") for path, name in _STRATEGIES)]
     owners: list[tuple[Any, str, Any, Any]] = []
-    device = getattr(module, "device", None)
-    if callable(device):
-        owners.append((module, "device", device, names.device(device, resolver.named)))
-    for path, name in _STRATEGIES:
-        strategy: Any = getattr(_module(path), name, None)
-        if strategy is not None:
-            original = strategy.__init__
-            owners.append((strategy, "__init__", original, names.constructor(original, resolver.named)))
+    for owner, attribute in holders:
+        original = getattr(owner, attribute, None)
+        if owner is not None and callable(original):
+            owners.append((owner, attribute, original, names.noted(original, resolver.named)))
 
     def put_back() -> None:
         for owner, attribute, original, ours in owners:
@@ -197,6 +195,13 @@ def _module(path: str) -> Any:
         if f"{root}.python.{path}" in sys.modules:
             return sys.modules[f"{root}.python.{path}"]
     return None
+
+
+def _default_graph() -> Any:
+    """TensorFlow's own function makes one where there is none, and eager execution can't be enabled after that."""
+    graphs: Any = getattr(_module("framework.ops"), "_default_graph_stack", None)
+    entered = getattr(graphs, "stack", None)
+    return entered[-1] if entered else getattr(graphs, "_global_default_graph", None)
 
 
 def _is_built_with_rocm() -> bool:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Assignment
     from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 
+# The least with which TensorFlow can start a logical GPU: less than 1 MB is none to it.
+_SMALLEST_MIB = 1.0
+
 # Where the driver does not tell how much memory a GPU has: more than any has. TensorFlow then takes what it can get.
 _UNKNOWN_MIB = 1 << 20
 
@@ -75,7 +78,12 @@ def with_named(
         counts = [end - start for start, end in zip(starts, starts[1:])]
     else:
         counts[-1] += wanted - len(placement.logical)
-    limits = {ordinal: _parts(placement, assignment, ordinal, count) for ordinal, count in zip(ordinals, counts)}
+    used = range(wanted) if settings.places_hard else {*named, *([0] if settings.leaves_unplaced else [])}
+    numbers = iter(range(wanted))
+    limits = {
+        ordinal: _parts(placement, assignment, ordinal, [next(numbers) in used for _ in range(count)])
+        for ordinal, count in zip(ordinals, counts)
+    }
     is_split_only = bool(placement.growth) and not placement.limits and not placement.fraction
     return replace(placement, limits=limits, fraction=0.0, is_split_only=is_split_only)
 
@@ -86,19 +94,22 @@ def _groups(named: Sequence[int], count: int) -> list[Sequence[int]]:
     return [named[start:end] for start, end in zip(bounds, bounds[1:])]
 
 
-def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, count: int) -> tuple[float, ...]:
-    """MB of each of ``count`` logical GPUs on a GPU."""
-    given = placement.limits.get(ordinal, ())
+def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:
+    """MB of each logical GPU on a GPU: those that are used divide a limit, and all of them what has none."""
+    given, count = placement.limits.get(ordinal, ()), len(used)
     if placement.fraction:
         return (_fraction_mib(placement, assignment, ordinal),) * count
     if given and placement.by_script:
         # What the script allows each is its own word, and claimed as often.
         return (*given, *[given[-1]] * (count - len(given)))
-    if given:
-        return (float(max(int(sum(given)) // count, 1)),) * count
-    size = _whole_mib(assignment.usable.get(ordinal, _UNKNOWN_MIB * MIB))
-    # Each may grow to all that there is. What is taken at once has to fit, whichever of them are used.
-    return (size if placement.growth else float(max(int(size) // count, 1)),) * count
+    size = sum(given) or _whole_mib(assignment.usable.get(ordinal, _UNKNOWN_MIB * MIB))
+    if placement.growth and not given:
+        return (size,) * count  # each may grow to all that there is
+    # The parts into which the policy itself splits a limit are alike.
+    dividing = used if any(used) and len(given) == 1 else [True] * count
+    rest = size - _SMALLEST_MIB * dividing.count(False)
+    part = max(float(rest // dividing.count(True)), _SMALLEST_MIB)
+    return tuple(part if takes_part else _SMALLEST_MIB for takes_part in dividing)
 
 
 def _fraction_mib(placement: DevicePlacement, assignment: Assignment, ordinal: int) -> float:

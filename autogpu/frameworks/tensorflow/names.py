@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)
 _JOB = re.compile(r"/job:(\w+)")
 
+# Operations that take no memory of a GPU: groups, such as an initializer, and what is fed.
+_WITHOUT_MEMORY = {"NoOp", "Placeholder"}
+
 # More than any machine has; a number comes from the script.
 _MOST_GPUS = 1024
 
@@ -45,10 +48,12 @@ class NamedGpus:
 
     Attributes:
         found: The numbers.
+        leaves_unplaced: A graph has operations without a device.
     """
 
     def __init__(self) -> None:
         self.found: frozenset[int] = frozenset()
+        self.leaves_unplaced = False
         self._looked_at: MutableMapping[Any, int] = WeakKeyDictionary()
 
     def note(self, names: Iterable[Any]) -> None:
@@ -59,12 +64,20 @@ class NamedGpus:
             return
         self.found |= {number for number in numbers if number is not None}
 
+    def note_arguments(self, *args: Any, **kwargs: Any) -> None:
+        """Note what the arguments of a call mean, each a name or several."""
+        for argument in (*args, *kwargs.values()):
+            self.note(argument if isinstance(argument, (list, tuple)) else [argument])
+
     def note_graph(self, graph: Any) -> None:
         """Note the GPUs on which operations of a graph are placed."""
         try:
             operations = graph.get_operations()
             # A graph only grows, and some scripts make a thousand sessions for one.
-            self.note({operation.device for operation in operations[self._looked_at.get(graph, 0) :]})
+            new = operations[self._looked_at.get(graph, 0) :]
+            self.note({operation.device for operation in new})
+            unplaced = {operation.type for operation in new if not operation.device}
+            self.leaves_unplaced |= not unplaced <= _WITHOUT_MEMORY
             self._looked_at[graph] = len(operations)
         except Exception:  # a class of the script's own, or no graph at all: TensorFlow says what is wrong with it
             return
@@ -78,27 +91,15 @@ class NamedGpus:
             self.note(f"/gpu:{number}" for number in numbers or ())
 
 
-def device(original: Any, named: NamedGpus) -> Any:
-    """``context.device``, through which ``tf.device`` of eager code comes, and which makes the first context."""
+def noted(original: Any, named: NamedGpus) -> Any:
+    """What is told devices by name, and makes the first context before it looks at them."""
 
     @functools.wraps(original)
-    def device(name: Any) -> Any:
-        named.note([name])
-        return original(name)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        named.note_arguments(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    return device
-
-
-def constructor(original: Any, named: NamedGpus) -> Any:
-    """``__init__`` of a strategy that is told its devices: it looks at them after it has made a context."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        for argument in (*args, *kwargs.values()):
-            named.note(argument if isinstance(argument, (list, tuple)) else [argument])
-        original(self, *args, **kwargs)
-
-    return __init__
+    return call
 
 
 def list_devices(original: Any, missing: Callable[[list[Any]], list[Any]]) -> Any:

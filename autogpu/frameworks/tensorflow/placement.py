@@ -55,7 +55,7 @@ class PlacementResolver:
 
         Args:
             context_module: TensorFlow's ``eager.context``.
-            default_graph: TensorFlow's function of the name.
+            default_graph: Gives the graph to which operations are added; ``None`` where there is none.
             sees_choice: Whether ``set_visible_devices`` is hooked, so that a script's choice of all GPUs is known.
             has_xla_devices: See the attribute.
         """
@@ -149,8 +149,14 @@ class PlacementResolver:
                 self.allocator.on_usage(Usage((), ""))
             return None
         self.named.note_callers()
-        settings = replace(settings, named=settings.named | self.named.found)
+        self.named.note_graph(self._default_graph())
+        found, leaves_unplaced = self.named.found, self.named.leaves_unplaced
+        settings = replace(settings, named=settings.named | found, leaves_unplaced=leaves_unplaced)
         assignment = self.allocator.assign(_request(settings, gpu_count))
+        is_eager = self._context_module.context().executing_eagerly()
+        if is_eager and len(settings.named) == 1 and assignment.caps and not settings.has_size:
+            # Eager code runs softly where there is a GPU, so that one name and what has none need not divide a limit.
+            settings = replace(settings, named=frozenset())
         if settings.visible and assignment.ordinals == ():
             settings = replace(settings, visible=())
         settings = settings.on_moved(assignment.moved)
@@ -186,10 +192,6 @@ class PlacementResolver:
         copy.CopyFrom(proto)
         self.place_softly(copy)
         return copy
-
-    def note_graph(self, graph: Any) -> None:
-        """Note what a graph names; ``None`` stands for the default graph."""
-        self.named.note_graph(self._default_graph() if graph is None else graph)
 
     @property
     def config_proto(self) -> Any:

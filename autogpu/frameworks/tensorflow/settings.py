@@ -22,6 +22,7 @@ class UserSettings:
         positions: How many it named, where several of them turned out to be on one GPU; else 0.
         max_count: How many it asked for, ``device_count["GPU"]``; ``None`` if it did not say.
         named: The logical GPUs that its device names mean, such as 1 of ``/gpu:1``.
+        leaves_unplaced: Its graph has operations for which it names no device: TensorFlow puts them on the first GPU.
         places_hard: It has turned soft placement off, so that a name without a GPU would raise.
         growths: Memory growth, for each GPU for which it was set.
         limits: MB of each logical GPU, for each GPU for which it was set.
@@ -34,15 +35,21 @@ class UserSettings:
     positions: int = 0
     max_count: int | None = None
     named: frozenset[int] = frozenset()
+    leaves_unplaced: bool = False
     places_hard: bool = False
     growths: Mapping[int, bool] = MappingProxyType({})
     limits: Mapping[int, tuple[float, ...]] = NO_LIMITS
     fraction: float = 0.0
     limits_exclude_growth: bool = False
 
+    @property
+    def has_size(self) -> bool:
+        """Whether it says how much memory is for it."""
+        return bool(self.limits or self.fraction)
+
     def over(self, other: UserSettings) -> UserSettings:
         """These settings, and those of ``other`` where there are none; a fraction can't stand beside limits."""
-        has_size = bool(self.limits or self.fraction)
+        has_size = self.has_size
         return replace(
             self,
             visible=other.visible if self.visible is None else self.visible,

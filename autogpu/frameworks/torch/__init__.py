@@ -1,7 +1,7 @@
 """PyTorch: the functions of its C++ that initialise CUDA, and what is set there.
 
 ``cuda`` and ``cuda:0`` are a thread's current device, and C++ never tells Python which GPU it uses. So the GPUs are
-claimed before CUDA counts them, and CUDA counts the claimed ones first; the lease follows the contexts after that.
+claimed before CUDA counts them, and CUDA finds the claimed one under the number that the program is about to use.
 """
 
 from __future__ import annotations

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+from pathlib import Path
 
 from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.torch.program import is_launcher, process_command
 from autogpu.frameworks.torch.spawn import START, follow_start, has_start
 from autogpu.frameworks.torch.start import CudaStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
+    from typing import Any, Callable, Mapping, Sequence
 
     from autogpu.frameworks.base import GpuAllocator
 
     Wrap = Callable[[Any, CudaStart], Any]
 
 _INSTALLED = "_autogpu_hook"
+
+_LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+_LAUNCHER_MODULES = (
+    *("torch/distributed/run.py", "torch/distributed/launch.py"),
+    *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
+)
 
 
 def find_hooks() -> Hooks:
@@ -29,7 +36,7 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
     if not getattr(built, "cuda", None):
         return Hooks(version, has_essential=True)  # built without CUDA: there is nothing to do
-    if is_launcher(getattr(sys, "argv", []), process_command()):
+    if is_launcher(getattr(sys, "argv", []), _process_command()):
         return Hooks(version, has_essential=True)  # its ranks are processes of their own
     core = torch._C
     if not callable(getattr(core, _INIT, None)):
@@ -62,6 +69,29 @@ def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, 
     return {}
 
 
+def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
+    """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf.
+
+    Args:
+        argv: ``sys.argv``.
+        command: The whole command of the process. While ``-m`` imports a module's package only that names the module.
+    """
+    path = str(argv[0]) if argv else ""
+    if path == "-m" and path in command:
+        following = command[list(command).index(path) + 1 :]
+        path = following[0].replace(".", "/") + ".py" if following else ""
+    return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
+
+
+def _process_command() -> list[str]:
+    """The words with which this process was started, Python's own included; ``[]`` where the system does not tell."""
+    try:
+        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in words[:-1]]
+
+
 def _initialise(original: Any, start: CudaStart) -> Any:
     @functools.wraps(original)
     def _cuda_init() -> None:
@@ -80,6 +110,9 @@ def _initialise(original: Any, start: CudaStart) -> Any:
 def _count(original: Any, start: CudaStart) -> Any:
     @functools.wraps(original)
     def _cuda_getDeviceCount() -> int:
+        certain = start.certain_count()
+        if certain:
+            return certain
         start.before()
         count: int = original()
         if count <= 0:

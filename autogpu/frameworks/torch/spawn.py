@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
-import re
+import os
 import sys
+
+from autogpu.selection.ranks import worker_of
+from autogpu.variables import WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +22,21 @@ _MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
 
 # Among the arguments without a name.
 _COUNT = 2
+
+
+class Numbered:
+    """A worker's function that first tells its process which of the workers it is; pickled like the function."""
+
+    def __init__(self, function: Any, count: int, job: str) -> None:
+        """Wrap ``function`` for ``count`` workers; ``job`` names this start, and no other of the host."""
+        self.function = function
+        self.count = count
+        self.job = job
+
+    def __call__(self, number: int, *args: Any) -> Any:
+        """Run the function as worker ``number``."""
+        os.environ[WORKER] = worker_of(number, self.count, self.job)
+        return self.function(number, *args)
 
 
 def has_start() -> bool:
@@ -38,22 +56,18 @@ def follow_start(allocator: GpuAllocator) -> None:
 
 def _start_processes(original: Any, allocator: GpuAllocator) -> Any:
     @functools.wraps(original)
-    def start_processes(*args: Any, **kwargs: Any) -> Any:
+    def start_processes(fn: Any, *args: Any, **kwargs: Any) -> Any:
         with allocator.guard():
-            count = kwargs.get("nprocs", args[_COUNT] if len(args) > _COUNT else 1)
-            if isinstance(count, int):
-                allocator.on_workers(count, _next_number())
-        try:
-            return original(*args, **kwargs)
-        finally:
-            with allocator.guard():
-                allocator.on_workers_started()
+            count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
+            job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
+            if job:
+                fn = Numbered(fn, count, job)
+        return original(fn, *args, **kwargs)
 
     return start_processes
 
 
-def _next_number() -> int:
-    """What ``multiprocessing`` will number the next process; 1 where it does not tell."""
-    counter = getattr(sys.modules.get("multiprocessing.process"), "_process_counter", None)
-    found = re.fullmatch(r"count\(([0-9]+)\)", repr(counter))
-    return int(found.group(1)) if found else 1
+def _runs_this_python() -> bool:
+    """Whether workers run in this environment; a program may have named another Python, which may have no autogpu."""
+    spawn = sys.modules.get("multiprocessing.spawn")
+    return spawn is None or os.fsdecode(spawn.get_executable() or "") == sys.executable

@@ -1,30 +1,24 @@
-"""From the moment before PyTorch initialises CUDA to the last of its contexts."""
+"""From the moment before PyTorch initialises CUDA to that when its allocators are there."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import sys
 import threading
 
+import autogpu
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.torch.program import sources
 from autogpu.frameworks.words import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping
+    from types import FrameType
+    from typing import Any, Callable, Iterator, Mapping
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
-    from autogpu.frameworks.torch.names import Named
-
-# A tensor makes a context without a word to Python. Soon after the start most of them come; from then on the lease is
-# half a second behind at most, at some 20 microseconds for each look.
-_FIRST_LOOK_S = 0.02
-_SLOWER = 1.3
-_LAST_PAUSE_S = 0.5
+    from autogpu.selection.number import Call
 
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -52,37 +46,40 @@ class CudaStart:
         self.set_fraction: Callable[[float, int], None] | None = None
         self._allocator = allocator
         self._core = core
-        self._named: Named | None = None
-        self._by_script: set[int] = set()
-        self._limited: dict[int, float] = {}
-        self._followed_in: int | None = None
-        self._stop = threading.Event()
+        self._number = 0
+        self._by_script = 0.0
         self._lock = threading.RLock()
         threads.in_forked_children(self._unlock_in_child)
 
     def _unlock_in_child(self) -> None:
-        self._lock, self._stop = threading.RLock(), threading.Event()
-
-    def _end(self) -> None:
-        self._stop.set()
+        self._lock = threading.RLock()
 
     def put_back(self, name: str, ours: Any, original: Any) -> None:
         """Let a function of ``torch._C`` be itself again, where no one else has replaced it since."""
         if getattr(self._core, name, None) is ours:
             setattr(self._core, name, original)
 
+    def certain_count(self) -> int | None:
+        """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
+        count, torch = None, sys.modules["torch"]
+        with self._lock, self._allocator.guard():
+            built_for = re.match(r"(\d+)\.(\d+)", str(torch.version.cuda))
+            if built_for is not None and not _is_asked_by_a_library(torch):
+                count = self._allocator.certain_gpu_count((int(built_for[1]), int(built_for[2])))
+        return count
+
     def before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         with self._lock, self._allocator.guard():
-            if self._named is None:
-                # Not at the top: many processes import PyTorch and never start CUDA.
-                from autogpu.frameworks.torch.names import named
-                from autogpu.frameworks.torch.text import read
+            # Not at the top: many processes import PyTorch and never start CUDA.
+            from autogpu.selection.number import number_of_process
 
-                self._named = named(getattr(sys, "argv", [])[1:], read(sources()))
-            fraction = fraction_of_settings(os.environ)
-            said = DeviceRequest(0, fraction=fraction, ordinal=self._named.ordinal, is_told=self._named.is_told)
-            self._allocator.prepare(said)
+            torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
+            number = number_of_process(_calls(torch), arguments, _index_in(torch))
+            self._number = number or 0
+            self._by_script = fraction_of_settings(os.environ) or fraction_of_caller(sys._getframe())
+            ordinal = None if number is None and _is_worker() else self._number
+            self._allocator.prepare(DeviceRequest(0, fraction=self._by_script, ordinal=ordinal))
             self._allocator.hide_where_none_is_taken()
 
     def on_failure(self) -> None:
@@ -94,88 +91,96 @@ class CudaStart:
     def after_counting(self) -> bool:
         """CUDA has counted the GPUs; whether the process is to have any."""
         with self._lock, self._allocator.guard():
-            fraction = fraction_of_settings(os.environ)
             count = self._allocator.gpu_count or 0
-            assignment = self._allocator.assign(DeviceRequest(count, fraction=fraction))
-            self._report(assignment, fraction)
+            self._report(self._allocator.assign(DeviceRequest(count, fraction=self._by_script)))
         assigned = self._allocator.assignment
         return assigned is None or assigned.ordinals != ()
 
-    def _report(self, assignment: Assignment, fraction: float) -> None:
+    def _report(self, assignment: Assignment) -> None:
         ordinals = assignment.ordinals
         if ordinals is None:
-            # A worker is told by its parent which GPU to use; others begin with the first.
-            ordinals = () if self._allocator.follows_parent else (0,)
-        caps = [_cap(assignment, ordinal) for ordinal in ordinals]
-        self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, fraction, grows=True)))
+            ordinals = (self._number if self._number < (self._allocator.gpu_count or 0) else 0,)
+        caps = [_caps(assignment).get(ordinal) for ordinal in ordinals]
+        self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
     def after_init(self) -> None:
-        """PyTorch's allocators are there: limit them, and follow what they use."""
+        """PyTorch's allocators are there: limit them."""
         with self._lock, self._allocator.guard():
-            self._follow_contexts()
-            assignment = self._allocator.assignment
-            fraction = fraction_of_settings(os.environ)
-            if assignment is None or (fraction and not assignment.ceilings) or not assignment.caps:
-                return
-            in_use, ordinals = self._allocator.follow_contexts(), assignment.ordinals or ()
-            if self._limit_makes_contexts and 0 not in ordinals:
-                return  # that GPU would become the thread's current one: as soon as the script has a context there
-            # The first one comes last, and is the current one as before.
-            self._limit(sorted(ordinals, reverse=True))
-            if self._allocator.follow_contexts() == in_use:
-                self._limit(assignment.caps)
+            limits = self._limits(self._allocator.assignment)
+            if self._limit_makes_contexts and limits:
+                # Each would make its GPU the thread's current one.
+                thread = threading.Thread(target=self._limit, args=(limits,))
+                thread.start()
+                thread.join()
+            else:
+                self._limit(limits)
+
+    def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
+        if assignment is None:
+            return {}
+        by_settings = fraction_of_settings(os.environ)
+        most = assignment.ceilings if by_settings else _caps(assignment)
+        if self._limit_makes_contexts:
+            most = {ordinal: size for ordinal, size in most.items() if ordinal in (assignment.ordinals or ())}
+        known = {o: size / assignment.totals[o] for o, size in most.items() if assignment.totals.get(o)}
+        return {ordinal: min(by_settings or 1.0, part) for ordinal, part in known.items()}
+
+    def _limit(self, limits: Mapping[int, float]) -> None:
+        with self._allocator.guard():
+            for ordinal, part in limits.items():
+                if self.set_fraction is not None:
+                    self.set_fraction(part, ordinal)
 
     def allowed_fraction(self, fraction: float, ordinal: int) -> float:
         """What a script's own limit may come to."""
-        allowed = fraction
         with self._allocator.guard():
-            self._by_script.add(ordinal)
             assignment = self._allocator.assignment
             total = assignment.totals.get(ordinal) if assignment else None
-            if assignment is not None and total:
-                ceiling = assignment.ceilings.get(ordinal)
-                allowed = fraction if ceiling is None else min(fraction, ceiling / total)
-                self._allocator.on_limit(ordinal, int(allowed * total))
-        return allowed
-
-    def _limit(self, ordinals: Iterable[int]) -> None:
-        assignment, fraction = self._allocator.assignment, fraction_of_settings(os.environ)
-        if assignment is None or self.set_fraction is None:
-            return
-        for ordinal in ordinals:
-            cap, total = _cap(assignment, ordinal), assignment.totals.get(ordinal)
-            if fraction:
-                cap = assignment.ceilings.get(ordinal)
-            part = fraction or 1.0
-            if cap is not None and total:
-                part = min(part, cap / total)
-            # Without one PyTorch allocates all, which needs no word to it; it does once others have gone.
-            if ordinal not in self._by_script and part != self._limited.get(ordinal, fraction or 1.0):
-                self._limited[ordinal] = part
-                self.set_fraction(part, ordinal)
-
-    def _follow_contexts(self) -> None:
-        """Look from now on for contexts, in a thread; it does not survive a fork, nor do they."""
-        if self._followed_in == os.getpid():
-            return
-        self._followed_in = os.getpid()
-        atexit.register(self._end)
-        try:
-            threads.start_unlisted(self._look_again_and_again)
-        except RuntimeError:  # no more threads for this user, or the interpreter is at its end
-            self._allocator.follow_contexts()
-
-    def _look_again_and_again(self) -> None:
-        pause_s = _FIRST_LOOK_S
-        while not self._stop.wait(pause_s):
-            with self._allocator.guard():
-                self._limit(self._allocator.follow_contexts())
-            pause_s = min(pause_s * _SLOWER, _LAST_PAUSE_S)
+            ceiling = assignment.ceilings.get(ordinal) if assignment else None
+            if total and ceiling is not None:
+                return min(fraction, ceiling / total)
+        return fraction
 
 
-def _cap(assignment: Assignment, ordinal: int) -> int | None:
-    size = assignment.caps.get(ordinal)
-    return None if size is None else size * assignment.logical_gpus
+def _calls(torch: Any) -> Iterator[Call]:
+    """The calls that lead here, innermost first, but for our own."""
+    from autogpu.selection.number import Call
+
+    own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, torch.__file__))
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(own):
+            yield Call(code.co_name, dict(frame.f_locals), code.co_consts, code.co_filename.startswith(its))
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _is_asked_by_a_library(torch: Any) -> bool:
+    """Whether a module asks while it is imported, for a default of its own.
+
+    Keras 3 does, and C++ then starts CUDA without a word to Python, by ``torch.Generator("cuda")``.
+    """
+    for call in _calls(torch):
+        if not call.is_frameworks:
+            return call.function == "<module>" and call.variables.get("__name__") not in ("__main__", "__mp_main__")
+    return False
+
+
+def _is_worker() -> bool:
+    """Whether Python's ``multiprocessing`` started this process."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_parent_pid", None) is not None
+
+
+def _index_in(torch: Any) -> Callable[[object], int | None]:
+    def index(value: Any) -> int | None:
+        return (value.index or 0) if type(value) is torch.device and value.type == "cuda" else None
+
+    return index
+
+
+def _caps(assignment: Assignment) -> Mapping[int, int]:
+    return {ordinal: size * assignment.logical_gpus for ordinal, size in assignment.caps.items()}
 
 
 def fraction_of_settings(environ: Mapping[str, str]) -> float:
@@ -187,4 +192,14 @@ def fraction_of_settings(environ: Mapping[str, str]) -> float:
                 return min(max(float(found.group(1)), 0.0), 1.0)
             except ValueError:  # for PyTorch to complain about
                 return 0.0
+    return 0.0
+
+
+def fraction_of_caller(frame: FrameType | None) -> float:
+    """The part to which a script is just limiting the allocator, where that is what starts CUDA; 0 where it is not."""
+    while frame is not None:
+        if frame.f_code.co_name == "set_per_process_memory_fraction":
+            fraction = frame.f_locals.get("fraction")
+            return min(max(float(fraction), 0.0), 1.0) if isinstance(fraction, (int, float)) else 0.0
+        frame = frame.f_back
     return 0.0

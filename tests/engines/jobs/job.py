@@ -13,7 +13,7 @@ from pathlib import Path
 
 from taking import take
 
-RANKS = ("SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+RANKS = ("SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
 MOST_S = 200
 
 folder, count, gib, framework = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]

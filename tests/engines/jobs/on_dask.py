@@ -1,6 +1,7 @@
-"""Starts a Dask cluster of three workers, of which each takes a GPU; ``on_dask.py local|nannies|dask_cuda FRAMEWORK``.
+"""Starts a Dask cluster of three workers, of which each takes a GPU; ``on_dask.py CLUSTER FRAMEWORK [LAUNCHER]``.
 
-The worker with the number 0 uses that framework.
+The cluster is ``local``, ``rotated``, ``one_each`` or ``dask_cuda``. The worker with the number 0 uses that framework.
+A launcher's variables are set in each worker when it has imported the framework, as a library does that trains there.
 """
 
 from __future__ import annotations
@@ -10,20 +11,35 @@ import os
 import sys
 
 import distributed
-from taking import take
+from taking import take, toyflow
 
-ROTATED = ["0,1,2", "1,2,0", "2,0,1"]
+ADDRESSES = [f"127.0.0.1:{port}" for port in (29510, 29511, 29512)]
+LAUNCHERS = {
+    "": lambda rank: {},
+    "TF_CONFIG": lambda rank: {
+        "TF_CONFIG": json.dumps({"cluster": {"worker": ADDRESSES}, "task": {"type": "worker", "index": rank}})
+    },
+    "Horovod": lambda rank: {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": "3"},
+}
 
 
 def local():
     return distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None)
 
 
-def nannies():
+def rotated():
+    return nannies(["0,1,2", "1,2,0", "2,0,1"])
+
+
+def one_each():
+    return nannies(["1", "2", "0"])
+
+
+def nannies(lists):
     place = {"nthreads": 1, "host": "127.0.0.1"}
     workers = {
         number: {"cls": distributed.Nanny, "options": {**place, "env": {"CUDA_VISIBLE_DEVICES": gpus}}}
-        for number, gpus in enumerate(ROTATED)
+        for number, gpus in enumerate(lists)
     }
     scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "host": "127.0.0.1"}}
     return distributed.SpecCluster(workers=workers, scheduler=scheduler)
@@ -35,9 +51,15 @@ def dask_cuda():
     return dask_cuda.LocalCUDACluster(dashboard_address=None)
 
 
-def compute(framework, dask_worker):
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    take(0.1, framework if dask_worker.name == 0 else "toyflow")
+def compute(framework, launcher):
+    given, number = os.environ.get("CUDA_VISIBLE_DEVICES"), distributed.get_worker().name
+    mine = framework if number == 0 else "toyflow"
+    if mine == "tensorflow":
+        import tensorflow  # noqa: F401
+    else:
+        toyflow()
+    os.environ.update(LAUNCHERS[launcher](number))
+    take(22, mine)
     return {"pid": os.getpid(), "given": given}
 
 
@@ -45,7 +67,8 @@ def compute(framework, dask_worker):
 if __name__ == "__main__":
     with globals()[sys.argv[1]]() as cluster, distributed.Client(cluster) as client:
         client.wait_for_workers(3, timeout=120)
-        # By each worker; a task would be done by any.
-        print(json.dumps(list(client.run(compute, sys.argv[2]).values())), flush=True)
+        addresses = client.scheduler_info()["workers"]
+        tasks = [client.submit(compute, *sys.argv[2:], workers=[each], pure=False) for each in addresses]
+        print(json.dumps(client.gather(tasks)), flush=True)
         # The workers keep their GPUs until the test has seen what it wants to see.
         sys.stdin.read()

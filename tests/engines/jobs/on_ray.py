@@ -2,6 +2,7 @@
 
 ``on_ray.py managed|unmanaged``, or ``on_ray.py driver imports|computes told|counted`` for a driver that itself has
 imported a framework, or computed with it, before it starts Ray with all GPUs, whose number it says or has Ray count.
+``on_ray.py train WORKERS GPUS FRAMEWORK`` for a TensorflowTrainer of so many workers with so many GPUs each.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from pathlib import Path
 
 import ray
 from taking import GIB, take, toyflow
@@ -79,7 +82,7 @@ def managed():
     ray.get(actor.__ray_ready__.remote())
     first = ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))
     free([actor])
-    report([first, ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))])
+    report([first, ray.get(task.options(num_gpus=0.5).remote(framework="tensorflow"))])
 
 
 def unmanaged():
@@ -96,6 +99,45 @@ def driver(use, count):
     begin(**({"num_gpus": 4} if count == "told" else {}))
     _, told = actors(2, num_gpus=1)
     report([ray.cluster_resources()["GPU"], told])
+
+
+def train_worker(config):
+    """Take GPUs, report, and keep them until the driver has seen all reports and its input ends."""
+    from ray import train
+
+    place, rank = Path(config["place"]), train.get_context().get_world_rank()
+    told = compute(22, config["framework"])
+    new = place / f"{rank}.new"
+    new.write_text(json.dumps({"pid": os.getpid(), "ids": told["ids"], "gpus": told["gpus"], "rank": rank}))
+    new.rename(place / f"{rank}.json")
+    while not (place / "end").exists():
+        time.sleep(0.05)
+
+
+def train(workers, gpus, framework):
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.tensorflow import TensorflowTrainer
+
+    # The trainer has TensorFlow imported, with which the policy is read.
+    begin(num_gpus=4, runtime_env={"env_vars": {"AUTOGPU_COUNT": "all"}})
+    place = Path(os.environ["FOLDER_OF_RAY"]) / "told"
+    place.mkdir()
+    trainer = TensorflowTrainer(
+        train_worker,
+        train_loop_config={"place": str(place), "framework": framework},
+        scaling_config=ScalingConfig(
+            num_workers=int(workers), use_gpu=True, resources_per_worker={"CPU": 0.1, "GPU": float(gpus)}
+        ),
+        run_config=RunConfig(storage_path=str(place / "results")),
+    )
+    job = threading.Thread(target=trainer.fit)
+    job.start()
+    while len(list(place.glob("*.json"))) < int(workers) and job.is_alive():
+        time.sleep(0.05)
+    report([json.loads(file.read_text()) for file in sorted(place.glob("*.json"))])
+    sys.stdin.read()
+    (place / "end").touch()
+    job.join()
 
 
 globals()[sys.argv[1]](*sys.argv[2:])

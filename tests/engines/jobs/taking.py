@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 GIB = 1 << 30
 
 
@@ -29,6 +31,9 @@ def take(gib: float, framework: str = "toyflow") -> list[int]:
         return toyflow().take(round(gib * GIB))
     import tensorflow as tf
 
+    if framework == "horovods_own_example":
+        mine = tf.config.list_physical_devices("GPU")[int(os.environ["HOROVOD_LOCAL_RANK"])]
+        tf.config.set_visible_devices(mine, "GPU")
     gpus = tf.config.list_logical_devices("GPU")
     for gpu in gpus:
         with tf.device(gpu.name):

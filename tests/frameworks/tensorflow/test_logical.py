@@ -68,9 +68,26 @@ def test_without_growth_they_share_what_there_is(numbers):
     assert merged(named(*numbers), 3, growth=None).limits == {3: (5120.0, 5120.0)}
 
 
-@pytest.mark.parametrize("numbers", [(0, 1), (1,)])
-def test_a_policys_limit_is_for_the_gpu(numbers):
-    assert merged(named(*numbers), 3, caps={3: 4 * GIB}).limits == {3: (2048.0, 2048.0)}
+@pytest.mark.parametrize(
+    ("settings", "ordinals", "parts"),
+    [
+        pytest.param(named(2), (3,), {3: (1.0, 1.0, 4094.0)}, id="one-named"),
+        pytest.param(named(0, 1), (3,), {3: (2048.0, 2048.0)}, id="all-named"),
+        pytest.param(named(1, 3), (3,), {3: (1.0, 2047.0, 1.0, 2047.0)}, id="two-of-four"),
+        pytest.param(named(0, 2), (3, 1), {3: (4095.0, 1.0), 1: (4096.0,)}, id="a-card-each"),
+        pytest.param(named(3), (3, 1), {3: (4096.0,), 1: (1.0, 1.0, 4094.0)}, id="a-card-without-a-name"),
+        pytest.param(named(2, leaves_unplaced=True), (3,), {3: (2047.0, 1.0, 2047.0)}, id="beside-what-names-none"),
+        pytest.param(named(1, places_hard=True), (3,), {3: (1024.0,) * 4}, id="what-may-be-named-yet"),
+    ],
+)
+@pytest.mark.parametrize("growth", [True, None])
+def test_the_logical_gpus_that_are_used_divide_a_limit(settings, ordinals, parts, growth):
+    assert merged(settings, *ordinals, growth=growth, caps=dict.fromkeys(ordinals, 4 * GIB)).limits == parts
+
+
+def test_the_parts_of_a_policys_own_split_stay_alike():
+    placement = merged(named(2), 3, caps={3: 1200 << 20}, logical_gpus=2)
+    assert placement.limits == {3: (800.0,) * 3}
 
 
 def test_a_scripts_limit_is_for_what_it_names():

@@ -8,13 +8,13 @@ from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu
 
 
 class Operation:
-    def __init__(self, device):
-        self.device = device
+    def __init__(self, device, type="MatMul"):
+        self.device, self.type = device, type
 
 
 class Graph:
-    def __init__(self, *devices):
-        self.operations = [Operation(device) for device in devices]
+    def __init__(self, *devices, type="MatMul"):
+        self.operations = [Operation(device, type) for device in devices]
 
     def get_operations(self):
         return list(self.operations)
@@ -50,6 +50,21 @@ def test_a_graph_is_looked_at_once_and_then_where_it_has_grown():
     graph.operations.append(Operation("/gpu:3"))
     named.note_graph(graph)
     assert named.found == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("graph", "leaves_unplaced"),
+    [
+        (Graph("/gpu:1", "/cpu:0"), False),
+        (Graph("/gpu:1", ""), True),
+        (Graph("", type="NoOp"), False),
+        (Graph("", type="Placeholder"), False),
+    ],
+)
+def test_what_a_graph_places_nowhere_is_known(graph, leaves_unplaced):
+    named = NamedGpus()
+    named.note_graph(graph)
+    assert named.leaves_unplaced is leaves_unplaced
 
 
 @pytest.mark.parametrize("graph", [None, 7, Graph(object()), [], {}])

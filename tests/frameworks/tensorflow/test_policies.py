@@ -55,8 +55,8 @@ def claims(ran):
     ("policy", "filled", "least", "most", "claimed"),
     [
         pytest.param({}, 17, 20 * GIB, 24 * GIB, 24.0, id="growth"),
-        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, 1.7 * GIB, 2 * GIB, 2.25, id="growth-up-to-a-limit"),
-        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, 5.7 * GIB, 6 * GIB, 6.25, id="growth-up-to-a-share"),
+        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, 1.7 * GIB, 2 * GIB, 2.5, id="growth-up-to-a-limit"),
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, 5.7 * GIB, 6 * GIB, 6.5, id="growth-up-to-a-share"),
     ],
 )
 def test_growth_goes_up_to_the_limit(start, policy, filled, least, most, claimed):
@@ -88,12 +88,12 @@ def test_a_context_that_nvml_does_not_show_is_estimated(start):
 @pytest.mark.parametrize(
     ("policy", "filled", "limits", "claimed"),
     [
-        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, [2 * GIB] * 2, {3: 4.25}, id="limit"),
-        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, [6 * GIB] * 2, {3: 12.25}, id="share"),
+        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, [2 * GIB] * 2, {3: 4.5}, id="limit"),
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, [6 * GIB] * 2, {3: 12.5}, id="share"),
         # In equal parts what TensorFlow would take of a free GPU.
         pytest.param({}, 8.5, [11.1 * GIB] * 2, {3: 24.0}, id="no-limit"),
         pytest.param(
-            {"AUTOGPU_LIMIT": "2GiB", "AUTOGPU_COUNT": "2"}, 1.5, [2 * GIB] * 4, {1: 4.25, 3: 4.25}, id="two-gpus"
+            {"AUTOGPU_LIMIT": "2GiB", "AUTOGPU_COUNT": "2"}, 1.5, [2 * GIB] * 4, {1: 4.5, 3: 4.5}, id="two-gpus"
         ),
     ],
 )

@@ -23,7 +23,7 @@ def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_
     first, second = [start("0.6", AUTOGPU_LIMIT="2GiB") for _ in range(2)]
     assert [first.ready(), second.ready()] == ["ready GPU:0"] * 2
     claimed = sorted(claims(lease_folder, start.server).values(), key=lambda claim: claim[0])
-    assert claimed == [{0: 0.0}, {0: 9.85}]
+    assert claimed == [{0: 0.0}, {0: 10.1}]
     allowed = sorted((lines[0], status) for status, lines in (first.end(), second.end()))
     assert "memory limited by the script to 60% of each GPU" in allowed[0][0] + allowed[1][0]
     assert "what the script itself allows does not fit" in allowed[0][0] + allowed[1][0]

@@ -60,7 +60,7 @@ eager()
 
 def test_a_worker_of_several_gets_the_limit_and_the_lease(run, server):
     ran = run(WORKER, AUTOGPU_LIMIT="2GiB", AUTOGPU_COUNT="2")
-    leased = {server.gpus[gpu].uuid: 2.25 for gpu in (1, IDLEST)}
+    leased = {server.gpus[gpu].uuid: 2.5 for gpu in (1, IDLEST)}
     replicas, _, claims = shown(ran)[0].partition(" ")
     assert (replicas, ast.literal_eval(claims)) == ("2", leased)
     assert (ran.contexts, shown(ran)[1]) == ([1, IDLEST], "2")

@@ -32,20 +32,21 @@ import torch
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "cuda:0\n", [3]), ran.stderr
 
 
-def test_threads_that_ask_at_once_make_one_claim(machine):
+def test_threads_that_start_cuda_at_once_make_one_claim(machine):
     threads = """
 import sys, threading, torch
-asking = [threading.Thread(target=torch.cuda.is_available) for _ in range(8)]
-for thread in asking:
+assert torch.cuda.is_available()
+starting = [threading.Thread(target=torch.cuda.init) for _ in range(8)]
+for thread in starting:
     thread.start()
-for thread in asking:
+for thread in starting:
     thread.join()
-print("asked", flush=True)
+print("started", flush=True)
 sys.stdin.readline()
 """
     here = machine(*FOUR)
     job = here.start(threads)
-    assert job.line() == "asked"
+    assert job.line() == "started"
     assert here.claims() == {job.pid: [3]}
     job.go_on()
     assert job.end().exit_status == 0

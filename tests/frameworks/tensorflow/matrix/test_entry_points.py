@@ -37,7 +37,7 @@ def assert_leased_with_limit(ran, server):
     *_, limits, leased = ran.stdout.splitlines()
     assert limits == "[2048]"
     assert ran.contexts == [IDLEST]
-    assert ast.literal_eval(leased) == {server.gpus[IDLEST].uuid: 2.25}
+    assert ast.literal_eval(leased) == {server.gpus[IDLEST].uuid: 2.5}
     assert len(ran.said) == 1
     assert "memory limited to 2048 MiB, allocated as needed" in ran.said[0]
 
@@ -135,8 +135,7 @@ estimator.train(data, hooks=[Show()], steps=1)
             id="virtual-devices",
         ),
         pytest.param("visible_device_list='2'", {"AUTOGPU_LIMIT": "1GiB"}, [3], 1, GIB, id="visible-device-list"),
-        # The order is CUDA's own then: without a choice there is nothing to order.
-        pytest.param("visible_device_list='2'", {"AUTOGPU_COUNT": "0"}, [0], 1, 64 * MIB, id="named-beats-cpu-only"),
+        pytest.param("visible_device_list='2'", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only-beats-a-place"),
         pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "2"}, [3], 1, 64 * MIB, id="one-of-two"),
         pytest.param("device_count={'GPU': 0}", {}, None, 0, 0, id="no-gpu"),
         pytest.param("", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only"),
@@ -174,11 +173,126 @@ def test_eager_and_sessions_of_one_process_see_the_same_gpus(run, version, steps
     assert contexts >= ({IDLEST} if "'GPU': 1" in steps and version.number < (2, 0) else {1, IDLEST})
 
 
+TOWERS = """
+with tf.Graph().as_default():
+    for name in {names}:
+        with tf.device(name):
+            tf.raw_ops.Empty(shape=[2], dtype=tf.float32)
+    # What comes with a session is on the CPU: not every simulated GPU has kernels.
+    with tf.device("/cpu:0"):
+        v1.train.get_or_create_global_step()
+        made = {session}
+print(len(leased()))
+"""
+SESSIONS_OF_A_GRAPH = {
+    "session": "v1.Session()",
+    "session-with-a-proto": "v1.Session(config=v1.ConfigProto())",
+    "interactive": "v1.InteractiveSession()",
+    "monitored-training": "v1.train.MonitoredTrainingSession()",
+    "monitored-training-with-a-proto": "v1.train.MonitoredTrainingSession(config=v1.ConfigProto())",
+    "monitored": "v1.train.MonitoredSession()",
+    "singular": "v1.train.SingularMonitoredSession()",
+    "supervisor": "v1.train.Supervisor(logdir=None).prepare_or_wait_for_session()",
+}
+
+
+@pytest.mark.parametrize("session", SESSIONS_OF_A_GRAPH)
+def test_towers_get_as_many_gpus_under_every_session(run, session):
+    ran = run(TOWERS.format(names=["/gpu:0", "/gpu:1", "/gpu:2"], session=SESSIONS_OF_A_GRAPH[session]))
+    # Two idle ones, and for the third a logical GPU there.
+    assert (ran.stdout.splitlines()[-1], set(ran.contexts)) == ("2", {1, IDLEST})
+
+
+EAGER = "v1.enable_eager_execution()\nwith tf.device('{}'): tf.raw_ops.Empty(shape=[2], dtype=tf.float32)\n"
+GRAPH = """
+with tf.Graph().as_default():
+    for name in {}:
+        with tf.device(name):
+            tf.raw_ops.Empty(shape=[2], dtype=tf.float32)
+    made = v1.Session({})
+"""
+LIMITS = "show(v1.Session(graph=tf.Graph()).list_devices())\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "limits"),
+    [
+        (GRAPH.format(["/gpu:2"], ""), [1, 1, 2046]),
+        (GRAPH.format(["/gpu:2"], "config=v1.ConfigProto()"), [1, 1, 2046]),
+        (GRAPH.format(["/gpu:0", "/gpu:2"], ""), [1023, 1, 1023]),
+        (GRAPH.format(["/gpu:1", None], ""), [1024, 1024]),
+    ],
+    ids=["session", "proto", "two-names", "beside-what-names-none"],
+)
+def test_a_limit_is_divided_among_the_names_that_were_said(run, steps, limits):
+    used = "".join(
+        f"with tf.Graph().as_default(), tf.device('/gpu:{number}'):\n"
+        f"    v1.Session().run(tf.raw_ops.Empty(shape=[{mib * 9 // 10}, 1 << 18], dtype=tf.float32).op)\n"
+        for number, mib in enumerate(limits)
+    )
+    ran = run(steps + LIMITS + used, AUTOGPU_LIMIT="2GiB", AUTOGPU_COUNT="1")
+    assert (ran.stdout.splitlines()[-1], ran.contexts) == (str(limits), [IDLEST])
+    assert "memory limited to " + " + ".join(map(str, limits)) + " MiB" in ran.said[0]
+
+
+ANYWHERE = """
+for name in ("/gpu:2", "/gpu:1", None):
+    with tf.device(name):
+        print(tf.raw_ops.Empty(shape=[{mib}, 1 << 18], dtype=tf.float32).device[-5:])
+"""
+
+
+def test_an_eager_name_and_what_has_none_have_the_whole_limit(run):
+    ran = run(EAGER.format("/gpu:2") + ANYWHERE.format(mib=2048 * 9 // 10), AUTOGPU_LIMIT="2GiB")
+    assert (ran.stdout.splitlines(), ran.contexts) == (["GPU:0"] * 3, [IDLEST])
+    assert "memory limited to 2048 MiB" in ran.said[0]
+
+
+SHARDS = """
+from tensorflow.python.data.ops import multi_device_iterator_ops as iterators
+kind = getattr(iterators, "OwnedMultiDeviceIterator", None) or iterators.MultiDeviceIteratorV2
+names = ["/gpu:%d" % number for number in range(4)]
+shards = kind(tf.data.Dataset.range(8), names)
+print([(element.device[-5:], int(element)) for element in shards.get_next()])
+print(int(shards.get_next("/gpu:2")), shards._devices == names)
+"""
+
+
+def test_each_shard_of_a_dataset_is_on_a_gpu(run, version):
+    if not version.launches_kernels:
+        pytest.skip("an element is copied by a kernel")
+    ran = run(EAGER.format("/gpu:0") + SHARDS)
+    assert ran.stdout.splitlines()[-2:] == ["[('GPU:0', 0), ('GPU:0', 1), ('GPU:0', 2), ('GPU:0', 3)]", "6 True"]
+
+
+READS_MEMORY = """
+read = getattr(tf.config.experimental, "{}", lambda device: "lacks it")
+print(read("GPU:1"))
+try:
+    read("GPU:4")
+except ValueError:
+    print("raised")
+"""
+
+
+@pytest.mark.parametrize(
+    ("reading", "unused", "since"),
+    [
+        ("get_memory_info", {"current": 0, "peak": 0}, (2, 5)),
+        ("get_memory_usage", 0, (2, 4)),
+        ("reset_memory_stats", None, (2, 5)),
+    ],
+)
+def test_a_reading_of_memory_may_come_first(run, version, reading, unused, since):
+    lines = [str(unused), "raised"] if version.number >= since else ["lacks it"]
+    assert run(READS_MEMORY.format(reading)).stdout.splitlines() == lines
+
+
 def test_virtual_gpus_are_replicas(run, version):
     strategy = "print(tf.distribute.MirroredStrategy().num_replicas_in_sync); print(leased())"
     ran = run(strategy, AUTOGPU_VIRTUAL_GPUS="2", AUTOGPU_LIMIT="2GiB")
     assert ran.stdout.splitlines()[0] == "2"
-    assert list(ast.literal_eval(ran.stdout.splitlines()[1]).values()) == [4.25]
+    assert list(ast.literal_eval(ran.stdout.splitlines()[1]).values()) == [4.5]
     assert any("MirroredStrategy has 2 replicas, on 1 of 4 GPUs" in line for line in ran.said)
 
 

@@ -1,0 +1,131 @@
+"""Which processes are of whose job, by ``/proc``: a holder's, those below it, and those that keep its lease alive."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from autogpu import process_identity
+from autogpu.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Iterator, Mapping
+
+    from autogpu.lease.model import Holder
+
+# More than any process has above it; others wait for the mutex meanwhile.
+_MOST_ABOVE = 64
+
+
+@frozen
+class Processes:
+    """The processes of the jobs of this host, as this pid namespace counts them.
+
+    Attributes:
+        of_lease: By a lease's name; the holder first, or where it has ended the oldest that keeps the lease alive.
+        unknown: The driver lists them, and they are no processes of this namespace: what it lists says nothing here.
+    """
+
+    of_lease: Mapping[str, tuple[int, ...]]
+    unknown: frozenset[int] = frozenset()
+
+    def of(self, holder: Holder) -> tuple[int, ...]:
+        """Those of one holder's job, apart from those that have leases of their own."""
+        return self.of_lease.get(holder.name, ())
+
+
+def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complete: bool = False) -> Processes:
+    """Find the job of each process that the driver lists.
+
+    Args:
+        listed: By the driver, without this process.
+        is_complete: Find as well the holders that it does not list, for showing: a look into ``/proc`` for each.
+    """
+    namespace = process_identity.pid_namespace()
+    here = {each.name: each for each in holders if namespace is not None and each.pid_namespace == namespace}
+    by_pid = {each.pid: each for each in here.values()}
+    found: dict[str, list[int]] = {name: [] for name in here}
+    unknown = set()
+    for pid in sorted(listed):
+        above: list[tuple[int, int]] = []
+        owner = _owner(pid, above, here, by_pid)
+        if owner is not None:
+            found[owner.name] += [each for each in (owner.pid_here, pid) if each is not None]
+        elif not above:
+            unknown.add(pid)
+    if is_complete:
+        for name, holder in here.items():
+            found[name][:0] = _holder_or_keeper(holder)
+    return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()}, frozenset(unknown))
+
+
+def _owner(
+    pid: int, above: list[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Holder]
+) -> Holder | None:
+    """Whose job a process is of: of the nearest holder above it, else of the lease that one of these keeps alive.
+
+    Args:
+        above: Is filled with the process and those above it, as far as they were looked at.
+    """
+    for each in _with_ancestors(pid):
+        above.append(each)
+        holder = by_pid.get(each[0])
+        if holder is not None and holder.start_time == each[1] and _is_below(pid, holder):
+            return holder
+    kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
+    return next(kept, None)
+
+
+def _is_below(pid: int, holder: Holder) -> bool:
+    """Whether a process that has the holder's pid above it, or is it, may be of its job: the pid is its word alone."""
+    if holder.pid_here is None:
+        return False
+    # Else a lease that names root's sshd would have all that others compute.
+    return pid == holder.pid or holder.uid == 0 or process_identity.owner(pid) in (holder.uid, 0)
+
+
+def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
+    """The process and those above it, nearest first, each with its start; nothing where it is none here."""
+    for _ in range(_MOST_ABOVE):
+        found = process_identity.parent_and_start(pid)
+        if found is None:
+            return
+        parent, start = found
+        yield pid, start
+        if parent <= 1:
+            return
+        pid = parent
+
+
+def _holder_or_keeper(holder: Holder) -> list[int]:
+    pid = holder.pid_here
+    if pid is not None:
+        return [pid]
+    keepers = []
+    for name in os.listdir("/proc"):  # noqa: PTH208  (a name is all that is wanted)
+        found = process_identity.parent_and_start(int(name)) if name.isdigit() else None
+        if found is not None and holder.name in _kept_leases(int(name), found[1]):
+            keepers.append((found[1], int(name)))
+    return [pid for _, pid in sorted(keepers)[:1]]
+
+
+@lru_cache(maxsize=1024)
+def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
+    """The names of the leases that a process keeps alive; ``()`` for another user's, whose files are hidden.
+
+    Args:
+        start: With the pid it names one process for ever, and what that was left it keeps.
+    """
+    folder, names = Path(f"/proc/{pid}"), []
+    try:
+        own = f"job.{folder.stat().st_uid}."
+        for descriptor in os.listdir(folder / "fd"):  # noqa: PTH208
+            name = os.readlink(folder / "fd" / descriptor).rpartition("/")[2]
+            # One that only reads it has no lock there.
+            if name.startswith(own) and b"FLOCK" in (folder / "fdinfo" / descriptor).read_bytes():
+                names.append(name)
+    except OSError:  # it may have ended, or closed one meanwhile
+        pass
+    return tuple(names)

@@ -1,0 +1,105 @@
+"""Ranks that Horovod's own launcher starts by Gloo on one simulated server, judged by what the driver granted them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.engines.engine_jobs import JOBS, TIMEOUT_S, Run, end_all
+from tests.gpusim import Gpu, Server
+from tests.support import environments
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+VERSION = "0.28.1"
+# Of its launcher alone.
+REQUIREMENTS = ("cloudpickle", "packaging", "psutil", "pyyaml")
+BUSY, FREE = Gpu(processes={5004242: "1GiB"}, utilization=90), Gpu()
+WHOLE = "whole"
+
+
+@pytest.fixture(scope="session")
+def horovod() -> tuple[Path, Path]:
+    """An interpreter for Horovod's launcher, and its source, from which nothing is built."""
+    folder = environments.CACHE / "sources" / f"horovod-{VERSION}"
+    if not folder.exists():
+        place = folder.parent
+        place.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-q", "-d", str(place)]
+        done = subprocess.run(
+            [*command, f"horovod=={VERSION}"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=environments.ENVIRON,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"Horovod's source can't be had: {done.stderr.strip().splitlines()[-1]}")
+        with tarfile.open(place / f"{folder.name}.tar.gz") as archive:
+            archive.extractall(place)
+    python = environments.interpreter("3.11")
+    assert python, "no Python 3.11 on this machine"
+    return environments.environment(python, REQUIREMENTS, with_autogpu=False), folder
+
+
+@pytest.fixture
+def run(tmp_path, lease_folder, small_python, horovod):
+    """Start jobs of so many ranks in one instant; for each job what its ranks have taken, and what all printed."""
+
+    def run(gpus, *sizes, job=(), of=small_python):
+        python, source = horovod
+        jobs = Run(tmp_path / "run", sum(sizes))
+        environ = {"PYTHONPATH": str(source), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        with Server(gpus, folder=tmp_path) as server:
+            launchers = [
+                server.popen(
+                    [str(python), str(JOBS / "on_horovod.py"), str(size), *jobs.command(of, *job)],
+                    environ=environ,
+                    cwd=str(tmp_path),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+                for size in sizes
+            ]
+            try:
+                told = [launcher.communicate(timeout=TIMEOUT_S)[0] for launcher in launchers]
+            finally:
+                left = end_all(server, timeout_s=10)
+            assert ([launcher.returncode for launcher in launchers], left) == ([0] * len(sizes), []), told
+            return [each.gpus for each in jobs.taken(server)], told
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "expected"),
+    [
+        pytest.param([BUSY, FREE, BUSY, FREE], 2, [{1: WHOLE}, {3: WHOLE}], id="the-two-that-are-free"),
+        pytest.param([FREE] * 4, 2, [{2: WHOLE}, {3: WHOLE}], id="no-more-than-one-each"),
+        pytest.param([FREE] * 4, 4, [{gpu: WHOLE} for gpu in range(4)], id="one-each"),
+        pytest.param([FREE], 2, [{0: "11.50 GiB"}] * 2, id="half-of-one-each"),
+    ],
+)
+def test_ranks_of_horovodrun_are_one_job(run, gpus, ranks, expected):
+    taken, (said,) = run(gpus, ranks)
+    assert taken == expected, said
+    assert said.count("autogpu: ") == 1, said
+
+
+@pytest.mark.tensorflow
+def test_ranks_that_take_the_gpu_of_their_number_have_the_idle_ones(run, tensorflow_python):
+    taken, (said,) = run([BUSY, FREE, BUSY, FREE], 2, job=(22, "horovods_own_example"), of=tensorflow_python)
+    assert taken == [{1: WHOLE}, {3: WHOLE}], said
+    assert "busy while" not in said
+
+
+def test_two_jobs_of_horovodrun_share_no_gpu(run):
+    taken, said = run([FREE] * 4, 2, 2)
+    assert sorted(gpu for gpus in taken for gpu in gpus) == [0, 1, 2, 3], said
+    assert [text.count("autogpu: ") for text in said] == [1, 1]

@@ -1,0 +1,98 @@
+"""Whose job a process is: by its parents, or by the lease that it keeps alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from autogpu import process_identity
+from autogpu.frozen import replace
+from autogpu.lease import Processes, processes_of, snapshot
+from autogpu.variables import LEASE_DIR
+from tests.lease.conftest import ALICE, BOB, needs_root
+
+# Claims, and starts a program that starts another one; says their pids.
+HOLDER = """
+import os, subprocess, sys
+from autogpu.lease import acquire_lease, find_folder
+held = acquire_lease(find_folder(os.environ), lambda *_: {"GPU-0": 1}, script="a.py")
+if sys.argv[1:]:
+    held.leave_to_programs()
+command = ["sh", "-c", "sleep 600 & echo $$ $!; wait"]
+subprocess.Popen(command, close_fds=False, stdin=subprocess.DEVNULL).wait()
+"""
+GONE = (1 << 22) + 1  # above what Linux gives to any process
+
+
+@pytest.fixture
+def job(folder):
+    """Start one; its holder's pid, and those below it, nearest first."""
+    started, below = [], []
+
+    def job(*options):
+        environ = {**os.environ, LEASE_DIR: str(folder.path)}
+        command = [sys.executable, "-c", HOLDER, *options]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ))
+        below.extend(map(int, started[-1].stdout.readline().split()))
+        return (started[-1], *below)
+
+    yield job
+    for pid in below:
+        os.kill(pid, signal.SIGKILL)
+    for process in started:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def found(folder, *listed, **options):
+    (holder,) = snapshot(folder).holders
+    processes = processes_of([holder], listed, **options)
+    return processes.of(holder), processes.unknown
+
+
+def test_what_is_below_a_holder_is_of_its_job_and_no_other_process_is(folder, job):
+    holder, shell, program = job()
+    assert found(folder, program, os.getpid(), GONE) == ((holder.pid, program), {GONE})
+    assert found(folder, shell, program) == ((holder.pid, shell, program), frozenset())
+    # Those that the driver does not list cost no look, unless they are to be shown.
+    assert (found(folder)[0], found(folder, is_complete=True)[0]) == ((), (holder.pid,))
+
+
+@pytest.mark.parametrize("is_left", [True, False], ids=["its-programs-keep-the-lease", "they-do-not"])
+def test_where_the_holder_has_ended_a_process_that_keeps_the_lease_stands_for_it(folder, job, is_left):
+    holder, shell, program = job(*["left"] * is_left)
+    (lease,) = snapshot(folder).holders
+    holder.kill()
+    holder.wait(60)
+    of_job = processes_of([lease], [program]).of(lease)
+    assert of_job == ((program,) if is_left else ())
+    assert processes_of([lease], [program], is_complete=True).of(lease) == ((shell, program) if is_left else ())
+
+
+def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job):
+    program = job()[-1]
+    lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000")  # that no process keeps
+    assert len(processes_of([lease], [program]).of(lease)) == 2
+    for wrong in ({"start_time": 1}, {"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"pid": program}):
+        assert processes_of([replace(lease, **wrong)], [program], is_complete=True).of(lease) == (), wrong
+    assert processes_of([], [program]) == Processes({})
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("uid", "is_of_job"), [(ALICE, True), (BOB, False), (0, True)], ids=["hers", "anothers", "roots"]
+)
+def test_no_user_has_what_others_compute_by_naming_a_process_of_roots(folder, job, uid, is_of_job):
+    job()
+    lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000", uid=uid)
+    lease = replace(lease, pid=os.getpid(), start_time=process_identity.start_time())
+    alices = subprocess.Popen(["sleep", "600"], preexec_fn=lambda: os.setuid(ALICE))
+    try:
+        assert (alices.pid in processes_of([lease], [alices.pid]).of(lease)) is is_of_job
+    finally:
+        alices.kill()
+        alices.wait(60)

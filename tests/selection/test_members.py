@@ -1,0 +1,33 @@
+"""Whether the job that started a process uses the GPUs that it holds, as the driver tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.lease import Holder, Processes
+from autogpu.reporting.text import GIB
+from autogpu.selection.members import family_of
+from tests.support.values import gpu, inventory
+
+PARENT = Holder("a", 1000, False, True, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uuid: 24 * GIB})
+STRANGER = gpu(0, pids=[9])
+
+
+@pytest.mark.parametrize(
+    ("devices", "listed", "is_rival"),
+    [
+        pytest.param([gpu(0)], {}, False, id="it-has-only-asked"),
+        pytest.param([gpu(0, pids=[7])], {"of_lease": {"a": (7,)}}, True, id="it-computes"),
+        pytest.param([gpu(0), gpu(1, pids=[7])], {"of_lease": {"a": (7,)}}, True, id="on-another"),
+        pytest.param([gpu(0, pids=[8])], {"of_lease": {"a": (7, 8)}}, True, id="a-program-below-it-does"),
+        pytest.param([STRANGER], {}, False, id="another-job-is-there"),
+        pytest.param([STRANGER], {"unknown": frozenset({9})}, True, id="the-driver-lists-the-hosts-pids"),
+        pytest.param([gpu(0, compute_processes=None)], {}, True, id="it-lists-none"),
+        pytest.param([gpu(0, used_gib=2)], {}, True, id="it-hides-some"),
+        pytest.param([gpu(1)], {}, True, id="it-does-not-tell-of-that-gpu"),
+    ],
+)
+def test_what_a_parent_holds_counts_for_its_children_unless_nothing_uses_it(devices, listed, is_rival):
+    processes = Processes(**{"of_lease": {}, **listed})
+    family = family_of(PARENT, [PARENT], processes, inventory(*devices), has_parents_list=True)
+    assert family.is_rival(PARENT) is is_rival

@@ -1,0 +1,105 @@
+"""The number under which a program is about to use its GPU, by the calls that start CUDA and by its command line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from autogpu.selection.number import Call, number_of_process, number_of_words
+
+
+class Device:
+    """As a framework's own kind of device."""
+
+    def __init__(self, index):
+        self.index = index
+
+
+def index_of(value):
+    return value.index if type(value) is Device else None
+
+
+def script(*constants, **variables):
+    return Call("train", variables, constants)
+
+
+def framework(function="set_device", **variables):
+    return Call(function, variables, ("cuda:3",), is_frameworks=True)
+
+
+@pytest.mark.parametrize(
+    ("calls", "number"),
+    [
+        pytest.param([script(device=Device(2))], 2, id="a-device"),
+        pytest.param([script(where="cuda:2", epochs=3)], 2, id="its-name"),
+        pytest.param([script(where="cuda")], 0, id="the-current-one"),
+        pytest.param([framework(device=2), script(device="cpu")], 2, id="a-number-that-the-framework-was-given"),
+        pytest.param([framework(device=True), script(device=2)], None, id="no-number-and-one-of-the-script"),
+        pytest.param([framework("cuda", device=None), script(spare="cuda:1")], 0, id="cuda-without-a-number"),
+        pytest.param([framework("to", device=None), script(gpu="cuda:1")], 1, id="nothing-yet"),
+        pytest.param([script(self=SimpleNamespace(device="cuda:3", epochs=1))], 3, id="of-an-object"),
+        pytest.param([framework(self=SimpleNamespace(device="cuda:3"))], None, id="none-of-the-frameworks-objects"),
+        pytest.param([framework("__enter__", self=SimpleNamespace(idx=3, prev_idx=1))], 3, id="of-a-block"),
+        pytest.param([framework("get_device_name", device=0), script("cuda:2")], 2, id="only-asked-about"),
+        pytest.param([script(first="cuda:1"), script(second="cuda:2")], 1, id="the-innermost-call"),
+        pytest.param([script(a="cuda:0", b=Device(2))], 2, id="not-0-of-two"),
+        pytest.param([script(a="cuda:1", b="cuda:2"), script(c="cuda:3")], None, id="several"),
+        pytest.param([script(__spec__="cuda:1", text="cuda:1 is fast", other="cuda:x")], None, id="no-device"),
+        pytest.param([script("cuda:2", 3, None)], 2, id="in-its-code"),
+        pytest.param([script("cuda:2", device="cuda")], 0, id="not-what-it-may-use-later"),
+        pytest.param([script("cuda", "cuda:2"), script("cuda:3")], None, id="several-in-its-code"),
+        pytest.param([], None, id="nothing"),
+    ],
+)
+def test_number_of_the_calls_that_start_cuda(calls, number):
+    assert number_of_process(calls, (), index_of) == number
+
+
+@pytest.mark.parametrize(
+    ("calls", "number"),
+    [
+        pytest.param([script(epochs=1)], 3, id="nothing-in-the-calls"),
+        pytest.param([script(a="cuda:1", b="cuda:2")], 3, id="several-in-the-calls"),
+        pytest.param([script(device="cuda")], 0, id="not-where-the-calls-say-cuda-alone"),
+        pytest.param([script(device="cuda:1")], 1, id="not-where-they-say-another"),
+    ],
+)
+def test_the_command_line_counts_where_the_calls_tell_nothing(calls, number):
+    assert number_of_process(calls, ("--gpu", "3"), index_of) == number
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        *((f"--{name} 2", 2) for name in ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id")),
+        *((f"--{name} 2", 2) for name in ("cuda_device", "cuda_id", "gpu-id", "GPU")),
+        ("-gpu 2", 2),
+        ("--gpu=2", 2),
+        ("trainer.device=2", 2),
+        ("gpu=2 epochs=3", 2),
+        ("--where cuda:2", 2),
+        ("where=cuda:2", 2),
+        ("train cuda:2", 2),
+        ("--gpu 2 --device cuda:2", 2),
+        # What only contains such a word, what says another thing, and numbers that stand alone.
+        ("--per_device_train_batch_size 2", None),
+        ("--gpus 2", None),
+        ("--num-gpu 2", None),
+        ("--rank 2 --id 3", None),
+        ("cora 2 --epochs 1", None),
+        ("--gpu 0,1", None),
+        ("--gpu -1", None),
+        ("--gpu", None),
+        ("--gpu auto 2", None),
+        ("--device cuda", None),
+        ("--gpu 1 --device cuda:2", None),
+        ("", None),
+    ],
+)
+def test_number_of_a_command_line(words, number):
+    assert number_of_words(words.split()) == number
+
+
+def test_arguments_of_any_kind_are_read():
+    assert number_of_words(["--gpu", 2, None, b"x"]) == 2
