@@ -1,96 +1,320 @@
-"""What the hooks of one framework call: the decision of the process, as this framework is to carry it out."""
+"""What the hooks of one framework call: the steps of its process to GPUs, and what this framework is told of them."""
 
 from __future__ import annotations
 
-from autogpu.devices import cuda as loaded_cuda
+import os
+
+from autogpu import engines
+from autogpu.allocation import Moment
 from autogpu.devices.model import by_uuid
-from autogpu.frameworks.base import Assignment, GpuListing
+from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
+from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
+from autogpu.frozen import replace
 from autogpu.reporting import messages
-from autogpu.selection.memory import caps, context_reserve_bytes, usable_bytes
-from autogpu.selection.model import Verdict
+from autogpu.selection import instances
+from autogpu.selection.explain import CHOSEN_BY_SCRIPT, order_is_fixed
+from autogpu.selection.grants import is_engine_worker
+from autogpu.selection.memory import caps, context_reserve_bytes, demand_of_script, usable_bytes
+from autogpu.selection.model import SelectionRequest, Verdict, left_alone
+from autogpu.selection.occupancy import own_memory_bytes
+from autogpu.selection.ranks import told_of_siblings
+from autogpu.threads import one_at_a_time
+from autogpu.visibility import Order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ContextManager, Mapping, Sequence
 
     from autogpu.allocation import Allocation
-    from autogpu.devices.model import CudaDriver
-    from autogpu.frameworks.base import DeviceRequest, Framework, Usage
-    from autogpu.selection.model import Decision, SelectionRequest
+    from autogpu.devices.model import Inventory
+    from autogpu.frameworks.base import Framework, Hooks, Usage
+    from autogpu.selection.grants import Grant
+    from autogpu.selection.model import Decision
 
 
 class Allocator:
-    """A :class:`autogpu.frameworks.base.GpuAllocator` of one framework, among those that a process may use.
+    """A :class:`autogpu.frameworks.base.GpuAllocator` of one framework; all of a process have one allocation.
 
     Attributes:
         framework: Whose hooks call.
+        allocation: Of the process.
         assignment: What the framework was given; ``None`` until it asked.
+        lock: The allocation's.
     """
 
-    def __init__(self, allocation: Allocation, framework: Framework, cuda: CudaDriver = loaded_cuda) -> None:
-        """The framework is about to be imported.
-
-        Args:
-            cuda: The CUDA driver that it loads.
-        """
+    def __init__(self, allocation: Allocation, framework: Framework) -> None:
+        """The framework is about to be imported."""
         self.framework = framework
+        self.allocation = allocation
         self.assignment: Assignment | None = None
-        self._allocation = allocation
-        self._cuda = cuda
         self._decision: Decision | None = None
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
         self._has_context = False
-        allocation.begin_import(framework)
+        allocation.frameworks.append(framework.NAME)
 
-    def imported(self) -> None:
-        """The framework's modules are there: hook into them."""
-        self._allocation.imported(self.framework, self.framework.install_hooks(self))
+    @property
+    def lock(self) -> ContextManager[bool]:
+        """See the class."""
+        return self.allocation.lock
 
     def guard(self) -> ContextManager[None]:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.guard`."""
-        return self._allocation.guard()
+        return self.allocation.guard()
 
+    # The import
+
+    def imported(self) -> None:
+        """The framework's modules are there: hook into them. It has not initialised CUDA yet."""
+        allocation, hooks = self.allocation, self.framework.install_hooks(self)
+        if hooks.obstacle or not hooks.needs_gpus:
+            # One framework may import another that lies beside it, of which no one may want to hear.
+            if allocation.frameworks[0] == self.framework.NAME:
+                allocation.readings.close()  # another framework begins a new one
+                if hooks.obstacle:
+                    self.on_unsupported(hooks.obstacle)
+            return
+        allocation.wants_order |= self.framework.WANTS_ORDER
+        self._list_gpus(hooks)
+        if self.framework.TAKES_FIRST_GPUS and allocation.policy.count == 0:
+            # Its C++ may start CUDA without a word.
+            self.hide_where_none_is_taken()
+        inventory = allocation.readings.newest
+        has_gpus = inventory is None or bool(inventory.devices)
+        if hooks.missing and has_gpus and allocation.visible.may_have_gpus:
+            allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.framework.NAME)])
+
+    def _list_gpus(self, hooks: Hooks) -> None:
+        """List the pool, idlest first, and claim where that can't wait."""
+        allocation, visible, policy = self.allocation, self.allocation.visible, self.allocation.policy
+        if not hooks.has_essential:
+            # The environment has to make the choice, which the framework's context will not.
+            visible.lists_chosen = True
+            allocation.environ.update(self.framework.fallback_environment(allocation.environ, policy.growth))
+        if not visible.is_written or not hooks.has_essential:
+            inventory = allocation.readings.wait(IMPORT_DEADLINE_S)
+            visible.write(inventory)
+            allocation.readings.prepare()
+            if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
+                from autogpu.selection.lists import unmatched_lists
+
+                allocation.say(unmatched_lists(allocation.resolved, inventory, visible.spec).values())
+        if allocation.moment is Moment.IMPORT and allocation.taken is None:
+            self._claim_before_cuda(DeviceRequest(0))
+
+    # CUDA's start
+
+    @one_at_a_time
     def prepare(self, said: DeviceRequest | None = None) -> None:
-        """Let what is written into the environment be what CUDA is to read."""
+        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
+        allocation, visible = self.allocation, self.allocation.visible
         # A framework that went without GPUs does not claim one again at each further look.
-        if not self._is_given_back:
-            self._allocation.prepare(said)
+        if self._is_given_back or allocation.assigned_to:
+            return
+        has_fresh_reading = allocation.readings.is_pending
+        is_listed_anew = self._follow_environment()
+        if said is not None and said.ordinal is None:
+            visible.keep_order(allocation.readings.newest)
+        if visible.may_have_gpus and not has_fresh_reading:
+            allocation.readings.begin()
+        if allocation.moment is not Moment.CONTEXT and (is_listed_anew or allocation.taken is None):
+            self._claim_before_cuda(said or DeviceRequest(0))
 
+    def _follow_environment(self) -> bool:
+        """Follow what script and engine have written since; whether the GPUs are listed anew."""
+        allocation, grant = self.allocation, self.allocation.grant
+        inventory = allocation.readings.wait_or_replace(CONTEXT_DEADLINE_S)
+        told = told_of_siblings(allocation.environ)
+        # What a process that has its GPUs tells of ranks is for those that it starts, as Lightning's first one does.
+        if is_engine_worker(allocation.environ) or (told != allocation.told and allocation.lease is None):
+            allocation.told = told
+            grant = self._granted_by_now()
+        is_listed_anew = allocation.visible.refresh(inventory, grant)
+        if is_listed_anew and allocation.decision is not None:
+            allocation.decided(allocation.decision, is_listed=False)
+        return is_listed_anew
+
+    def _claim_before_cuda(self, said: DeviceRequest) -> None:
+        """Choose and claim by the list that CUDA will read, and write that anew: the claimed GPUs first, or alone."""
+        allocation, visible = self.allocation, self.allocation.visible
+        inventory, pool = allocation.readings.newest, visible.candidates or visible.pool
+        if inventory is None or not pool or allocation.cuda.visible_uuids() is not None or allocation.assigned_to:
+            return
+        if allocation.moment is Moment.CUDA_START and not visible.candidates:
+            if self._keeps_order(said):
+                return
+            said = self._as_place(said)
+        selection = self._selection_request(replace(said, gpu_count=len(pool)))
+        decision = allocation.take(replace(selection, uuids=pool))
+        if decision.verdict is Verdict.TAKE:
+            assert allocation.taken is not None
+            is_parents = allocation.taken.is_parents
+            at = visible.show(inventory, decision, said.ordinal or 0, is_parents=is_parents)
+            if at and not is_parents:
+                decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
+            allocation.decided(decision.counted_as(visible.pool), is_listed=True)
+            allocation.tell_children()
+
+    def _keeps_order(self, said: DeviceRequest) -> bool:
+        """Whether the list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
+        visible = self.allocation.visible
+        is_ranks_list = visible.spec.source == "script" and self.allocation.grant.rank is not None
+        return said.visible is not None or is_ranks_list or visible.order is Order.WORKERS
+
+    def _as_place(self, said: DeviceRequest) -> DeviceRequest:
+        """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
+        visible, number = self.allocation.visible, said.ordinal or 0
+        is_place = visible.order is Order.PARENTS and 0 < number < len(visible.pool)
+        return replace(said, visible=(number,)) if is_place else said
+
+    @one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.certain_gpu_count`."""
-        return self._allocation.certain_gpu_count(built_for)
+        """How many GPUs CUDA will count, where that is certain before it starts and the process is to have one."""
+        allocation, policy = self.allocation, self.allocation.policy
+        # Where no GPU is free these two end at one all the same, sooner or later.
+        is_given_one = policy.count != 0 and policy.busy in ("share", "wait") and policy.need_bytes is None
+        is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
+        if not is_given_one or is_begun or policy.visible != "pool":
+            return None
+        self._follow_environment()
+        inventory, visible = allocation.readings.newest, allocation.visible
+        if inventory is None or inventory.unreadable or visible.candidates or allocation.grant.is_none:
+            return None
+        return len(visible.pool) or None if allocation.cuda.can_run(built_for) else None
 
     def on_listing(self) -> None:
         """Claim now if another framework takes what CUDA counts first: it would count the GPUs before the claim."""
-        if self._allocation.needs_order:
+        if self.allocation.wants_order:
             self.prepare()
 
+    @one_at_a_time
     def hide_where_none_is_taken(self) -> None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.hide_where_none_is_taken`."""
-        self._allocation.hide_where_none_is_taken()
+        """Where the decision is to take no GPU, show CUDA none."""
+        allocation = self.allocation
+        if allocation.assigned_to:
+            return
+        if allocation.taken is None and allocation.policy.count == 0 and allocation.visible.may_have_gpus:
+            from autogpu.selection.decide import decide
+
+            allocation.decided(decide(self._selection_request(DeviceRequest(0))))
+        if allocation.decision is not None and allocation.decision.verdict is Verdict.CPU:
+            allocation.visible.hide_all()
 
     @property
     def gpu_count(self) -> int | None:
         """See :meth:`autogpu.frameworks.base.GpuAllocator.gpu_count`."""
-        uuids = self._allocation.uuids
+        uuids = self.allocation.uuids
         return None if uuids is None else len(uuids)
 
+    def listing(self) -> Sequence[GpuListing] | None:
+        """What the framework would list, without a context and without a claim."""
+        allocation = self.allocation
+        if allocation.policy.count == 0:
+            return ()
+        inventory = allocation.readings.wait(CONTEXT_DEADLINE_S)
+        uuids, attributes = allocation.counted_uuids, allocation.cuda.attributes()
+        if uuids is None or attributes is None:
+            return None
+        known = by_uuid(inventory.devices if inventory else ())
+        devices = [known.get(uuid) for uuid in uuids]
+        usable = usable_bytes(devices, self.framework.DEFAULT_SHARE)
+        return [
+            GpuListing(of_cuda, usable.get(ordinal, 0), (device.memory_total_bytes if device else None) or 0)
+            for ordinal, (of_cuda, device) in enumerate(zip(attributes, devices))
+        ]
+
+    # The context
+
+    @one_at_a_time
     def assign(self, request: DeviceRequest) -> Assignment:
         """Decide among the GPUs that this process has, or join what was decided."""
         # A script that names GPUs after it was told to go without has the last word.
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
-            selection = self._allocation.selection_request(request)
-            if self.framework.TAKES_FIRST_GPUS and not self._allocation.has_order:
-                decision = self._allocation.leave_order(selection)
+            selection = self._selection_request(request)
+            if self.framework.TAKES_FIRST_GPUS and not self._has_order:
+                self._decision = self._leave_order(selection)
             else:
-                decision = self._allocation.decide(selection, self.framework)
-            self._decision = decision
-            self.assignment = self._assignment(request, selection, decision)
+                self._decision = self._decide(selection)
+            self.assignment = self._assignment_of(request, selection, self._decision)
         return self.assignment
 
-    def _assignment(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
-        policy = self._allocation.policy
+    def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
+        """What is known now, for a decision."""
+        from autogpu.selection.eligible import wanted_count
+
+        allocation, visible = self.allocation, self.allocation.visible
+        selection = SelectionRequest(
+            policy=allocation.policy,
+            visible_spec=visible.spec,
+            inventory=allocation.readings.wait(CONTEXT_DEADLINE_S),
+            uuids=allocation.uuids,
+            gpu_count=request.gpu_count,
+            own_uid=os.getuid(),
+            own_pid=os.getpid(),
+            chosen=request.visible,
+            chosen_by_position=bool(request.visible) and visible.counts_places(len(request.visible or ())),
+            named_count=request.named,
+            asked_count=request.count,
+            count_is_set=allocation.resolved.settings["select.count"].overrides is not None,
+            grant=allocation.grant,
+            in_use=allocation.cuda.ordinals_in_use(),
+        )
+        wanted, said = min(wanted_count(selection), request.gpu_count), (request.limits, request.fraction)
+        return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
+
+    def _decide(self, selection: SelectionRequest) -> Decision:
+        """Choose and claim, on fresh readings; what was claimed before holds for every framework of the process."""
+        if selection.chosen == ():
+            # This framework goes without; that says nothing of the others.
+            return left_alone(selection, CHOSEN_BY_SCRIPT)
+        allocation, taken = self.allocation, self.allocation.taken
+        is_first, uuids = not allocation.assigned_to, selection.uuids or ()
+        if taken is not None and taken.covers(selection, is_assigned=not is_first):
+            decision = allocation.decided(taken.decision.counted_as(uuids, selection.chosen))
+        elif taken is not None and taken.lease is not None and not is_first:
+            # Another framework has the claim, and this one's script has named other GPUs.
+            decision = replace(
+                taken.decision.counted_as(uuids, ()), verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT
+            )
+        else:
+            decision = allocation.take(selection)
+        allocation.assigned_to.add(self.framework.NAME)
+        if is_first:
+            engines.on_next_task(allocation.environ, self._tell_what_is_kept)
+        return decision
+
+    def _leave_order(self, selection: SelectionRequest) -> Decision:
+        """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
+        from autogpu.selection.explain import drawbacks
+
+        allocation, uuids, rank = self.allocation, selection.uuids or (), selection.grant.rank
+        why = order_is_fixed(allocation.policy)
+        if allocation.decision is not None:
+            return allocation.decision
+        if allocation.visible.order is Order.WORKERS or not uuids:
+            return left_alone(selection, why)
+        # A rank's script counts by its number, every other one begins with the first.
+        first = 0 if rank is None else rank.rank % len(uuids)
+        alone = replace(selection, uuids=uuids[first : first + 1], gpu_count=1, count_is_set=True, promised=None)
+        policy = replace(allocation.policy, busy="share", count=1, per_user=0)
+        taken = allocation.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
+        if taken.verdict is Verdict.TAKE:
+            taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
+        elif taken.verdict is not Verdict.CANNOT_CHOOSE:
+            taken = left_alone(selection, why)
+        return allocation.decided(taken)
+
+    @property
+    def _has_order(self) -> bool:
+        """Whether CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
+        taken, uuids = self.allocation.taken, self.allocation.cuda.visible_uuids()
+        if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
+            return self.allocation.visible.order is not Order.WORKERS
+        ordinals = taken.decision.ordinals if taken else ()
+        return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
+
+    def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
+        policy = self.allocation.policy
         ordinals = decision.ordinals if decision.is_ours else request.visible or ()
         return Assignment(
             ordinals=ordinals if decision.is_ours else None,
@@ -104,80 +328,133 @@ class Allocator:
         )
 
     def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, int]:
-        policy = self._allocation.policy
+        policy = self.allocation.policy
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
-            with self._cuda.primary_contexts(ordinals):
-                measured = self._allocation.measure()
+            with self.allocation.cuda.primary_contexts(ordinals):
+                measured = self._own_memory_bytes()
             self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
         return caps(policy, decision, self._context_reserves, default_share=self.framework.DEFAULT_SHARE)
 
-    def listing(self) -> Sequence[GpuListing] | None:
-        """What the framework would list, without a context and without a claim."""
-        if self._allocation.policy.count == 0:
-            return ()
-        inventory = self._allocation.wait_for_reading()
-        uuids, attributes = self._allocation.counted_uuids, self._cuda.attributes()
-        if uuids is None or attributes is None:
-            return None
-        known = by_uuid(inventory.devices if inventory else ())
-        devices = [known.get(uuid) for uuid in uuids]
-        usable = usable_bytes(devices, self.framework.DEFAULT_SHARE)
-        return [
-            GpuListing(of_cuda, usable.get(ordinal, 0), (device.memory_total_bytes if device else None) or 0)
-            for ordinal, (of_cuda, device) in enumerate(zip(attributes, devices))
-        ]
+    def _own_memory_bytes(self) -> Mapping[int, int]:
+        """By CUDA ordinal, what NVML shows now of this process."""
+        return own_memory_bytes(self.allocation.readings.take(), self.allocation.counted_uuids or (), os.getpid())
+
+    # What the framework tells afterwards
 
     def on_usage(self, usage: Usage) -> None:
         """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far."""
-        allocation = self._allocation
+        allocation, visible = self.allocation, self.allocation.visible
         takes_some = bool(usage.ordinals)
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
+        inventory = allocation.readings.wait(CONTEXT_DEADLINE_S)
         if self._decision is None:
-            allocation.report_hidden_pool()
+            self._decide_of_hidden_pool(inventory)
         if not takes_some:
-            self._is_given_back |= allocation.give_back(self.framework) and self.framework.WANTS_ORDER
-        decision = self._decision or allocation.decision
-        inventory, name = allocation.wait_for_reading(), self.framework.NAME
+            self._is_given_back |= self._give_back() and self.framework.WANTS_ORDER
+        decision, name = self._decision or allocation.decision, self.framework.NAME
         allocation.say(messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task))
-        if allocation.ignored_value is not None and allocation.policy.level != "quiet":
-            allocation.say([messages.visible_devices_ignored(allocation.ignored_value, name)])
+        if visible.ignored_value is not None and allocation.policy.level != "quiet":
+            allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
+
+    @one_at_a_time
+    def _decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
+        """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all.
+
+        Raises:
+            NoEligibleDevice: The policy asks for an error then.
+        """
+        from autogpu.acquire import raise_if_refused
+        from autogpu.selection.decide import decide
+
+        allocation, pool = self.allocation, self.allocation.visible.hidden_pool
+        # Where a cgroup denies every GPU there is nothing to hide.
+        is_denied = allocation.grant.is_none and inventory is not None and not inventory.failure
+        if allocation.taken is None and (pool or is_denied):
+            selection = replace(self._selection_request(DeviceRequest(len(pool))), uuids=pool)
+            raise_if_refused(allocation.decided(decide(selection)))
 
     def on_context(self) -> None:
         """Report what a context really costs, where that matters or is asked."""
-        allocation, decision, is_first = self._allocation, self._allocation.decision, not self._has_context
+        allocation, decision, is_first = self.allocation, self.allocation.decision, not self._has_context
         self._has_context = True
         is_asked = allocation.policy.level == "explain"
         if not is_first or decision is None or self.assignment is None or not (is_asked or self._context_reserves):
             return
         # At this moment only: once the script allocates, its own memory and the context's can't be told apart.
-        measured, reserves = allocation.measure(), self._context_reserves
-        name = self.framework.NAME
+        measured, reserves, name = self._own_memory_bytes(), self._context_reserves, self.framework.NAME
         allocation.say(messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked))
 
     def on_unused(self) -> None:
         """Give back what no framework uses."""
-        if self._allocation.give_back(self.framework):
+        if self._give_back():
             self.assignment = self._decision = None
             self._is_given_back = True
 
+    @one_at_a_time
+    def _give_back(self) -> bool:
+        """End the claim, unless it is another framework's too; whether that was done."""
+        allocation, decision, wants_order = self.allocation, self.allocation.decision, self.framework.WANTS_ORDER
+        is_others = bool(allocation.assigned_to - {self.framework.NAME}) or (allocation.wants_order and not wants_order)
+        if decision is None or allocation.lease is None or is_others or allocation.cuda.ordinals_in_use():
+            return False
+        allocation.release()
+        if wants_order:
+            allocation.assigned_to.clear()
+        else:
+            allocation.decided(decision)
+        return True
+
+    @one_at_a_time
     def on_workers(self, count: int) -> str:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.on_workers`."""
-        job = self._allocation.begin_workers(count, self.framework)
-        if self._allocation.lease is None and self._allocation.decision is None:
+        """A name for the workers that the program is about to start, who choose together; ``""`` if each does alone.
+
+        What the process has claimed itself and does not use is for them.
+        """
+        allocation, taken = self.allocation, self.allocation.taken
+        is_own_choice = allocation.visible.spec.source == "script" or allocation.policy.visible == "chosen"
+        if allocation.grant.rank is not None or is_own_choice or allocation.cuda.ordinals_in_use():
+            return ""
+        if not 2 <= count <= self._most_workers():
+            return ""
+        if taken is not None and taken.lease is not None and (taken.is_parents or not self._give_back()):
+            return ""
+        if allocation.taken is None:
             self.assignment = self._decision = None
-        return job
+        return f"workers.{os.getpid()}.{os.urandom(8).hex()}"
+
+    def _most_workers(self) -> int:
+        inventory = self.allocation.readings.newest
+        known = by_uuid(inventory.devices if inventory else ())
+        pool = [known[uuid] for uuid in self.allocation.uuids or () if uuid in known]
+        # One list names cards or instances, and each worker counts by its list up to its own number.
+        return len(instances.cards(pool) or pool)
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Report how to get more replicas, where the policy is why there are so few."""
-        allocation, decision = self._allocation, self._allocation.decision
+        allocation, decision = self.allocation, self.allocation.decision
         if decision and decision.verdict is Verdict.TAKE and allocation.policy.level != "quiet":
             allocation.say(messages.few_replicas(strategy, replicas, decision, allocation.policy.per_user))
 
     def on_unsupported(self, why: str) -> None:
-        """Report that the policy is not applied, and why; the framework continues with its defaults."""
-        self._allocation.leave_alone(why, self.framework)
+        """Say that the policy is not applied; the framework continues with its defaults."""
+        self.allocation.say([messages.not_applied(why, self.framework.NAME)])
+
+    def _granted_by_now(self) -> Grant:
+        visible = self.allocation.visible
+        return engines.granted_here(visible.environ_without_ours(), visible.started_with)
+
+    def _tell_what_is_kept(self) -> None:
+        """Say once that another task of this worker was given what a framework can't follow any more."""
+        allocation, visible = self.allocation, self.allocation.visible
+        with allocation.guard():
+            grant = self._granted_by_now()
+            now = messages.granted(grant, visible.named(grant))
+            before = messages.granted(allocation.grant, visible.spec.value)
+            if now != before and not allocation.has_told_what_is_kept and allocation.policy.level != "quiet":
+                allocation.has_told_what_is_kept = True
+                allocation.say_in_each_rank(messages.kept_by_worker(now, before, grant))
 
 
 def _ceilings(decision: Decision, selection: SelectionRequest) -> Mapping[int, int]:

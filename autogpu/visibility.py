@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 
 from autogpu.devices.model import by_uuid
@@ -21,7 +22,13 @@ from autogpu.selection.visible_devices import (
     restore,
     visible_spec,
 )
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
+from autogpu.variables import (
+    CUDA_DEVICE_ORDER,
+    CUDA_VISIBLE_DEVICES,
+    LEASE,
+    ORIGINAL_VISIBLE_DEVICES,
+    WRITTEN_VISIBLE_DEVICES,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +43,16 @@ if TYPE_CHECKING:
 _NOT_YET = "\0"
 
 
+class Order(enum.Enum):
+    """Whose order of the GPUs CUDA counts."""
+
+    OURS = "idlest first: a number that the script names is a place"
+    PARENTS = "that of the process that started this one: a number is a place there"
+    RANKS = "one for all ranks of a job, which count the GPUs among themselves"
+    WORKERS = "one for the workers of a program, whose numbers are not known"
+    GIVEN = "that of a list which autogpu did not write, or CUDA's own"
+
+
 class VisibleDevices:
     """The pool in the environment, idlest first, until CUDA has read it.
 
@@ -48,8 +65,10 @@ class VisibleDevices:
         pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
         candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
             them: MIG instances are among them. Empty where it does.
-        keeps_order: Whether the process counts as the other workers of its program do, by numbers that are not known.
-        is_our_order: Whether the ordinals count the pool in an order that is autogpu's, so that they name positions.
+        order: In which the pool is listed.
+        lists_chosen: The environment alone has to make the choice, so that only the idlest GPUs are listed.
+        is_written: The list was made once.
+        started_with: The variable when the interpreter started, ``None`` if it was not set.
     """
 
     def __init__(
@@ -63,7 +82,7 @@ class VisibleDevices:
         """Nothing is written yet.
 
         Args:
-            started_with: The variable when the interpreter started, ``None`` if it was not set.
+            started_with: See the attribute.
             cuda: Tells whether CUDA has read the variable.
             grant: What an engine granted. Ranks count the pool's GPUs among themselves: they keep its order.
         """
@@ -74,9 +93,11 @@ class VisibleDevices:
         self.hidden_pool: tuple[str, ...] = ()
         self.pool: tuple[str, ...] = ()
         self.candidates: tuple[str, ...] = ()
-        self.keeps_order = False
+        self.order = Order.GIVEN
+        self.lists_chosen = False
+        self.is_written = False
+        self._is_worker = False
         self._pid = os.getpid()
-        self.is_our_order = False
         # What children may have been given since: if this process is one of their ranks, it counts as they do.
         self._listed_before: tuple[str, ...] = ()
         self._policy = policy
@@ -88,19 +109,24 @@ class VisibleDevices:
         self._written: str | None = _NOT_YET
         self._replaced: str | None = started_with
         self._seen: str | None = _NOT_YET
-        self._reordered: str | None = _NOT_YET
 
-    def write(self, inventory: Inventory | None, visible: str) -> None:
+    @property
+    def hides_others(self) -> bool:
+        """Whether what the process has not claimed is to be hidden from every library."""
+        is_wanted = self._policy.visible == "chosen" and not self.lists_chosen
+        return is_wanted and (self.grant.rank is None or bool(self.candidates))
+
+    def write(self, inventory: Inventory | None) -> None:
         """Write the pool, where CUDA has not read the variable.
 
         Args:
             inventory: ``None`` if there are no readings yet.
-            visible: ``select.visible``: the whole ``"pool"`` or only the ``"chosen"``.
         """
+        self.is_written = True
         if self._environ.get(CUDA_VISIBLE_DEVICES) == self._written:
             restore(self._environ, self._replaced)
         self.spec = visible_spec(self._environ, self._initial, self._policy.script, self.grant)
-        self.is_our_order = False
+        self.order = Order.GIVEN
         self._listed_before = self.pool
         self.pool = self.candidates = ()
         if inventory is not None:
@@ -108,7 +134,7 @@ class VisibleDevices:
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
             before = self._environ.get(CUDA_VISIBLE_DEVICES)
-            self._write_pool(inventory, visible)
+            self._write_pool(inventory)
             now = self._environ.get(CUDA_VISIBLE_DEVICES)
             # What the script wrote and we left as it is stays the script's.
             if self.spec.source != "script" or now != before:
@@ -116,21 +142,20 @@ class VisibleDevices:
                 self._replaced = before if self.spec.overridden is None else self._initial.value
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
-    def refresh(self, inventory: Inventory | None, grant: Grant, visible: str) -> bool:
+    def refresh(self, inventory: Inventory | None, grant: Grant) -> bool:
         """Follow what the script or its engine has written since, see ``ignored_value``; whether there is a new pool.
 
         Args:
             inventory: As for :meth:`write`.
             grant: What an engine grants by now.
-            visible: As for :meth:`write`.
         """
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
         grant = grant if inventory is None else settled(grant, len(instances.takeable(inventory.devices)))
-        if now in (self._written, self._reordered) and grant == self.grant:
+        if now == self._written and grant == self.grant:
             return False
         self.grant = grant
         if self._cuda.visible_uuids() is None:
-            self.write(inventory, visible)
+            self.write(inventory)
             return True
         if now != self._seen:
             self.ignored_value = "" if now is None else now
@@ -142,11 +167,12 @@ class VisibleDevices:
         Args:
             inventory: As for :meth:`write`.
         """
-        if not self.keeps_order and self.grant.rank is None:
-            self.keeps_order = True
+        is_alone = self.grant.rank is None and self._policy.visible == "pool" and not self.lists_chosen
+        if is_alone and not self._is_worker:
+            self._is_worker, self.order = True, Order.WORKERS
             # A fork counts what its parent had listed.
             if self._pid == os.getpid():
-                self.write(inventory, "pool")
+                self.write(inventory)
 
     def environ_without_ours(self) -> dict[str, str]:
         """The environment without our own order of the GPUs.
@@ -173,29 +199,6 @@ class VisibleDevices:
         assert self._initial.value is not None
         return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
 
-    def narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
-        """List only these GPUs."""
-        if tuple(device.uuid for device in devices) == self.pool:
-            return  # perhaps in the script's own words
-        self._replace(self._listing(inventory, devices))
-        self.pool = tuple(device.uuid for device in devices)
-
-    def narrow_to_kind(self, inventory: Inventory, decision: Decision) -> None:
-        """List what a process with MIG instances among its candidates has claimed, and of these what CUDA shows beside.
-
-        Args:
-            decision: To take some of them.
-        """
-        known, taken = by_uuid(inventory.devices), decision.devices
-        is_all = self._policy.visible == "pool" or self.grant.rank is not None
-        listed = instances.to_list(
-            taken,
-            decision.of_ranks,
-            [known[uuid] for uuid in self.candidates if uuid in known] if is_all else taken,
-            shows_several=instances.shows_several(inventory.driver_version),
-        )
-        self.narrow(inventory, listed)
-
     def counted(self, inventory: Inventory | None) -> tuple[str, ...] | None:
         """UUIDs of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
         uuids = self._cuda.visible_uuids()
@@ -203,48 +206,68 @@ class VisibleDevices:
             return uuids
         return instances.named_by_nvml(uuids, inventory.devices, self.pool)
 
-    def put_claimed_first(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
-        """List the GPUs that the process has claimed before its others; at which place of the list they begin.
+    def show(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
+        """List what the process has claimed: alone, or before its other GPUs; at which place of the list it begins.
 
         Args:
             decision: To take these.
             named: The one GPU that the script is about to use, as it counts them; 0 where none is known.
             is_parents: They are of the process that started this one.
         """
+        if self.candidates:
+            self._narrow(inventory, self._listed_with_instances(inventory, decision))
+        elif self.hides_others:
+            self._narrow(inventory, decision.devices)
         first = decision.of_ranks or tuple(device.uuid for device in decision.devices)
         # A number that the script names is a position, and that of its siblings another one.
         is_named = 0 < named < len(self.pool) and len(first) == 1 and self.grant.rank is None
         if is_parents:
             is_named = is_named and self.pool[named] in first  # which the parent has put there
         at = named if is_named else 0
-        self.put_first(inventory, first, at, [each.device.uuid for each in decision.ranking.candidates])
+        self._put_first(inventory, first, at, [each.device.uuid for each in decision.ranking.candidates])
         return at
 
-    def put_first(self, inventory: Inventory, uuids: Sequence[str], at: int = 0, ranked: Sequence[str] = ()) -> None:
+    def _listed_with_instances(self, inventory: Inventory, decision: Decision) -> tuple[Device, ...]:
+        """What a process with MIG instances among its candidates has claimed, and of these what CUDA shows beside."""
+        known, taken = by_uuid(inventory.devices), decision.devices
+        is_all = self._policy.visible == "pool" or self.grant.rank is not None
+        return instances.to_list(
+            taken,
+            decision.of_ranks,
+            [known[uuid] for uuid in self.candidates if uuid in known] if is_all else taken,
+            shows_several=instances.shows_several(inventory.driver_version),
+        )
+
+    def _narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
+        """List only these GPUs."""
+        if tuple(device.uuid for device in devices) == self.pool:
+            return  # perhaps in the script's own words
+        self._replace(self._listing(inventory, devices))
+        self.pool = tuple(device.uuid for device in devices)
+
+    def _put_first(self, inventory: Inventory, uuids: Sequence[str], at: int, ranked: Sequence[str]) -> None:
         """List these GPUs of the pool before its others, or after ``at`` of these.
 
         Args:
             ranked: The GPUs as they rank by now, best first. If autogpu did not write the list, its order stays.
         """
-        pool = self.pool
-        is_ours = self.is_our_order and not self.has_parents_list and self.spec.source != "script"
-        place = {uuid: number for number, uuid in enumerate(ranked if is_ours else pool)}
+        pool, is_scripts = self.pool, self.spec.source == "script"
+        by_rank = ranked if self.order is Order.OURS and not is_scripts else pool
+        place = {uuid: number for number, uuid in enumerate(by_rank)}
         others = [i for i in range(len(pool)) if pool[i] not in uuids]
         others.sort(key=lambda i: place.get(pool[i], len(pool)))
         in_order = [*others[:at], *(pool.index(uuid) for uuid in dict.fromkeys(uuids) if uuid in pool), *others[at:]]
         if in_order == list(range(len(pool))):
             return
-        if self.spec.source == "script":
+        if is_scripts:
             # In the script's own words, which it may read again; what CUDA does not read of them stays where it is.
             entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
-            self._environ[CUDA_VISIBLE_DEVICES] = ",".join([entries[i] for i in in_order] + entries[len(pool) :])
+            in_words = [entries[i] for i in in_order] + entries[len(pool) :]
+            self._replace({CUDA_VISIBLE_DEVICES: ",".join(in_words)})
         else:
             known = by_uuid(inventory.devices)
-            self._environ.update(self._listing(inventory, [known[pool[i]] for i in in_order]))
+            self._replace(self._listing(inventory, [known[pool[i]] for i in in_order]))
         self.pool = tuple(pool[i] for i in in_order)
-        self._seen = self._reordered = self._environ.get(CUDA_VISIBLE_DEVICES)
-        if self.spec.source != "script":
-            self._written = self._seen
 
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""
@@ -257,7 +280,8 @@ class VisibleDevices:
 
         A rank's one number is that among the GPUs of its job, unless somebody has listed some for all of them.
         """
-        return self.is_our_order or (named == 1 and self.spec.source == "unset" and bool(shared_job(self.grant)))
+        is_place = self.order in (Order.OURS, Order.PARENTS)
+        return is_place or (named == 1 and self.spec.source == "unset" and bool(shared_job(self.grant)))
 
     @property
     def has_parents_list(self) -> bool:
@@ -278,7 +302,7 @@ class VisibleDevices:
         self._environ.update(variables)
         self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
-    def _write_pool(self, inventory: Inventory, visible: str) -> None:
+    def _write_pool(self, inventory: Inventory) -> None:
         pool = self._named_pool(inventory)
         if pool and self.grant.is_none and self.spec.source != "script":
             self._environ.update(self._hidden(pool))
@@ -288,11 +312,11 @@ class VisibleDevices:
             self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
             return
         ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
-        devices = self._shown(self._listed(pool, ranking, inventory, visible), inventory, visible)
+        devices = self._shown(self._listed(pool, ranking, inventory), inventory)
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
-        self.is_our_order = bool(devices) and self.grant.rank is None and not self.keeps_order
+        self.order = self._order() if devices else Order.GIVEN
         self.hidden_pool = () if devices else pool
         self.pool = tuple(device.uuid for device in devices)
         if self.spec.value is None:
@@ -300,7 +324,14 @@ class VisibleDevices:
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
             self._environ.update(self._listing(inventory, devices))
 
-    def _shown(self, devices: tuple[Device, ...], inventory: Inventory, visible: str) -> tuple[Device, ...]:
+    def _order(self) -> Order:
+        if self.grant.rank is not None:
+            return Order.RANKS
+        if self._is_worker:
+            return Order.WORKERS
+        return Order.PARENTS if self.has_parents_list else Order.OURS
+
+    def _shown(self, devices: tuple[Device, ...], inventory: Inventory) -> tuple[Device, ...]:
         """Of the pool what the variable can list as long as nothing is claimed: before R570 CUDA shows one instance, or
         cards. Ranks count what they divide, on any driver."""
         devices = tuple(device for device in devices if not device.mig_enabled)
@@ -315,7 +346,7 @@ class VisibleDevices:
         several = parents and instances.shows_several(inventory.driver_version)
         listed = instances.cards(mine) if is_card else mine if several else mine[:1]
         count = self._policy.count
-        return listed if visible == "pool" or count == "all" else listed[:count]
+        return listed[:count] if self.lists_chosen and count != "all" else listed
 
     def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
         """What the variable names, or is restored to name."""
@@ -329,17 +360,39 @@ class VisibleDevices:
         self.may_have_gpus = pool != () or bool(inventory.unreadable and not inventory.devices)
         return pool
 
-    def _listed(
-        self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory, visible: str
-    ) -> tuple[Device, ...]:
+    def _listed(self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory) -> tuple[Device, ...]:
         """The GPUs of the pool as the variable is to list them."""
         parents = self._parents_order(inventory)
         rank = self.grant.rank
-        if rank is not None or self.keeps_order:
+        if rank is not None or self._is_worker:
             # Those of one job count alike: as the parent does, which may have listed only what it claimed.
             before = self._listed_before if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
             listed = pool_in_order(ranking, kept_order=parents or before or pool)
             return tuple(device for device in listed if not parents or device.uuid in parents)
-        if visible == "chosen" and not instances.are_among(each.device for each in ranking.candidates):
+        if self.lists_chosen and not instances.are_among(each.device for each in ranking.candidates):
             return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
         return pool_in_order(ranking, kept_order=parents)
+
+
+class ChildrensLease:
+    """``AUTOGPU_LEASE``, by which child processes know the claim that they share."""
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        """Nothing is written yet."""
+        self._environ = environ
+        # By which process it was written, what, and what this one had been told itself.
+        self._written: tuple[int, str] | None = None
+        self._parents: str | None = None
+
+    def write(self, marker: str) -> None:
+        """Name the lease to those that are started from now on."""
+        before = self._environ.get(LEASE)
+        if self._written != (os.getpid(), before):
+            self._parents = before
+        self._environ[LEASE] = marker
+        self._written = (os.getpid(), marker)
+
+    def restore(self) -> None:
+        """Write the parent's again: later claims belong to its job. Not in a forked child, nor over another's."""
+        if self._written == (os.getpid(), self._environ.get(LEASE)):
+            restore(self._environ, self._parents, LEASE)

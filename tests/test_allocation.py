@@ -12,7 +12,7 @@ import time
 import pytest
 
 from autogpu import activation
-from autogpu.allocation import State
+from autogpu.allocation import Moment, claim_moment
 from autogpu.devices.model import UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.base import Hooks
@@ -45,9 +45,23 @@ def late():
 # Import
 
 
+@pytest.mark.parametrize(
+    ("hides_others", "has_candidates", "wants_order", "moment"),
+    [
+        pytest.param(False, False, False, Moment.CONTEXT, id="as-late-as-can-be"),
+        pytest.param(False, False, True, Moment.CUDA_START, id="cuda-is-to-count-the-claimed-first"),
+        pytest.param(False, True, False, Moment.IMPORT, id="any-library-may-start-cuda-which-shows-one-instance"),
+        pytest.param(False, True, True, Moment.CUDA_START, id="an-instance-for-one-that-tells-of-cudas-start"),
+        pytest.param(True, False, True, Moment.IMPORT, id="no-library-is-to-see-others"),
+    ],
+)
+def test_a_process_claims_as_late_as_its_list_can_be_written(hides_others, has_candidates, wants_order, moment):
+    found = claim_moment(hides_others=hides_others, has_candidates=has_candidates, wants_order=wants_order)
+    assert found is moment
+
+
 def test_an_import_orders_the_pool_and_claims_nothing(started):
     process = started(*THREE)
-    assert process.allocation.state is State.IMPORTED
     assert process.listed == "2 1 0"
     assert (process.allocator.assignment, process.allocation.lease, process.holders) == (None, None, ())
     assert (process.driver.taken, process.lines) == (1, [])
@@ -76,7 +90,7 @@ def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started)
     process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
     # Claimed since this process last read the driver: a choice without the leases would take it.
     with other_job(process.environ, claims_on(gpu(1))):
-        process.allocation.prepare()
+        process.allocator.prepare()
         assert (process.listed, process.held) == ("0", "0")
 
 
@@ -87,7 +101,6 @@ def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
 
 def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
     process = started(gpu(0), hooks=Hooks("1.0", obstacle="too old"))
-    assert process.allocation.state is State.NOT_APPLIED
     assert (CUDA_VISIBLE_DEVICES in process.environ, process.reading.is_closed) == (False, True)
     assert process.lines == ["policy not applied: too old; Fakeflow continues with its defaults"]
 
@@ -192,7 +205,7 @@ def test_the_readings_of_the_context_decide_and_not_those_of_the_import(started)
     process.driver.change(1, utilization_percent=99)
     # The first context takes the reading of the import if that has not been looked at.
     assert process.framework.take().ordinals == (1,)
-    assert process.allocation.state is State.ASSIGNED
+    assert process.claims == {0: ALL}
 
 
 def test_a_second_context_has_the_same_assignment_and_no_second_lease(started):
@@ -249,8 +262,8 @@ def test_a_list_that_the_script_wrote_too_late_is_named(started):
 def test_a_position_whose_gpu_is_taken_is_another_one_for_the_life_of_the_process(started):
     process = started(*TWO)
     process.driver.change(0, utilization_percent=99)
-    process.allocation.prepare()
-    process.allocation.prepare()
+    process.allocator.prepare()
+    process.allocator.prepare()
     assert [process.framework.take(chosen=(1,)).moved for _ in range(2)] == [{1: 0}, {1: 0}]
     assert "position 1 of 2, named by the script; GPU 0 at that position is taken" in process.lines[0]
 
@@ -259,7 +272,7 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
     process = started(*TWO, counted=TWO)
     cluster = {"cluster": {"worker": ["a:1", "a:2"]}, "task": {"type": "worker", "index": 1}}
     process.environ["TF_CONFIG"] = json.dumps(cluster)
-    process.allocation.prepare()
+    process.allocator.prepare()
     assert (process.framework.take().ordinals, process.listed) == ((1,), "0 1")
 
 
@@ -336,7 +349,7 @@ def test_a_busy_machine_refuses_where_the_policy_asks_for_an_error(started):
     with other_job(process.environ, claims_on(gpu(0))):
         with pytest.raises(NoEligibleDevice, match=r"claimed by other\.py"):
             process.framework.take()
-        assert process.allocation.state is State.IMPORTED
+        assert process.allocation.taken is None
     assert process.framework.take().ordinals == (0,), "the script may try again"
 
 

@@ -100,7 +100,7 @@ def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     process.allocator.prepare()
     process.allocator.hide_where_none_is_taken()
     assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
-    process.cuda = process.framework._cuda = process.allocation._cuda = process.allocator._cuda = FakeCuda()
+    process.cuda = process.framework._cuda = process.allocation.cuda = FakeCuda()
     process.framework.count()
     assert process.lines[0].startswith("no GPU for this process, Firstflow starts on CPU: ")
 

@@ -12,7 +12,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
-from autogpu.visibility import VisibleDevices
+from autogpu.visibility import Order, VisibleDevices
 from tests.support.fakes import FakeCuda
 from tests.support.values import gpu, inventory
 
@@ -27,7 +27,8 @@ def written(environ, started_with=None, *, how="pool", machine=MACHINE, cuda=Non
     """The pool of a process with this policy after it was written into ``environ``."""
     cuda = cuda or FakeCuda()
     pool = VisibleDevices(Policy(**options), environ, started_with, cuda, grant)
-    pool.write(machine, how)
+    pool.lists_chosen = how == "chosen"
+    pool.write(machine)
     return pool
 
 
@@ -84,7 +85,7 @@ def test_nothing_is_written_where_it_would_not_help(options, reason):
 def test_where_an_engine_granted_nothing_the_hidden_pool_is_known():
     visible = written({}, grant=NONE)
     assert set(visible.hidden_pool) == {gpu(index).uuid for index in range(3)}
-    assert not visible.is_our_order
+    assert visible.order is Order.GIVEN
 
 
 # What the script and others write
@@ -96,14 +97,14 @@ def test_what_the_script_wrote_before_the_import_is_its_own():
     # As the script wrote it, for it may read it again: no UUID, and in its order.
     assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", "script"), "1")
     assert visible.environ_without_ours()[VISIBLE] == "1"
-    assert not visible.is_our_order
+    assert visible.order is Order.GIVEN
 
 
 def test_what_the_script_wrote_after_the_import_is_followed():
     environ = {}
     visible = written(environ)
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NO_ENGINE, "pool")
+    visible.refresh(MACHINE, NO_ENGINE)
     assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
 
 
@@ -111,10 +112,10 @@ def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored()
     environ, cuda = {}, FakeCuda([gpu(2), gpu(0), gpu(1)])
     visible = written(environ, cuda=cuda)
     cuda.initialise()
-    visible.refresh(MACHINE, NO_ENGINE, "pool")
+    visible.refresh(MACHINE, NO_ENGINE)
     assert visible.ignored_value is None
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NO_ENGINE, "pool")
+    visible.refresh(MACHINE, NO_ENGINE)
     assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
 
 
@@ -145,10 +146,10 @@ def test_an_engine_that_grants_anew_to_each_task_is_followed():
     environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", is_none=True)
     visible = written(environ, grant=none)
     for grant, expected in ((Grant("Ray", visible="2"), listing(2)), (none, "-1")):
-        visible.refresh(MACHINE, grant, "pool")
+        visible.refresh(MACHINE, grant)
         assert environ[VISIBLE] == expected
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, Grant("Ray"), "pool")
+    visible.refresh(MACHINE, Grant("Ray"))
     assert environ[VISIBLE] == listing(1)
 
 

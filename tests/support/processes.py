@@ -52,7 +52,7 @@ class Process:
             cuda=self.cuda,
             say=say or self.say,
         )
-        self.allocator = Allocator(self.allocation, self.framework, self.cuda)
+        self.allocator = Allocator(self.allocation, self.framework)
 
     def say(self, line):
         self.lines.append(line)
@@ -67,7 +67,7 @@ class Process:
         """A second framework."""
         framework = kind(cuda or self.cuda, **options)
         framework.NAME = name
-        Allocator(self.allocation, framework, cuda or self.cuda).imported()
+        Allocator(self.allocation, framework).imported()
         return framework
 
     @property
