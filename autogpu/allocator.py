@@ -232,7 +232,7 @@ class Allocator:
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
             selection = self._selection_request(request)
             if self.framework.TAKES_FIRST_GPUS and not self._has_order:
-                self._decision = self._leave_order(selection)
+                self._decision = self._leave_order(selection, request.ordinal or 0)
             else:
                 self._decision = self._decide(selection)
             self.assignment = self._assignment_of(request, selection, self._decision)
@@ -283,8 +283,12 @@ class Allocator:
             engines.on_next_task(allocation.environ, self._tell_what_is_kept)
         return decision
 
-    def _leave_order(self, selection: SelectionRequest) -> Decision:
-        """The decision for a framework that takes what CUDA counts first, where that is not ours to say."""
+    def _leave_order(self, selection: SelectionRequest, number: int) -> Decision:
+        """The decision for a framework that takes what CUDA counts first, where that is not ours to say.
+
+        Args:
+            number: Of the GPU that the script is about to use, as CUDA counts.
+        """
         from autogpu.selection.explain import drawbacks
 
         allocation, uuids, rank = self.allocation, selection.uuids or (), selection.grant.rank
@@ -293,9 +297,8 @@ class Allocator:
             return allocation.decision
         if allocation.visible.order is Order.WORKERS or not uuids:
             return left_alone(selection, why)
-        # A rank's script counts by its number, every other one begins with the first.
-        first = 0 if rank is None else rank.rank % len(uuids)
-        alone = replace(selection, uuids=uuids[first : first + 1], gpu_count=1, count_is_set=True, promised=None)
+        number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
+        alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
         policy = replace(allocation.policy, busy="share", count=1, per_user=0)
         taken = allocation.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
         if taken.verdict is Verdict.TAKE:

@@ -105,11 +105,12 @@ def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     assert process.lines[0].startswith("no GPU for this process, Firstflow starts on CPU: ")
 
 
-def test_an_order_that_cuda_has_already_is_said_and_what_it_counts_first_is_claimed(first):
+@pytest.mark.parametrize(("named", "claimed"), [(0, 0), (1, 1), (2, 0)], ids=["first", "second", "no-such-one"])
+def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(named, claimed, first):
     process = first(*TWO, counted=[0, 1])
     process.cuda.initialise()
-    process.framework.count()
-    assert process.claims == {0: ALL}
+    process.framework.count(named)
+    assert process.claims == {claimed: ALL}
     assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
 
 

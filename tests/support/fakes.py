@@ -185,8 +185,8 @@ class FirstGpusFramework(FakeFramework):
             if not count:
                 self.allocator.on_usage(Usage((), ""))
                 return 0
-            assigned = self.allocator.assign(DeviceRequest(count)).ordinals
-            self.allocator.on_usage(Usage((0,) if assigned is None else assigned, "allocated as needed"))
+            assigned = self.allocator.assign(DeviceRequest(count, ordinal=named)).ordinals
+            self.allocator.on_usage(Usage((named or 0,) if assigned is None else assigned, "allocated as needed"))
         return count
 
     def use(self, *ordinals):

@@ -92,7 +92,8 @@ class CudaStart:
         """CUDA has counted the GPUs; whether the process is to have any."""
         with self._lock, self._allocator.guard():
             count = self._allocator.gpu_count or 0
-            self._report(self._allocator.assign(DeviceRequest(count, fraction=self._by_script)))
+            request = DeviceRequest(count, fraction=self._by_script, ordinal=self._number)
+            self._report(self._allocator.assign(request))
         assigned = self._allocator.assignment
         return assigned is None or assigned.ordinals != ()
 
