@@ -252,22 +252,20 @@ class VisibleDevices:
             ranked: The GPUs as they rank by now, best first. If autogpu did not write the list, its order stays.
         """
         pool, is_scripts = self.pool, self.spec.source == "script"
-        by_rank = ranked if self.order is Order.OURS and not is_scripts else pool
-        place = {uuid: number for number, uuid in enumerate(by_rank)}
-        others = [i for i in range(len(pool)) if pool[i] not in uuids]
-        others.sort(key=lambda i: place.get(pool[i], len(pool)))
-        in_order = [*others[:at], *(pool.index(uuid) for uuid in dict.fromkeys(uuids) if uuid in pool), *others[at:]]
-        if in_order == list(range(len(pool))):
+        others = [uuid for uuid in pool if uuid not in uuids]
+        if self.order is Order.OURS and not is_scripts:
+            others.sort(key=lambda uuid: ranked.index(uuid) if uuid in ranked else len(ranked))
+        self.pool = (*others[:at], *(uuid for uuid in dict.fromkeys(uuids) if uuid in pool), *others[at:])
+        if self.pool == pool:
             return
         if is_scripts:
             # In the script's own words, which it may read again; what CUDA does not read of them stays where it is.
             entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
-            in_words = [entries[i] for i in in_order] + entries[len(pool) :]
-            self._replace({CUDA_VISIBLE_DEVICES: ",".join(in_words)})
+            in_order = [entries[pool.index(uuid)] for uuid in self.pool]
+            self._replace({CUDA_VISIBLE_DEVICES: ",".join(in_order + entries[len(pool) :])})
         else:
             known = by_uuid(inventory.devices)
-            self._replace(self._listing(inventory, [known[pool[i]] for i in in_order]))
-        self.pool = tuple(pool[i] for i in in_order)
+            self._replace(self._listing(inventory, [known[uuid] for uuid in self.pool]))
 
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""
