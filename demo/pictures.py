@@ -97,7 +97,7 @@ def draw_demo(folder: Path, path: Path) -> None:
         console = Console(record=True, width=122, file=screen, force_terminal=True)
         show(console, before, [index for index, gpu in enumerate(LAB) if gpu.processes], without, with_)
     printed = list(Text.from_ansi(console.export_text(styles=True)).split("\n"))
-    # The table; the sentences below it stand in the README.
+    # The table; README says in words what is below it.
     end = next(place for place, line in enumerate(printed) if line.plain.startswith("What autogpu printed"))
     _save("make demo", [line for line in printed[:end] if line.plain.strip()], path, columns=76)
 
