@@ -276,7 +276,7 @@ class VisibleDevices:
     def counts_places(self, named: int) -> bool:
         """Whether so many numbers that the script names are places in an order that is autogpu's.
 
-        A rank's one number is that among the GPUs of its job, unless somebody has listed some for all of them.
+        A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
         return is_place or (named == 1 and self.spec.source == "unset" and bool(shared_job(self.grant)))

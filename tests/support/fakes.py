@@ -48,6 +48,13 @@ class FakeDriver:
         driver.now = Inventory(failure=failure, failure_cause=cause)
         return driver
 
+    @classmethod
+    def silent(cls):
+        """One whose readings do not come in time."""
+        driver = cls()
+        driver.now = None
+        return driver
+
     def start(self, environ):
         self.taken += 1
         return FakeReading(self.now)

@@ -50,3 +50,8 @@ def other_job(environ, claims, script="other.py", group=None, caps=None):
         yield job
     finally:
         job.end()
+
+
+def claims_on(*devices):
+    """The whole of each, as one job claims it."""
+    return {device.uuid: device.memory_total_bytes for device in devices}

@@ -1,0 +1,109 @@
+"""What a process does while a framework is imported: it lists its GPUs, and claims where that can't wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.allocation import Moment, claim_moment
+from autogpu.errors import NoEligibleDevice
+from autogpu.frameworks.base import Hooks
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
+from tests.support.fakes import FakeDriver
+from tests.support.holders import claims_on, other_job
+from tests.support.values import gpu
+
+BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
+TWO = (gpu(0), gpu(1))
+THREE = (BUSY, gpu(1), gpu(2))
+ALL = 24 * 1024
+CHOSEN = {"AUTOGPU_VISIBLE": "chosen"}
+
+
+@pytest.mark.parametrize(
+    ("hides_others", "has_candidates", "wants_order", "moment"),
+    [
+        pytest.param(False, False, False, Moment.CONTEXT, id="as-late-as-can-be"),
+        pytest.param(False, False, True, Moment.CUDA_START, id="cuda-is-to-count-the-claimed-first"),
+        pytest.param(False, True, False, Moment.IMPORT, id="any-library-may-start-cuda-which-shows-one-instance"),
+        pytest.param(False, True, True, Moment.CUDA_START, id="an-instance-for-one-that-tells-of-cudas-start"),
+        pytest.param(True, False, True, Moment.IMPORT, id="no-library-is-to-see-others"),
+    ],
+)
+def test_a_process_claims_as_late_as_its_list_can_be_written(hides_others, has_candidates, wants_order, moment):
+    found = claim_moment(hides_others=hides_others, has_candidates=has_candidates, wants_order=wants_order)
+    assert found is moment
+
+
+def test_an_import_orders_the_pool_and_claims_nothing(started):
+    process = started(*THREE)
+    assert process.listed == "2 1 0"
+    assert (process.allocator.assignment, process.allocation.lease, process.holders) == (None, None, ())
+    assert (process.driver.taken, process.lines) == (1, [])
+
+
+def test_what_is_hidden_from_every_library_is_claimed_first(started, tmp_path):
+    with other_job({LEASE_DIR: str(tmp_path)}, claims_on(gpu(1))):
+        process = started(*TWO, counted=[gpu(0)], **CHOSEN)
+    assert (process.listed, process.claims) == ("0", {0: ALL})
+    (before,) = process.holders
+    assert [process.framework.take(chosen=chosen).ordinals for chosen in (None, (0,))] == [(0,), (0,)]
+    assert [holder.name for holder in process.holders] == [before.name]
+    assert process.lines[0].startswith("GPU 0 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): ")
+
+
+def test_a_list_that_the_script_writes_after_an_early_claim_is_followed(started):
+    process = started(*TWO, counted=[gpu(0)], **CHOSEN)
+    assert process.listed == "1"
+    process.environ[CUDA_VISIBLE_DEVICES] = "0"
+    process.framework.take()
+    assert process.claims == {0: ALL}
+
+
+def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started):
+    process = started(gpu(0), gpu(1), gpu(2), counted=[gpu(0)], **CHOSEN)
+    process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
+    # Claimed since this process last read the driver: a choice without the leases would take it.
+    with other_job(process.environ, claims_on(gpu(1))):
+        process.allocator.prepare()
+        assert (process.listed, process.held) == ("0", "0")
+
+
+def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
+    process = started(BUSY, counted=[BUSY], AUTOGPU_BUSY="cpu", **CHOSEN)
+    assert (process.listed, process.holders) == ("0", ())
+
+
+def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
+    process = started(gpu(0), hooks=Hooks("1.0", obstacle="too old"))
+    assert (CUDA_VISIBLE_DEVICES in process.environ, process.reading.is_closed) == (False, True)
+    assert process.lines == ["policy not applied: too old; Fakeflow continues with its defaults"]
+
+
+def test_without_the_essential_hook_the_environment_alone_has_to_do(started):
+    process = started(BUSY, gpu(1), hooks=Hooks("9.0", missing={"take": "takes all"}), AUTOGPU_LIMIT="2GiB")
+    assert (process.listed, process.environ["FAKEFLOW_GROWTH"]) == ("1", "1")
+    why = "lacks what autogpu hooks into: take (takes all); not in force: memory.limit (AUTOGPU_LIMIT)"
+    assert process.lines == [f"this Fakeflow (9.0) {why}"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "is_named"),
+    [(FakeDriver(*THREE), True), (FakeDriver.silent(), True), (FakeDriver(), False)],
+    ids=["gpus", "no-reading-comes", "no-gpu"],
+)
+def test_another_missing_hook_is_named_where_there_may_be_gpus(started, driver, is_named):
+    hooks = Hooks("9.0", ("take",), {"list": "lists all"}, has_essential=True)
+    line = "this Fakeflow (9.0) lacks what autogpu hooks into: list (lists all)"
+    assert started(driver=driver, hooks=hooks, counted=THREE).lines == [line] * is_named
+
+
+def test_a_list_of_the_policy_that_matches_nothing_is_said_at_the_import(started):
+    process = started(gpu(0), counted=(), AUTOGPU_DEVICES="*A100*")
+    assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
+    assert process.lines[0].startswith("select.devices = *A100* (AUTOGPU_DEVICES) matches none of the GPUs here; ")
+    process.framework.take()
+    why = "no GPU is suitable (GPU 0: not among select.devices); policy: AUTOGPU_DEVICES"
+    assert process.lines[1:] == [f"no GPU for this process, Fakeflow starts on CPU: {why}"]
+    refused = started(gpu(0), counted=(), AUTOGPU_DEVICES="*A100*", AUTOGPU_BUSY="error")
+    with pytest.raises(NoEligibleDevice, match=r"not among select\.devices.*`autogpu status --explain` shows"):
+        refused.framework.take()
