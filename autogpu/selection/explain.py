@@ -32,11 +32,10 @@ AWAITED = "a job in the queue waits for it"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
 ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
-BEST_EFFORT = "capped at half of what is free and not claimed, because select.need does not say what the job needs"
-BEST_EFFORT_BY_SCRIPT = (
-    "capped at half of what is free and not claimed, because what the script itself allows does not fit there"
-)
-BEST_EFFORT_OF_PART = "capped at half of what is free and not claimed, because the granted part of it is not free"
+_HALF = "limited to half of the unclaimed memory; "
+BEST_EFFORT = _HALF + "say what you need: AUTOGPU_NEED=6GiB"
+BEST_EFFORT_BY_SCRIPT = _HALF + "what the script itself allows does not fit there"
+BEST_EFFORT_OF_PART = _HALF + "the granted part of the GPU is not free"
 
 # Of select.busy, what can't be in force where a process is on a GPU already.
 _NEEDS_CHOICE = ("cpu", "error", "share-own", "wait")
@@ -106,7 +105,9 @@ def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
     """Why a job does not fit on a GPU."""
     if wanted_bytes > total_bytes:
         return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
-    return f"{size(wanted_bytes)} do not fit, {size(max(room_bytes, 0))} are neither used nor claimed"
+    if room_bytes <= 0:
+        return f"{size(wanted_bytes)} do not fit: everything is used or claimed"
+    return f"{size(wanted_bytes)} do not fit, {size(room_bytes)} are neither used nor claimed"
 
 
 def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, grant: Grant, *, has_context: bool) -> str:

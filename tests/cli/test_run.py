@@ -265,7 +265,7 @@ def test_what_is_shared_is_not_called_held(server, lease_folder):
         "to wait for a free one: --busy wait"
     )
     assert second.startswith("autogpu: GPU 0 picked, not held: shared with its parent process, sh (pid ")
-    assert "capped at half" in done.stdout
+    assert "limited to half" in done.stdout
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_a_rank_beside_the_job_of_somebody_else_is_capped(run, launcher):
     taken, said = run(launcher, [BUSY, *FOUR[1:]], 4)
     # Half of the 23 GiB that are free.
     assert taken == [{0: "11.50 GiB"}, *ONE_EACH[1:]]
-    assert "capped at half of what is free" in said[0][0], said
+    assert "limited to half of the unclaimed memory" in said[0][0], said
 
 
 @LAUNCHERS

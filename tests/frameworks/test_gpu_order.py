@@ -85,7 +85,7 @@ except torch.cuda.OutOfMemoryError:
     assert "choose (shared: pid 5004242 on it without a claim" in line.replace(
         ', so that busy = "wait" has no effect', ""
     )
-    assert "capped at half of what is free and not claimed" in line
+    assert "limited to half of the unclaimed memory" in line
     job.go_on()
     ran = job.end()
     assert (ran.exit_status, ran.stdout) == (0, "refused\n"), ran.stderr

@@ -32,7 +32,7 @@ ALL, MINE, LITTLE = ({"held": {0: each}} for each in (claim(24), claim(24, uid=M
 BOTH = (claim(11), claim(0, pid=8))
 CAP, CAP_OF_TWO = {"per_user": 1, **MINE}, {"per_user": 2, "count": 2, **MINE}
 TOO_SMALL = (
-    "no GPU is free (GPU 1: 12.0 GiB do not fit, 0 MiB are neither used nor claimed; "
+    "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; "
     "GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
 )
 FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"

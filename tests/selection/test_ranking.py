@@ -48,9 +48,10 @@ def test_order(devices, expected):
 
 EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
 TAKEN = "its compute mode is EXCLUSIVE and a process has it"
-NO_ROOM = "{} GiB do not fit, {}iB are neither used nor claimed"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
 THIRTY = {"bytes": 30 * GIB}
+ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are neither used nor claimed"
+ALL_CLAIMED = "8.0 GiB do not fit: everything is used or claimed"
 
 
 def no(rule, cause, device, why, rules=ANYTHING, claims=()):
@@ -68,17 +69,8 @@ def no(rule, cause, device, why, rules=ANYTHING, claims=()):
         no("exclusive-and-used", IN_USE, EXCLUSIVE_IN_USE, TAKEN),
         no("exclusive-and-claimed", IN_USE, EXCLUSIVE, TAKEN, claims=[claim(1)]),
         no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", demanding(**THIRTY)),
-        no(
-            "limit-beside-a-claim",
-            IN_USE,
-            gpu(),
-            NO_ROOM.format("24.0", "23.0 G"),
-            demanding(**THIRTY, is_limit=True),
-            [claim(1)],
-        ),
-        no(
-            "a-sum-that-does-not-fit", IN_USE, gpu(), NO_ROOM.format("8.0", "0 M"), demanding(bytes=8 * GIB), THREE_JOBS
-        ),
+        no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, demanding(**THIRTY, is_limit=True), [claim(1)]),
+        no("a-sum-that-does-not-fit", IN_USE, gpu(), ALL_CLAIMED, demanding(bytes=8 * GIB), THREE_JOBS),
     ],
 )
 def test_rejected_with_the_reason(device, rules, claims, why, cause):

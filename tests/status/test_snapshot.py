@@ -145,7 +145,7 @@ def test_what_a_job_would_get_inside_a_job_is_what_that_holds(claims, environ, i
     machine = inventory(gpu(0, used_gib=1, pids=[8]), gpu(1))
     preview = host(machine, [bash], parent=bash, **environ).preview
     assert preview.uuids == (gpu(index).uuid,)
-    assert (preview.why.startswith(why), "capped" in preview.why) == (True, is_capped)
+    assert (preview.why.startswith(why), "limited to half" in preview.why) == (True, is_capped)
 
 
 def test_the_reason_for_each_gpu_is_told():

@@ -39,7 +39,7 @@ def test_a_best_effort_job_is_promised_nothing_and_capped_at_half_of_what_is_fre
     assert claims(lease_folder, start.server) == {owner.pid: {0: 24.0}, second.pid: {0: 0.0}}
     free_before = 24 * GIB - CONTEXT - owner.allocated()
     assert second.allocated() <= free_before // 2 + (2 << 20)
-    assert "half of what is free" in second.end()[1][0]
+    assert "half of the unclaimed memory" in second.end()[1][0]
 
 
 def test_ctrl_c_ends_a_wait_at_once(host):
