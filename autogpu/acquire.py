@@ -15,11 +15,17 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import most_together, wanted_count, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.members import decide_as_member, family_of
+from autogpu.selection.members import (
+    by_scripts_list,
+    decide_as_member,
+    family_of,
+    job_of_ranks,
+    promised_to,
+    request_of_all,
+)
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cause, Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
-from autogpu.selection.together import by_scripts_list, job_of_ranks, promised_to, request_of_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ class Allocator:
             visible.write(inventory)
             allocation.readings.prepare()
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                from autogpu.selection.lists import unmatched_lists
+                from autogpu.selection.ranking import unmatched_lists
 
                 allocation.say(unmatched_lists(allocation.resolved, inventory, visible.spec).values())
         if allocation.moment is Moment.IMPORT and allocation.taken is None:

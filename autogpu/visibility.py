@@ -7,11 +7,10 @@ import os
 
 from autogpu.devices.model import by_uuid
 from autogpu.selection import instances
-from autogpu.selection.grants import settled
+from autogpu.selection.grants import settled, shared_job
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import rank, rules_for
 from autogpu.selection.ranks import LONE_RANK, WORKERS
-from autogpu.selection.together import shared_job
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,

@@ -203,7 +203,7 @@ def test_a_program_has_the_gpu_that_its_launcher_gave_it_by_a_list_of_its_own(ac
     job = other({2: 24})
     listed = {VISIBLE: "2", **child_of(tmp_path, "=GPU-1,GPU-2")}
     taken = acquired(beside(asking(gpu(2), busy="error"), job, *used), **listed)
-    assert (taken.decision.claims, taken.decision.shares, taken.is_parents) == (bytes_on({2: 24}), {}, True)
+    assert (taken.decision.claims, taken.decision.soft_caps, taken.is_parents) == (bytes_on({2: 24}), {}, True)
 
 
 @pytest.mark.parametrize("listed", [{}, {VISIBLE: "2,1"}], ids=["its-list", "another"])
@@ -251,7 +251,7 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
         below = acquired(asking(gpu(1), gpu(2), **WAITS, **asked), **marker, **LISTS[listed])
         claimed = [(gpu(1), gpu(2))[ordinal].uuid for ordinal in ordinals]
         assert [below.decision.claims[uuid] for uuid in claimed] == [24 * GIB] * len(claimed), name
-        assert (below.decision.shares, below.decision.cap, below.lease.group) == ({}, "", hold.group), name
+        assert (below.decision.soft_caps, below.decision.cap, below.lease.group) == ({}, "", hold.group), name
         assert below.decision.ordinals in (ordinals, ()), name
         below.lease.release()
 
@@ -286,9 +286,9 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
     rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
     other({1: others_gib})
     late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
-    assert (late.ordinals, bool(late.cap), 1 in late.shares) == ((1,), is_capped, is_capped)
+    assert (late.ordinals, bool(late.cap), 1 in late.soft_caps) == ((1,), is_capped, is_capped)
     assert late.claims == bytes_on({1: 0 if is_capped else 24})
-    assert (granted.cap, granted.shares) == ("", {}), "a scheduler's word"
+    assert (granted.cap, granted.soft_caps) == ("", {}), "a scheduler's word"
 
 
 def test_ranks_with_another_list_choose_for_themselves(acquired, other):
@@ -298,7 +298,7 @@ def test_ranks_with_another_list_choose_for_themselves(acquired, other):
 
 SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
 SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
-CAPPED = {"claims": bytes_on({1: 0}), "shares": {0: 10 * GIB}}
+CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": {0: 10 * GIB}}
 
 
 @pytest.mark.parametrize(

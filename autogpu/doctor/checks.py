@@ -11,9 +11,9 @@ from autogpu.frameworks import registry
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable
 from autogpu.selection import explain, instances
-from autogpu.selection.health import health_problems, memory_faults
-from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.model import VisibleSpec
+from autogpu.selection.occupancy import health_problems, memory_faults
+from autogpu.selection.ranking import unmatched_lists
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # sudo has a PATH of its own, in which an environment's autogpu is not.

@@ -45,22 +45,21 @@ def best_connected_first(
         group, missing = list(equals), count - len(ordered)
         if 0 < missing < len(group):
             free = {device.uuid for device in inventory.devices if is_free(device)}
-            first = _best_connected(group, missing, ordered, inventory.topology, free)
-            group = [*first, *(candidate for candidate in group if candidate not in first)]
+            best = _best_connected(group, missing, ordered, inventory.topology, free)
+            group.sort(key=lambda candidate: candidate.device.uuid not in best)
         ordered += group
     return ordered
 
 
-def with_first(ranking: Ranking, taken: Sequence[Candidate]) -> Ranking:
+def taken_first(ranking: Ranking, taken: Collection[str]) -> Ranking:
     """The ranking with those that were taken before others of their standing."""
-    mine = {candidate.device.uuid for candidate in taken}
-    ordered = sorted(ranking.candidates, key=lambda c: (standing(c), c.device.uuid not in mine))
+    ordered = sorted(ranking.candidates, key=lambda c: (standing(c), c.device.uuid not in taken))
     return replace(ranking, candidates=tuple(ordered))
 
 
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
-) -> list[Candidate]:
+) -> Sequence[str]:
     """So many of ``group`` that the scores within what the process takes are highest.
 
     Of sets with one score the one that has the fewest NVLinks to GPUs left free; of these the one that ranks first.
@@ -84,7 +83,7 @@ def _best_connected(
         return alone[uuid] + sum(pairs[uuid, other] for other in chosen)
 
     def worth(chosen: Sequence[str]) -> int:
-        return sum(gain(uuid, chosen[:place]) for place, uuid in enumerate(chosen))
+        return sum(gain(uuid, chosen[:number]) for number, uuid in enumerate(chosen))
 
     def grown(first: str) -> Sequence[str]:
         chosen = [first]
@@ -93,5 +92,4 @@ def _best_connected(
         return chosen
 
     sets: Iterable[Sequence[str]] = combinations(uuids, count) if len(uuids) <= _MOST_IN_SETS else map(grown, uuids)
-    best = max(sets, key=worth)
-    return [candidate for candidate in group if candidate.device.uuid in best]
+    return max(sets, key=worth)

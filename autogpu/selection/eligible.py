@@ -5,29 +5,26 @@ from __future__ import annotations
 import sys
 
 from autogpu.selection import explain, instances
-from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Tier
 from autogpu.selection.occupancy import unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Collection, Mapping, Sequence
 
     from autogpu.devices.model import Device
-    from autogpu.selection.model import Candidate, Claim, SelectionRequest
+    from autogpu.selection.model import Candidate, SelectionRequest
 
 
 def why_none(request: SelectionRequest) -> str:
     """Why the process takes no GPU, whatever there is; ``""`` where it may take some."""
     grant = request.grant
-    if grant.is_none and request.visible_spec.source != "script":
-        return f"{grant.why}; {grant.remedy}"
-    if request.policy.count == 0:
+    is_none = grant.is_none and request.visible_spec.source != "script"
+    if not is_none and request.policy.count == 0:
         return explain.COUNT_IS_ZERO
-    if request.chosen is not None:
-        return ""
-    return f"{grant.why}; {grant.remedy}" if grant.needs_none and not request.count_is_set else ""
+    needs_none = grant.needs_none and request.chosen is None and not request.count_is_set
+    return f"{grant.why}; {grant.remedy}" if is_none or needs_none else ""
 
 
 def wanted_count(request: SelectionRequest) -> int:
@@ -44,60 +41,50 @@ def wanted_count(request: SelectionRequest) -> int:
 def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
     """The candidates, which come as they rank, in the order in which this process takes them."""
     uuids = request.uuids or ()
+    named = {uuids[position] for position in request.positions}
+    # Of those that are not free, one position takes the best; several keep the GPUs that were named.
+    kept = (Tier.FREE,) if len(named) == 1 else tuple(Tier)
     # What another library has begun on a GPU stays with it, rather than spreading the process over two.
     in_use = {uuids[ordinal] for ordinal in request.in_use}
-    ordered = sorted(candidates, key=lambda c: (c.device.uuid not in in_use, c.tier))
-    if not request.positions:
-        return ordered
-    # Of those that are not free, one position takes the best; several keep the GPUs that were named.
-    named = {uuids[position] for position in request.positions}
-    kept, begun = (Tier.FREE,) if len(named) == 1 else tuple(Tier), in_use & named
-    return sorted(
-        ordered, key=lambda c: (c.device.uuid not in begun, c.tier, c.tier in kept and c.device.uuid not in named)
-    )
+    begun = in_use & named if named else in_use
+
+    def order(candidate: Candidate) -> tuple[bool, Tier, bool, bool]:
+        uuid, tier = candidate.device.uuid, candidate.tier
+        return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
+
+    return sorted(candidates, key=order)
 
 
 def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
-    """Whether ``select.busy`` allows the process to be placed there."""
+    """``select.busy`` allows the process to be placed there."""
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
     demand = demand_of(request)
     if not (demand.is_whole or demand.or_best_effort):
-        return False  # what it needs can't be promised to a best-effort job
+        return False  # a best-effort job can't claim what it needs
     if request.policy.busy == "share-own":
         owners = {claim.uid for claim in candidate.claims}
         return owners == {request.own_uid} and not unmanaged_processes(candidate.device, candidate.claims)
     return request.policy.busy == "share"
 
 
-def best_together(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """Those that the process can have together, where MIG instances are among them."""
-    if request.positions or not candidates:
+def takeable_together(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """The candidates that the process can have together, where MIG instances are among them."""
+    if request.positions:
         return list(candidates)
-    return instances.best_together(candidates, wanted_count(request) // request.processes, request.processes)
+    return instances.takeable_together(candidates, wanted_count(request) // request.processes, request.processes)
 
 
 def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
     """How many of these GPUs the process could have together."""
-    is_one_each = wanted_count(request) // request.processes <= 1
-    return len(usable) if is_one_each else instances.most_of(usable, request.processes)
+    if wanted_count(request) // request.processes <= 1:
+        return len(usable)
+    return len(instances.cards(usable)) or min(len(usable), request.processes)
 
 
-def user_quota(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> int:
-    """How many more GPUs the user may lease."""
-    per_user = request.policy.per_user
-    return per_user - len(gpus_of_user(claims_on, request.own_uid)) if per_user else sys.maxsize
-
-
-def within_quota(
-    usable: list[Candidate], request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]
-) -> list[Candidate]:
-    """Those that the user may have. One more job on a GPU that is the user's already takes no further one."""
-    quota = user_quota(request, claims_on)
-    if quota > 0:
-        return usable[:quota]
-    mine = gpus_of_user(claims_on, request.own_uid)
-    return [candidate for candidate in usable if candidate.device.uuid in mine]
+def within_quota(usable: list[Candidate], quota: int, held: Collection[str]) -> list[Candidate]:
+    """The candidates that the user may have. One more job on a GPU that is the user's already takes no further one."""
+    return usable[:quota] if quota > 0 else [candidate for candidate in usable if candidate.device.uuid in held]
 
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
@@ -109,3 +96,21 @@ def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Cand
     by_policy = wanted if request.positions or policy.count == "all" else min(policy.count, wanted)
     more = [candidate for candidate in usable[by_policy:wanted] if not candidate.is_best_effort]
     return [*usable[:by_policy], *more]
+
+
+def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
+    """By position that a script named, the ordinal of the GPU that it gets.
+
+    A position keeps its own GPU where the process has that, else it gets one of the others. Where the process has fewer
+    than were named, several positions are on one.
+
+    Args:
+        named: Positions in the pool, each once.
+        taken: Ordinals of the process's GPUs, at least one.
+    """
+    found = {position: position for position in named if position in taken}
+    others = [ordinal for ordinal in taken if ordinal not in named]
+    missing = [position for position in named if position not in found]
+    found.update(zip(missing, others))
+    found.update({position: taken[i % len(taken)] for i, position in enumerate(missing[len(others) :])})
+    return {position: found[position] for position in named}

@@ -6,8 +6,8 @@ import sys
 
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
-from autogpu.selection.health import health_problems
 from autogpu.selection.model import Cause, Tier, connection_score
+from autogpu.selection.occupancy import health_problems
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -98,11 +98,22 @@ class Grant:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks for all of its launcher's on this host."""
+        """This process speaks for all of its launcher's on this host."""
         return self.rank is None or self.rank.rank == 0
+
+    @property
+    def dividing_rank(self) -> LocalRank | None:
+        """The rank of a process that divides what it sees with the others of its job; ``None`` for every other one."""
+        return None if self.rank is None or self.rank.sharers == 1 else self.rank
 
 
 NO_ENGINE = Grant()
+
+
+def shared_job(grant: Grant) -> str:
+    """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
+    rank = grant.dividing_rank
+    return "" if rank is None or grant.engine else rank.job
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)

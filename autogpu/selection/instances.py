@@ -1,4 +1,4 @@
-"""MIG instances among the GPUs: what one process can have of them, and by which names they are known. Pure.
+"""MIG instances among the GPUs: which of them one process can have, and by which names they are known. Pure.
 
 The rules are those of NVIDIA's MIG user guide (docs.nvidia.com/datacenter/tesla/mig-user-guide, CUDA Device
 Enumeration): before driver R570 CUDA shows a process one instance, the first of its list, and no whole card beside it;
@@ -22,7 +22,7 @@ _SEVERAL_SINCE = 570
 # Before R470 an instance had no UUID of its own, and newer drivers still read this name of it.
 _OLDER_NAME = re.compile(r"(?i)MIG-(GPU-[^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 
-# What a card is called that nothing can run on.
+# What is said of a card on which nothing can run.
 WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
 
 
@@ -34,8 +34,13 @@ def takeable(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 
 def cards(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Those that are no instances, as NVML counts them."""
+    """Those that are no instances."""
     return tuple(device for device in devices if device.parent is None)
+
+
+def are_among(devices: Iterable[Device]) -> bool:
+    """One of them is an instance."""
+    return any(device.parent is not None for device in devices)
 
 
 def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -45,51 +50,35 @@ def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
     """
     split = {device.parent for device in devices}
     whole = tuple(device for device in cards(devices) if not device.mig_enabled)
-    return whole + tuple(device for device in cards(devices) if device.mig_enabled and device.uuid in split)
-
-
-def are_among(devices: Iterable[Device]) -> bool:
-    """Whether one of them is an instance."""
-    return any(device.parent is not None for device in devices)
-
-
-def are_hidden(devices: Iterable[Device]) -> bool:
-    """Whether a card may have instances that could not be read."""
-    return any(device.mig_enabled for device in takeable(devices))
+    return whole + tuple(device for device in devices if device.mig_enabled and device.uuid in split)
 
 
 def shows_several(driver_version: str | None) -> bool:
-    """Whether CUDA shows a process more than one instance, or a whole card beside one."""
+    """CUDA shows a process more than one instance, and whole cards beside them."""
     major = re.match("[0-9]{1,9}", driver_version or "")
     return major is not None and int(major.group()) >= _SEVERAL_SINCE
 
 
 def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device, ...]:
-    """What a list means that names these: a card in MIG mode stands for its instances, and before R570 instances hide
-    whole cards.
-    """
-    of_card: dict[str, list[Device]] = {}
-    for device in inventory.devices:
-        if device.parent is not None:
-            of_card.setdefault(device.parent, []).append(device)
-    shown = {each.uuid: each for device in named for each in of_card.get(device.uuid, (device,))}
+    """The GPUs that a list of these means: of a card in MIG mode its instances, which before R570 hide whole cards."""
+    shown: dict[str, Device] = {}
+    for device in named:
+        of_card = [each for each in inventory.devices if each.parent == device.uuid]
+        shown.update({each.uuid: each for each in of_card or [device]})
     if are_among(shown.values()) and not shows_several(inventory.driver_version):
         return tuple(device for device in shown.values() if device.parent is not None)
     return tuple(shown.values())
 
 
 def is_called(device: Device, name: str) -> bool:
-    """Whether ``MIG-...`` is this instance's name or the beginning of its UUID."""
+    """``MIG-...`` is this instance's name, or the beginning of its UUID."""
     older = _OLDER_NAME.fullmatch(name)
     if device.parent is None:
         return False
     if older is None or device.uuid.lower() == name.lower():
         return device.uuid.lower().startswith(name.lower())
-    ids = (int(older.group(2)), int(older.group(3)))
-    return older.group(1).lower() == device.parent.lower() and ids == (
-        device.gpu_instance_id,
-        device.compute_instance_id,
-    )
+    ids = (device.gpu_instance_id, device.compute_instance_id)
+    return older.group(1).lower() == device.parent.lower() and ids == (int(older.group(2)), int(older.group(3)))
 
 
 def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:
@@ -98,47 +87,37 @@ def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:
 
 
 def named_by_nvml(counted: Sequence[str], devices: Sequence[Device], listed: Sequence[str] = ()) -> tuple[str, ...]:
-    """What CUDA counts, by the UUIDs of NVML.
+    """The GPUs that CUDA counts, by the UUIDs of NVML.
 
     Args:
         counted: UUIDs by CUDA ordinal, as the CUDA driver tells them: before R470, an instance's card.
         listed: UUIDs of the GPUs that the process's list names.
     """
-    names, known = uuids_of_cuda(devices), {device.uuid: device for device in devices}
-    mine = [known[uuid] for uuid in listed if uuid in known]
-
-    def name(uuid: str) -> str:
-        of_card = [device.uuid for device in mine if device.parent == uuid]
-        return of_card[0] if len(of_card) == 1 else names.get(uuid, uuid)
-
-    return tuple(map(name, counted))
+    names = dict(uuids_of_cuda(devices))
+    for card in devices:
+        mine = [device.uuid for device in devices if device.parent == card.uuid and device.uuid in listed]
+        if len(mine) == 1:
+            names[card.uuid] = mine[0]
+    return tuple(names.get(uuid, uuid) for uuid in counted)
 
 
-def most_of(devices: Iterable[Device], processes: int = 1) -> int:
-    """How many of them as many processes can have: every whole card, or one instance each."""
-    devices = tuple(devices)
-    return len(cards(devices)) or min(len(devices), processes)
-
-
-def best_together(candidates: Sequence[Candidate], each: int, processes: int = 1) -> list[Candidate]:
-    """Of the candidates, best first, those of which a job can take the first ones.
+def takeable_together(candidates: Sequence[Candidate], each: int, processes: int = 1) -> list[Candidate]:
+    """The candidates, best first, of which a job can take the first ones: whole cards, or one instance a process.
 
     Args:
         each: How many GPUs each process wants.
         processes: How many processes choose together.
     """
     whole = [candidate for candidate in candidates if candidate.device.parent is None]
-    if len(whole) == len(candidates):
-        return whole
     if each > 1:
         return whole or list(candidates[:processes])
-    if processes > 1:
+    if processes > 1 or len(whole) == len(candidates):
         return list(candidates)
     return whole if candidates[0].device.parent is None else list(candidates[:1])
 
 
 def of_one_process(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Of the GPUs of one process those that it can have together: its whole cards, else the first instance."""
+    """The GPUs of one process that it can have together: its whole cards, else the first instance."""
     return cards(devices) or tuple(devices[:1])
 
 
@@ -148,13 +127,9 @@ def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
 
 
 def to_list(
-    taken: Sequence[Device],
-    of_ranks: Sequence[str],
-    pool: Sequence[Device],
-    *,
-    shows_several: bool,
+    taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
 ) -> tuple[Device, ...]:
-    """What ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken``, itself first where it can be.
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken``.
 
     Args:
         of_ranks: UUIDs of the first GPU of each rank of its job, which count them among themselves.

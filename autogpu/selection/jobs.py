@@ -11,6 +11,7 @@ import sys
 from autogpu.frozen import frozen
 from autogpu.selection import instances
 from autogpu.selection.model import Claim
+from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def jobs_of(
 
 
 class _Gpus:
-    """What the driver tells that matters to jobs; read once, for there may be a thousand."""
+    """The readings that matter to jobs; looked through once, for there may be a thousand jobs."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
@@ -76,9 +77,8 @@ class _Gpus:
         self._used: dict[int, dict[str, int]] = {}
         for device in devices:
             # A card in MIG mode lists those on its instances as well.
-            for process in () if device.mig_enabled else device.compute_processes or ():
-                used = self._used.setdefault(process.pid, {})
-                used[device.uuid] = used.get(device.uuid, 0) + (process.memory_used_bytes or 0)
+            for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
+                self._used.setdefault(pid, {})[device.uuid] = size
 
     def used_by(self, pids: Iterable[int]) -> Mapping[str, int]:
         """Bytes by UUID, also 0, of the GPUs on which one of these processes computes."""
@@ -115,7 +115,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
 
 
 def _where_used(claims: dict[str, int], used: Mapping[str, int], gpus: _Gpus) -> Mapping[str, int]:
-    """The claims with each GPU that is used without one in the place of one that is not used."""
+    """Move claims from GPUs that the job does not use to those that it uses without a claim."""
     unused = [uuid for uuid in claims if uuid not in used and uuid in gpus.listing]
     others = [uuid for uuid in used if uuid not in claims]
     # Where there are more of them than claims, the most that is used is what was meant.
@@ -129,7 +129,7 @@ def _age_s(holder: Holder, now_s: float) -> float:
 
 
 def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
-    """By UUID, what each job was promised there."""
+    """By UUID, the claim of each job."""
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
@@ -143,10 +143,10 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
-    """For :func:`autogpu.selection.decide.decide`: whether one of ``waiters`` could use a GPU now.
+    """Tell :func:`autogpu.selection.decide.decide` whether one of ``waiters`` could use a GPU now.
 
     Args:
-        claims_on: By UUID, what jobs were promised there.
+        claims_on: By UUID, the claims of jobs.
         per_user: ``limits.per_user``: who holds that many can use no further GPU; 0 for no such limit.
     """
     if per_user:

@@ -1,22 +1,67 @@
-"""A process that was started by one that has a lease belongs to that one's job, and shares what it holds. Pure."""
+"""The processes of one job: ranks that choose together, and children of one that has a lease. Pure.
+
+Ranks claim their GPUs together, or none: if each waited for its own, two jobs could each hold what the other waits for.
+A process that was started by one that has a lease belongs to that one's job, and shares what it has claimed.
+"""
 
 from __future__ import annotations
 
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.memory import best_effort_share
+from autogpu.selection.grants import shared_job
+from autogpu.selection.memory import best_effort_cap
 from autogpu.selection.model import Verdict
-from autogpu.selection.occupancy import unlisted_bytes
-from autogpu.selection.together import job_of_ranks
+from autogpu.selection.occupancy import compute_pids, unlisted_bytes
+from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping, Sequence
+    from typing import Iterable, Mapping
 
-    from autogpu.devices.model import Device, Inventory
+    from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
     from autogpu.selection.model import Decision, SelectionRequest
+
+
+def job_of_ranks(request: SelectionRequest) -> str:
+    """The job whose ranks choose together; ``""`` where the process goes by itself.
+
+    What an engine granted is the job's already, and a script that has chosen certain GPUs takes no other one.
+    """
+    return "" if request.has_chosen else shared_job(request.grant)
+
+
+def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
+    """With the rank's place among those whose script lists the same GPUs, where that is the script's doing."""
+    rank = request.grant.rank
+    if rank is None or request.visible_spec.source != "script" or request.uuids is None:
+        return request
+    return replace(request, grant=replace(request.grant, rank=with_scripts_list(rank, len(request.uuids))))
+
+
+def request_of_all(request: SelectionRequest) -> SelectionRequest:
+    """What all ranks that see the same GPUs ask for."""
+    rank, policy = request.grant.rank, request.policy
+    sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
+    count = policy.count if policy.count == "all" else policy.count * sharers
+    grant = replace(request.grant, rank=None)
+    # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
+    policy = replace(policy, count=count, per_user=0)
+    request = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
+    return replace(request, chosen=None, chosen_by_position=False) if request.positions else request
+
+
+def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
+    """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
+    return {uuid: size for uuid, size in _held(ranks).items() if uuid in (request.uuids or ())}
+
+
+def _held(holders: Iterable[Holder]) -> Mapping[str, int]:
+    held: dict[str, int] = {}
+    for holder in holders:
+        held.update({uuid: max(size, held.get(uuid, 0)) for uuid, size in holder.claims.items()})
+    return held
 
 
 @frozen
@@ -38,24 +83,19 @@ class Family:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """By UUID, what the job holds."""
-        held: dict[str, int] = {}
-        for member in self.members:
-            for uuid, size in member.claims.items():
-                held[uuid] = max(size, held.get(uuid, 0))
-        return held
+        """By UUID, what the job has claimed."""
+        return _held(self.members)
 
     @property
     def caps(self) -> Mapping[str, int]:
         """By UUID, the most that each of the job's processes may allocate there."""
         caps: dict[str, int] = {}
         for member in self.members:
-            for uuid, most in member.caps.items():
-                caps[uuid] = min(most, caps.get(uuid, most))
+            caps.update({uuid: min(most, caps.get(uuid, most)) for uuid, most in member.caps.items()})
         return caps
 
     def is_rival(self, holder: Holder) -> bool:
-        """Whether what ``holder`` claims counts for a process that chooses for itself.
+        """What ``holder`` claims counts for a process that chooses for itself.
 
         A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
         """
@@ -71,98 +111,81 @@ def family_of(
     has_parents_list: bool,
 ) -> Family:
     """The job of ``parent`` among the live leases of the host."""
-    others = [holder for holder in holders if holder.name != parent.name and _is_of_job(holder, parent)]
-    devices = inventory.devices if inventory else ()
-    unused = [each.name for each in (parent, *others) if _is_unused(each, processes, devices)]
-    return Family(parent, (parent, *others), has_parents_list, frozenset(unused))
+    # A group is its user's word: it can't join the job of another user.
+    job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
+    members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
+    unused = [member.name for member in members if _is_unused(member, processes, inventory)]
+    return Family(parent, members, has_parents_list, frozenset(unused))
 
 
-def _is_unused(holder: Holder, processes: Processes, devices: Sequence[Device]) -> bool:
-    claimed = [device for device in devices if device.uuid in holder.claims]
+def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
+    claimed = [device for device in inventory.devices if device.uuid in holder.claims] if inventory else []
     # In a container the driver lists the host's pids, or hides every process.
-    if not claimed or any(d.compute_processes is None or unlisted_bytes(d) for d in claimed):
+    if inventory is None or not claimed or any(d.compute_processes is None or unlisted_bytes(d) for d in claimed):
         return False
-    listed = {process.pid for device in devices for process in device.compute_processes or ()}
-    on_claimed = {process.pid for device in claimed for process in device.compute_processes or ()}
-    return listed.isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown)
-
-
-def _is_of_job(holder: Holder, parent: Holder) -> bool:
-    is_same_group = holder.group == parent.group != ""
-    return holder.uid == parent.uid and (is_same_group or holder.name == parent.name)
+    on_claimed = compute_pids(replace(inventory, devices=tuple(claimed)))
+    return compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown)
 
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
-    """The GPUs of the job that has started this process, if it can see them: a job's children belong to the job.
-
-    ``None`` for one that chooses for itself.
-    """
-    is_all_held = _is_all_held(request, family.held)
+    """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself."""
     rank, job = request.grant.rank, job_of_ranks(request)
+    is_all_held = _is_all_held(request, family.held)
     if rank is not None and (not is_all_held or (job and family.parent.group == job)):
         # Ranks have their own GPUs, also where a process that has one started their launcher.
         return None
-    if request.chosen is not None and not request.positions:
+    if request.has_chosen:
         return decide(request) if is_all_held else None
-    if rank is not None and rank.sharers != 1:
-        return _decide_as_rank(request, family)
-    if not (_is_parents(request, family.parent) if family.has_parents_list and rank is None else is_all_held):
-        return None
-    return _decide_as_child(request, family)
+    if request.grant.dividing_rank is not None:
+        decision = decide(replace(request, promised=family.held))
+        is_taken = decision.verdict is Verdict.TAKE
+        return replace(decision, granted={**decision.granted, **_granted(decision, family)}) if is_taken else None
+    if family.has_parents_list and rank is None:
+        # `gpus[0]` in a worker of the same script.
+        named = _uuids_of(request, request.positions)
+        return _decide_as_child(request, family) if named <= family.parent.claims.keys() else None
+    return _decide_as_child(request, family) if is_all_held else None
+
+
+def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | None]:
+    uuids = dict(enumerate(request.uuids or ()))
+    return {uuids.get(ordinal) for ordinal in ordinals}
 
 
 def _is_all_held(request: SelectionRequest, held: Mapping[str, int]) -> bool:
-    """Whether all that this process may use is its job's already, as below ``run --hold``."""
-    uuids = request.uuids or ()
+    """All that this process may use is its job's already, as below ``run --hold``."""
     is_any = request.chosen is None or (request.positions and request.grant.rank is not None)
-    chosen = range(len(uuids)) if is_any or request.chosen is None else request.chosen
-    return len(chosen) > 0 and all(ordinal < len(uuids) and uuids[ordinal] in held for ordinal in chosen)
-
-
-def _is_parents(request: SelectionRequest, parent: Holder) -> bool:
-    """Whether what the script has chosen, if anything, is its parent's: ``gpus[0]`` in a worker of the same script."""
-    uuids = request.uuids or ()
-    return all(position < len(uuids) and uuids[position] in parent.claims for position in request.positions)
-
-
-def _decide_as_rank(request: SelectionRequest, family: Family) -> Decision | None:
-    """This rank's slice of what is held for all of them."""
-    decision = decide(replace(request, promised=family.held))
-    if decision.verdict is not Verdict.TAKE:
-        return None
-    return replace(decision, granted={**decision.granted, **_granted(decision, family)})
+    chosen = range(len(request.uuids or ())) if is_any or request.chosen is None else request.chosen
+    return len(chosen) > 0 and _uuids_of(request, chosen) <= held.keys()
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, claims = decide(request), family.parent.claims if family.has_parents_list else family.held
-    parents = tuple(position for position, uuid in enumerate(request.uuids or ()) if uuid in claims)
-    ordinals = request.positions or parents
+    alone = decide(request)
+    jobs = family.parent.claims if family.has_parents_list else family.held
+    claims = {uuid: jobs[uuid] for uuid in request.uuids or () if uuid in jobs}
+    ordinals = request.positions or tuple(o for o, uuid in enumerate(request.uuids or ()) if uuid in claims)
     if not alone.is_ours or not ordinals:
         return None
-    shares = _shares_as_member(alone, ordinals, claims)
+    # A job that is a best-effort one on a GPU is capped there in each of its processes.
+    devices = [(o, alone.visible[o]) for o in ordinals]
+    capped = [(o, best_effort_cap(d, None)) for o, d in devices if d is not None and not claims.get(d.uuid)]
+    soft_caps = {ordinal: cap for ordinal, cap in capped if cap is not None}
     return replace(
         alone,
         verdict=Verdict.TAKE,
         why=explain.inherited(family.parent.script, family.parent.pid),
         ordinals=ordinals,
         moved={},
-        claims={uuid: claims[uuid] for uuid in request.uuids or () if uuid in claims},
-        shares=shares,
-        cap=explain.BEST_EFFORT if shares else "",
+        claims=claims,
+        soft_caps=soft_caps,
+        cap=explain.BEST_EFFORT if soft_caps else "",
         granted=_granted(alone, family),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
-        of_ranks=tuple(uuid for uuid in request.uuids or () if uuid in claims),
+        of_ranks=tuple(claims),
     )
 
 
 def _granted(decision: Decision, family: Family) -> Mapping[int, int]:
     caps = family.caps
     return {o: caps[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in caps}
-
-
-def _shares_as_member(decision: Decision, ordinals: Sequence[int], claims: Mapping[str, int]) -> Mapping[int, int]:
-    """A job to which nothing is promised on a GPU is capped there in each of its processes."""
-    devices = ((o, decision.visible[o]) for o in ordinals)
-    shares = {o: best_effort_share(d, None) for o, d in devices if d is not None and not claims.get(d.uuid)}
-    return {ordinal: share for ordinal, share in shares.items() if share is not None}

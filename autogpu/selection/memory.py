@@ -1,4 +1,4 @@
-"""Every number of bytes that a process is promised or held to: claim, cap, context reserve. Pure.
+"""Every number of bytes that a process claims or is held to: claim, cap, context reserve. Pure.
 
 A *claim* is what others leave to the process. A *cap* is what its framework may allocate in one logical GPU. The
 *context reserve* is the part of a limit on the whole process that is kept free for what the framework does not
@@ -44,16 +44,8 @@ def memory_demand(policy: Policy) -> MemoryDemand:
     )
 
 
-def script_demand(limit_bytes: int | None, fraction: float) -> MemoryDemand | None:
-    """What a script itself lets its framework take of each GPU; ``None`` where it says nothing."""
-    if limit_bytes is None and not fraction:
-        return None
-    percent = 100 * fraction if limit_bytes is None else None
-    return MemoryDemand(limit_bytes, percent, CONTEXT_BYTES, is_limit=True, or_best_effort=True)
-
-
 def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wanted: int) -> MemoryDemand | None:
-    """What a script itself lets its framework take of each GPU, by all that it said; ``None`` where it says nothing.
+    """How much of each GPU a script itself lets its framework take; ``None`` where it says nothing.
 
     Args:
         limits: In bytes, for each GPU for which it set one.
@@ -61,28 +53,38 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
         logical: How many logical GPUs its names ask for.
         wanted: How many GPUs it asks for.
     """
-    # A limit on some of the GPUs says nothing of what the others will take.
-    is_limited = bool(limits) and len(limits) >= wanted
     # What the script allows is taken once for each of the logical GPUs that its names make of one.
     each = max(1, -(-logical // max(wanted, 1)))
-    return script_demand(max(limits) * each if is_limited else None, min(fraction * each, 1.0))
+    # A limit on some of the GPUs says nothing of what the others will take.
+    is_limited = bool(limits) and len(limits) >= wanted
+    if not is_limited and not fraction:
+        return None
+    return MemoryDemand(
+        bytes=max(limits) * each if is_limited else None,
+        percent=None if is_limited else 100 * min(fraction * each, 1.0),
+        context_bytes=CONTEXT_BYTES,
+        is_limit=True,
+        or_best_effort=True,
+    )
 
 
 def demand_of(request: SelectionRequest) -> MemoryDemand:
-    """What a process claims: the script's own word, else the policy's, else the part that an engine granted."""
+    """How much a process claims: the script's own word, else the policy's, else the part that an engine granted."""
     demand, fraction = request.script_demand or memory_demand(request.policy), request.grant.fraction
     return demand if fraction is None or not demand.is_whole else part_of_gpu(fraction)
-
-
-def granted_bytes(fraction: float, devices: Sequence[Device | None]) -> Mapping[int, int]:
-    """By CUDA ordinal, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
-    totals = {o: d.memory_total_bytes for o, d in enumerate(devices) if d is not None}
-    return {o: within_context(int(total * fraction)) for o, total in totals.items() if total is not None}
 
 
 def part_of_gpu(fraction: float) -> MemoryDemand:
     """That part of a GPU, the CUDA context included."""
     return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
+
+
+def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[int, int]:
+    """By CUDA ordinal, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
+    if fraction is None:
+        return {}
+    totals = {o: d.memory_total_bytes for o, d in enumerate(devices) if d is not None}
+    return {o: within_context(int(total * fraction)) for o, total in totals.items() if total is not None}
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
@@ -96,7 +98,7 @@ def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapp
 
 
 def context_reserve_bytes(measured_bytes: int | None) -> int:
-    """What of a limit on the whole process is kept free for what the framework does not allocate itself.
+    """The part of a limit on the whole process that is kept free for what the framework does not allocate itself.
 
     Args:
         measured_bytes: What the process takes with nothing but a context; ``None`` if that could not be measured.
@@ -109,14 +111,13 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_share(device: Device, room_bytes: int | None) -> int | None:
-    """What a job to which nothing is promised may take beside others: half of what is free and not promised.
+def best_effort_cap(device: Device, room_bytes: int | None) -> int | None:
+    """Half of what is neither used nor claimed: a best-effort job must not take what others were about to grow into.
 
-    It must not take what they were about to grow into. Where all is promised, mostly to jobs that said nothing of
-    their size, it is half of what is free.
+    Where everything is claimed, mostly by jobs that said nothing of their size, it is half of what is free.
 
     Args:
-        room_bytes: What is neither used nor promised; ``None`` where that is unknown.
+        room_bytes: What is neither used nor claimed; ``None`` where that is unknown.
     """
     if device.memory_free_bytes is None:
         return None
@@ -141,26 +142,22 @@ def caps(
     found = {}
     usable_whole = usable_bytes(decision.visible, default_share)
     for ordinal, device in enumerate(decision.visible):
-        if device is not None:
-            usable = _cap_of_limit(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
-            if usable is None:
-                usable = decision.shares.get(ordinal)
-            if usable is None and policy.virtual_gpus > 1:
-                usable = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
-            known = [size for size in (usable, decision.granted.get(ordinal)) if size is not None]
-            if known:
-                found[ordinal] = min(known) // policy.virtual_gpus
+        most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES)) if device else None
+        if most is None:
+            most = decision.soft_caps.get(ordinal)
+        if most is None and policy.virtual_gpus > 1:
+            most = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
+        known = [size for size in (most, decision.granted.get(ordinal)) if size is not None]
+        if known:
+            found[ordinal] = min(known) // policy.virtual_gpus
     return found
 
 
-def _cap_of_limit(policy: Policy, device: Device, reserve: int) -> int | None:
-    """What the policy's limit lets the framework allocate on a GPU, in all its virtual GPUs together."""
-    limit = _limit_bytes(policy, device)
-    return limit if limit is None or policy.limit_includes != "process" else max(0, limit - reserve)
-
-
-def _limit_bytes(policy: Policy, device: Device) -> int | None:
-    if policy.limit is None or (policy.limit.percent is not None and device.memory_total_bytes is None):
+def _limit_bytes(policy: Policy, device: Device, reserve: int) -> int | None:
+    """Of the policy's limit on a GPU, what the framework may allocate in all its virtual GPUs together."""
+    total = device.memory_total_bytes
+    if policy.limit is None or (policy.limit.percent is not None and total is None):
         return None
-    total_bytes = device.memory_total_bytes or 1 << 62
-    return min(policy.limit.of(total_bytes) * policy.virtual_gpus, total_bytes)
+    total = total or 1 << 62
+    limit = min(policy.limit.of(total) * policy.virtual_gpus, total)
+    return max(0, limit - reserve) if policy.limit_includes == "process" else limit

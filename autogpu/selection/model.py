@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
 
-    # Whether a waiter is ahead of this process for a GPU and could use it now, given the GPU's UUID, whether it is
-    # free, and the bytes that are neither used nor promised.
+    # Tells whether a waiter is ahead of this process for a GPU and could use it now, by its UUID, whether it is free,
+    # and the bytes that are neither used nor claimed.
     IsAwaited = Callable[[str, bool, "int | None"], bool]
 
 
@@ -37,7 +37,7 @@ class Cause(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What becomes of the process."""
+    """The outcome for the process."""
 
     TAKE = "take the GPUs named"
     CPU = "continue without a GPU"
@@ -49,10 +49,10 @@ class Verdict(enum.Enum):
 
 @frozen
 class Claim:
-    """What one job, of one process or several, was promised on one GPU by its live leases.
+    """The claim of one job, of one process or several, on one GPU, by its live leases.
 
     Attributes:
-        bytes: 0 for a best-effort job, to which nothing is promised, and where a job is without a claim.
+        bytes: 0 for a best-effort job, and where a job is without a claim.
         pids: Those of its processes that can be told here; none of another container's.
         age_s: Since the newest claim of its processes was made.
     """
@@ -101,7 +101,7 @@ class MemoryDemand:
 
 @frozen
 class SelectionRules:
-    """What a policy says about choosing.
+    """A policy's rules for choosing.
 
     Attributes:
         devices: Choose only among these: index, range ``0-3``, UUID prefix or name pattern; empty means all.
@@ -120,7 +120,7 @@ class SelectionRules:
 
 @frozen
 class VisibleSpec:
-    """What ``CUDA_VISIBLE_DEVICES`` says, and who says so.
+    """The value of ``CUDA_VISIBLE_DEVICES``, and who set it.
 
     Attributes:
         value: Of the variable; ``None`` if it is not set.
@@ -133,7 +133,7 @@ class VisibleSpec:
     overridden: str | None = None
 
     def admits(self, key: str, policy: Policy) -> bool:
-        """Whether the policy's ``select.devices`` or ``select.exclude`` counts beside this list."""
+        """The policy's ``select.devices`` or ``select.exclude`` counts beside this list."""
         return self.value is None or key in policy.locked
 
 
@@ -156,8 +156,8 @@ class SelectionRequest:
         script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
         own_uid: Its user.
-        grant: What an engine granted to it, and its place among the processes of a launcher.
-        promised: By UUID, what the ranks of this job were promised together; ``None`` where each goes by itself.
+        grant: What an engine granted to it, and its number among the processes of a launcher.
+        promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
         processes: How many processes it is for, the ranks of a job, each of which has its own of these GPUs.
     """
@@ -182,8 +182,13 @@ class SelectionRequest:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """What the script named in an order that is autogpu's; ``()`` where it named nothing, or certain GPUs."""
+        """The GPUs that the script named in an order that is autogpu's; ``()`` where it named none, or certain ones."""
         return tuple(self.chosen or ()) if self.chosen_by_position else ()
+
+    @property
+    def has_chosen(self) -> bool:
+        """The script has chosen certain GPUs, so that there is nothing to choose for autogpu."""
+        return self.chosen is not None and not self.positions
 
 
 @frozen
@@ -192,11 +197,11 @@ class Candidate:
 
     Attributes:
         claims: The live leases on it.
-        claim_bytes: What the job would be promised on it; 0 as a best-effort job.
-        spare_bytes: What is neither used nor promised now; ``None`` where the driver does not tell the memory.
-        room_bytes: What would be left after the claim; for a job that claims all, what is free now; for one that is
-            placed beside others and promised nothing, what is neither used nor promised.
-        is_best_effort: The job would be placed beside others and is promised nothing.
+        claim_bytes: What the job would claim on it; 0 as a best-effort job.
+        spare_bytes: What is neither used nor claimed now; ``None`` where the driver does not tell the memory.
+        room_bytes: What would be left after the claim; for a job that claims all, what is free now; for a best-effort
+            job ``spare_bytes``.
+        is_best_effort: The job would be placed beside others and claims nothing.
     """
 
     device: Device
@@ -237,8 +242,14 @@ class Ranking:
     rejected: tuple[Rejection, ...] = ()
 
     def may_come_free(self) -> bool:
-        """Whether waiting could make a rejected GPU suitable."""
+        """Waiting could make a rejected GPU suitable."""
         return any(rejection.cause is Cause.IN_USE for rejection in self.rejected)
+
+    @property
+    def suitable(self) -> tuple[Device, ...]:
+        """The GPUs that could serve the job if none were in use."""
+        in_use = [rejection.device for rejection in self.rejected if rejection.cause is Cause.IN_USE]
+        return (*(candidate.device for candidate in self.candidates), *in_use)
 
 
 @frozen
@@ -250,9 +261,9 @@ class Decision:
         why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
         cap: Why a framework's memory is capped on GPUs that are shared; else empty.
         remedy: How to have an idle GPU instead, where a busy one was named; else empty.
-        claims: Bytes promised to the process, by UUID; a best-effort job is promised 0.
+        claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
-        shares: By CUDA ordinal, the most that the process may take of a GPU that it shares, where no limit says so.
+        soft_caps: By CUDA ordinal, the most that it may take of a GPU that it shares, where no limit says so.
         granted: By CUDA ordinal, the most that it may take of a GPU of which it was granted a part, whatever says so.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
@@ -265,7 +276,7 @@ class Decision:
     ordinals: tuple[int, ...] = ()
     claims: Mapping[str, int] = MappingProxyType({})
     moved: Mapping[int, int] = MappingProxyType({})
-    shares: Mapping[int, int] = MappingProxyType({})
+    soft_caps: Mapping[int, int] = MappingProxyType({})
     granted: Mapping[int, int] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
@@ -276,40 +287,36 @@ class Decision:
 
     @property
     def is_ours(self) -> bool:
-        """Whether autogpu has chosen, be it to take no GPU."""
+        """Autogpu has chosen, be it to take no GPU."""
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
 
     def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
         known = {device.uuid: device for device in self.visible if device}
-        place = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
-
-        def moved(most: Mapping[int, int]) -> Mapping[int, int]:
-            named = ((device.uuid, most[o]) for o, device in enumerate(self.visible) if device and o in most)
-            return {place[uuid]: size for uuid, size in named if uuid in place}
-
-        taken = tuple(place[device.uuid] for device in self.devices if device.uuid in place)
+        ordinal = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
+        new = {o: ordinal[d.uuid] for o, d in enumerate(self.visible) if d and d.uuid in ordinal}
+        taken = tuple(ordinal[device.uuid] for device in self.devices if device.uuid in ordinal)
         return replace(
             self,
             ordinals=taken if chosen is None else tuple(chosen),
             moved={},
-            shares=moved(self.shares),
-            granted=moved(self.granted),
+            soft_caps={new[o]: size for o, size in self.soft_caps.items() if o in new},
+            granted={new[o]: size for o, size in self.granted.items() if o in new},
             visible=tuple(known.get(uuid) for uuid in uuids),
         )
 
     @property
     def ceilings(self) -> Mapping[int, int]:
-        """By CUDA ordinal, what is above a limit of the script's own: ``shares`` and ``granted``."""
-        both = (self.shares, self.granted)
-        return {o: min(most[o] for most in both if o in most) for o in {**self.shares, **self.granted}}
+        """By CUDA ordinal, what a limit of the script's own may not exceed: ``soft_caps`` and ``granted``."""
+        both = {**self.soft_caps, **self.granted}
+        return {o: min(size, self.soft_caps.get(o, size)) for o, size in both.items()}
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """The GPUs named by ``ordinals``, idlest first."""
-        place = {candidate.device.uuid: place for place, candidate in enumerate(self.ranking.candidates)}
+        number = {candidate.device.uuid: number for number, candidate in enumerate(self.ranking.candidates)}
         named = (self.visible[ordinal] for ordinal in self.ordinals)
-        return tuple(sorted((d for d in named if d), key=lambda device: place.get(device.uuid, len(place))))
+        return tuple(sorted((d for d in named if d), key=lambda device: number.get(device.uuid, len(number))))
 
 
 def left_alone(request: SelectionRequest, why: str) -> Decision:

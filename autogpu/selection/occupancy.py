@@ -1,9 +1,9 @@
-"""Whether a GPU is free, held by an idle lease, or busy; and the memory that is left on it. Pure."""
+"""The state of a GPU: free, held by an idle lease, or busy; the memory that is left on it; its faults. Pure."""
 
 from __future__ import annotations
 
 from autogpu.frozen import replace
-from autogpu.reporting.text import GIB
+from autogpu.reporting.text import GIB, counted
 from autogpu.selection.model import Claim, Tier
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # A desktop, a browser and the driver itself hold some memory on a GPU on which nothing computes.
 _DESKTOP_BYTES = GIB
-_DESKTOP_SHARE = 0.05
+_DESKTOP_FRACTION = 0.05
 
 # The driver keeps some for itself, a few hundred MiB on large GPUs.
 _DRIVERS_OWN_BYTES = GIB
@@ -27,7 +27,7 @@ IDLE_LEASE_S = 30 * 60.0
 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
-    """Free: no process computes on it and no lease claims it. A desktop's share of the memory does not count."""
+    """Free: no process computes on it and no lease claims it. The memory that a desktop takes does not count."""
     if claims:
         return Tier.IDLE_LEASE if _is_idle(device, own_pid, claims) else Tier.BUSY
     if other_processes(device, own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
@@ -38,19 +38,12 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
 
 
 def _desktop_bytes(device: Device) -> float:
-    return max(_DESKTOP_BYTES, (device.memory_total_bytes or 0) * _DESKTOP_SHARE)
+    return max(_DESKTOP_BYTES, (device.memory_total_bytes or 0) * _DESKTOP_FRACTION)
 
 
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
-    holders = {pid for claim in claims for pid in claim.pids}
-    return (
-        _computes_nothing(device)
-        and all(claim.age_s >= IDLE_LEASE_S for claim in claims)
-        and all(process.pid in holders for process in other_processes(device, own_pid))
-    )
-
-
-def _computes_nothing(device: Device) -> bool:
+    if unmanaged_processes(device, claims, own_pid) or any(claim.age_s < IDLE_LEASE_S for claim in claims):
+        return False
     if device.parent is None:
         return device.utilization_percent == 0
     # Of a MIG instance the driver tells no utilization.
@@ -58,7 +51,7 @@ def _computes_nothing(device: Device) -> bool:
 
 
 def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
-    """What is neither used nor promised; ``None`` where the driver does not tell the memory.
+    """The memory that is neither used nor claimed; ``None`` where the driver does not tell it.
 
     A holder counts with its claim or with what it uses, whichever is more; all other use is by unmanaged processes.
     Where a holder's own use can't be told apart it counts twice: that errs on the side of an empty GPU.
@@ -70,21 +63,19 @@ def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Clai
     if claims and _is_idle(device, own_pid, claims):
         return total - used
     # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
-    used_by: dict[int, int] = {}
-    for process in device.compute_processes or () if claims else ():
-        used_by[process.pid] = used_by.get(process.pid, 0) + (process.memory_used_bytes or 0)
-    promised = 0
+    used_by = bytes_by_pid(device)
+    claimed = 0
     for claim in claims:
         uses = sum(used_by.get(pid, 0) for pid in set(claim.pids))
         used -= uses
-        promised += max(claim.bytes, uses)
-    return total - max(used, 0) - promised
+        claimed += max(claim.bytes, uses)
+    return total - max(used, 0) - claimed
 
 
 def unclaimed_bytes(device: Device, wanted_bytes: int, claims: Sequence[Claim]) -> int:
-    """Of what a job would claim, what is promised to no other job."""
-    promised = sum(claim.bytes for claim in claims)
-    return max(0, min(wanted_bytes, (device.memory_total_bytes or 1) - promised))
+    """As much of what a job would claim as no other job has claimed."""
+    claimed = sum(claim.bytes for claim in claims)
+    return max(0, min(wanted_bytes, (device.memory_total_bytes or 1) - claimed))
 
 
 def other_processes(device: Device, own_pid: int | None) -> tuple[Process, ...]:
@@ -92,10 +83,12 @@ def other_processes(device: Device, own_pid: int | None) -> tuple[Process, ...]:
     return tuple(process for process in device.compute_processes or () if process.pid != own_pid)
 
 
-def unmanaged_processes(device: Device, claims: Sequence[Claim]) -> tuple[Process, ...]:
-    """Those that compute on the GPU and are of no job."""
+def unmanaged_processes(
+    device: Device, claims: Sequence[Claim], own_pid: int | None = None
+) -> tuple[Process, ...]:
+    """Those that compute on the GPU and are of no job, apart from this one."""
     holders = {pid for claim in claims for pid in claim.pids}
-    return tuple(process for process in device.compute_processes or () if process.pid not in holders)
+    return tuple(process for process in other_processes(device, own_pid) if process.pid not in holders)
 
 
 def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
@@ -103,17 +96,15 @@ def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int
 
     A GPU is missing where NVML does not tell: inside a container that has process ids of its own, on WSL2.
     """
-    ordinals = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
-    by_uuid = {device.uuid: _bytes_of(device, {pid}) for device in (inventory.devices if inventory else ())}
-    return {ordinals[uuid]: size for uuid, size in by_uuid.items() if uuid in ordinals and size}
+    used = {device.uuid: _bytes_of(device, {pid}) for device in (inventory.devices if inventory else ())}
+    return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
 
 
 def unlisted_bytes(device: Device) -> int:
     """Used by processes that the driver does not list; 0 where nothing can be said."""
     listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
-    sizes = [process.memory_used_bytes for process in listed]
-    known = [size for size in sizes if size is not None]
-    if device.memory_used_bytes is None or len(known) < len(sizes):
+    known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
+    if device.memory_used_bytes is None or len(known) < len(listed):
         return 0
     unlisted = device.memory_used_bytes - sum(known)
     return unlisted if unlisted > _DRIVERS_OWN_BYTES else 0
@@ -130,12 +121,39 @@ def without_processes(inventory: Inventory, pids: Collection[int]) -> Inventory:
     devices = []
     for device in inventory.devices:
         used = device.memory_used_bytes
+        used = None if used is None else used - _bytes_of(device, pids)
         remaining = tuple(process for process in device.compute_processes or () if process.pid not in pids)
-        freed = _bytes_of(device, pids)
-        used = None if used is None else used - freed
         devices.append(replace(device, compute_processes=remaining, memory_used_bytes=used))
     return replace(inventory, devices=tuple(devices))
 
 
 def _bytes_of(device: Device, pids: Collection[int | None]) -> int:
-    return sum(p.memory_used_bytes or 0 for p in device.compute_processes or () if p.pid in pids)
+    return sum(size for pid, size in bytes_by_pid(device).items() if pid in pids)
+
+
+def bytes_by_pid(device: Device) -> Mapping[int, int]:
+    """The memory of each process that computes on the GPU, as far as the driver tells it; else 0."""
+    used: dict[int, int] = {}
+    for process in device.compute_processes or ():
+        used[process.pid] = used.get(process.pid, 0) + (process.memory_used_bytes or 0)
+    return used
+
+
+def memory_faults(device: Device) -> tuple[str, ...]:
+    """The faults of its memory, in words; they stay until the administrator acts.
+
+    They are those for which NVIDIA's guide asks for a reset or a replacement (GPU Memory Error Management,
+    docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt); a job on such a GPU may end with an Xid error at any time.
+    """
+    faults = (
+        (device.remapping_failed, "row remapping failed"),
+        (device.remapping_pending, "row remapping pending until a reset"),
+        (device.retirement_pending, "page retirement pending until a reset"),
+        (device.uncorrected_errors, f"{counted(device.uncorrected_errors, 'uncorrectable memory error')} since boot"),
+    )
+    return tuple(words for is_there, words in faults if is_there)
+
+
+def health_problems(device: Device) -> tuple[str, ...]:
+    """All that makes it worse than a healthy one at this moment, whichever job uses it."""
+    return memory_faults(device) + (("slowed down by heat",) if device.is_too_hot else ())

@@ -1,4 +1,4 @@
-"""What a process that is started now would get. Nothing is claimed. Pure."""
+"""The decision on a process that would be started now. Nothing is claimed. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def request_for_new_process(
     own_pid: int | None = None,
     count_is_set: bool = False,
 ) -> SelectionRequest:
-    """What a process would ask that is started with ``environ``, and that could see all GPUs of the pool.
+    """Ask as a process would that is started with ``environ``, and that could see all GPUs of the pool.
 
     Its ordinals count the pool in the order of ``CUDA_VISIBLE_DEVICES``; ``uuids`` is ``None`` if only the CUDA driver
     can tell which GPUs that names.

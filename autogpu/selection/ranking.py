@@ -5,26 +5,25 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-from autogpu.reporting.text import GIB, listed
+from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
-from autogpu.selection.health import memory_faults
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, SelectionRules, Tier
-from autogpu.selection.occupancy import other_processes, room_bytes, tier
+from autogpu.selection.occupancy import memory_faults, other_processes, room_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
-    from autogpu.devices.model import Device
-    from autogpu.policy import Policy
+    from autogpu.devices.model import Device, Inventory
+    from autogpu.policy import Policy, Resolved
     from autogpu.selection.model import Claim, MemoryDemand, VisibleSpec
 
 
 def rules_for(
     policy: Policy, spec: VisibleSpec, own_pid: int | None, demand: MemoryDemand | None = None
 ) -> SelectionRules:
-    """What the policy says inside a pool: the user's list wins over ours unless ours is locked.
+    """The policy's rules inside a pool: the user's list wins over ours unless ours is locked.
 
     Args:
         demand: What the process claims; ``None`` leaves it to the policy.
@@ -45,26 +44,24 @@ def rank(
 
     Args:
         devices: The pool, freshly read.
-        rules: What the policy says.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
-    candidates = []
-    rejected = []
+    candidates, rejected = [], []
     for device in devices:
-        claims = tuple((claims_on or {}).get(device.uuid, ()))
-        spare = room_bytes(device, rules.own_pid, claims)
-        rejection = _why_not(device, rules, claims, spare)
+        candidate = _candidate(device, rules, tuple((claims_on or {}).get(device.uuid, ())))
+        rejection = _excluded(device, rules) or _unusable(candidate, rules)
         if rejection:
             rejected.append(rejection)
         else:
-            candidates.append(_candidate(device, rules, claims, spare))
+            candidates.append(candidate)
     # Of equals the last: people and desktops sit on GPU 0.
     candidates.sort(key=lambda each: (standing(each), -each.device.index, -(each.device.instance or 0)))
     return Ranking(tuple(candidates), tuple(rejected))
 
 
-def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim], spare: int | None) -> Candidate:
-    demand, device_tier, wanted = rules.demand, tier(device, rules.own_pid, claims), rules.demand.on(device)
+def _candidate(device: Device, rules: SelectionRules, claims: tuple[Claim, ...]) -> Candidate:
+    demand, wanted = rules.demand, rules.demand.on(device)
+    device_tier, spare = tier(device, rules.own_pid, claims), room_bytes(device, rules.own_pid, claims)
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     if is_best_effort and device_tier is Tier.BUSY:
@@ -75,7 +72,7 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim], s
         device=device,
         tier=device_tier,
         why=explain.occupancy(device, other_processes(device, rules.own_pid), claims),
-        claims=tuple(claims),
+        claims=claims,
         claim_bytes=0 if is_best_effort else wanted,
         spare_bytes=spare,
         room_bytes=left,
@@ -86,52 +83,52 @@ def _candidate(device: Device, rules: SelectionRules, claims: Sequence[Claim], s
 def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
-    spare, utilization = candidate.room_bytes, device.utilization_percent
+    room, utilization = candidate.room_bytes, device.utilization_percent
     return (
         candidate.tier,
         # Heat passes, and a fault of the memory may end the job.
         2 if memory_faults(device) else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
-        spare is None or utilization is None,
+        room is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
-        -(max(spare or 0, 0) // GIB),
-        # A best-effort job is promised nothing, and does not show before it allocates.
+        -(max(room or 0, 0) // GIB),
+        # A best-effort job claims nothing, and does not show before it allocates.
         sum(claim.bytes == 0 for claim in candidate.claims) if candidate.is_best_effort else 0,
         100 if utilization is None else utilization,
     )
 
 
-def _why_not(device: Device, rules: SelectionRules, claims: Sequence[Claim], spare: int | None) -> Rejection | None:
-    """The first reason against ``device``, or ``None``."""
+def _excluded(device: Device, rules: SelectionRules) -> Rejection | None:
+    why = ""
     if rules.devices and not matches(device, rules.devices):
-        return Rejection(device, "not among select.devices", Cause.EXCLUDED_BY_POLICY)
-    if matches(device, rules.exclude):
-        return Rejection(device, "excluded by select.exclude", Cause.EXCLUDED_BY_POLICY)
-    if rules.refuses_faulty and memory_faults(device):
-        return Rejection(device, f"refused by select.faulty: {listed(memory_faults(device))}", Cause.EXCLUDED_BY_POLICY)
+        why = "not among select.devices"
+    elif matches(device, rules.exclude):
+        why = "excluded by select.exclude"
+    elif rules.refuses_faulty and memory_faults(device):
+        why = f"refused by select.faulty: {listed(memory_faults(device))}"
+    return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
+
+
+def _unusable(candidate: Candidate, rules: SelectionRules) -> Rejection | None:
+    device, spare, demand = candidate.device, candidate.spare_bytes, rules.demand
     if device.mig_enabled:
         return Rejection(device, instances.WITHOUT_INSTANCE, Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (claims or other_processes(device, rules.own_pid)):
+    if is_exclusive and (candidate.claims or other_processes(device, rules.own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
-    return None if rules.demand.is_whole or rules.demand.or_best_effort else _too_full(device, rules, claims, spare)
-
-
-def _too_full(device: Device, rules: SelectionRules, claims: Sequence[Claim], spare: int | None) -> Rejection | None:
-    wanted, total = rules.demand.on(device), device.memory_total_bytes
-    if spare is None or total is None or wanted <= spare:
+    wanted, total = demand.on(device), device.memory_total_bytes
+    if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:
         return None
-    if rules.demand.is_limit and tier(device, rules.own_pid, claims) is Tier.FREE:
+    if demand.is_limit and candidate.tier is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
     cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
     return Rejection(device, explain.too_full(wanted, total, spare), cause)
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
-    """Whether one of ``entries`` (index, range, UUID prefix or name pattern) means this GPU; of a MIG instance, also by
-    what means its card."""
+    """One of ``entries`` (index, range, UUID prefix or name pattern) means this GPU, or the card of this instance."""
     return any(_matches(device, entry.strip().lower()) for entry in entries)
 
 
@@ -152,3 +149,38 @@ def _matches(device: Device, entry: str) -> bool:
         return any(fnmatchcase(each, entry) for each in names)
     except re.error:  # "[z-a]", before Python 3.9
         return False
+
+
+def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Mapping[str, str]:
+    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine.
+
+    Where a GPU can't be read, an entry may mean that one: a list of which another entry matches is then not spoken of.
+    """
+    found, policy, devices = {}, resolved.policy, inventory.devices
+    is_complete = not (inventory.unreadable or inventory.denied)
+    for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
+        unmatched = [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
+        if not (unmatched and devices and spec.admits(key, policy)):
+            continue
+        origin = resolved.settings[key].origin
+        if len(unmatched) == len(entries):
+            what = f"{key} = {_written(entries)} ({origin}) matches"
+        elif is_complete:
+            what = f"{_written(unmatched)} in {key} ({origin}) {'matches' if len(unmatched) == 1 else 'match'}"
+        else:
+            continue
+        found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
+    return found
+
+
+def _written(entries: Sequence[str]) -> str:
+    return ", ".join(printable(entry, 64) for entry in entries)
+
+
+def _what_there_is(entries: Sequence[str], devices: Sequence[Device]) -> str:
+    names = sorted({device.name for device in devices})
+    for entry in entries:
+        if "*" not in entry and any(entry.strip().lower() in name.lower() for name in names):
+            return f'for a part of a name, write "*{printable(entry, 64)}*"'
+    known = listed(sorted({printable(name, 64) for name in names}))
+    return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"

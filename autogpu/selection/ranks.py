@@ -1,6 +1,6 @@
-"""A process's place among those that a launcher started with it on this host. Pure.
+"""The local rank of a process: its number among those that a launcher started with it on this host. Pure.
 
-Ranks belong together: they share the pool in its own order and never take one another's GPU.
+Ranks belong together: they divide the pool in its own order and never take one another's GPU.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ TF_CONFIG = "TF_CONFIG"
 LONE_RANK = "LOCAL_RANK"
 WORKERS = "multiprocessing"
 
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+_NOWHERE = ("", "")
+
 # Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host,
 # and what the launcher tells all ranks of a job and of no other, the last of which has to be there.
-_MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _LAUNCHERS = (
-    (
-        "Horovod",
-        "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE",
-        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
-    ),
+    ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", _GLOO),
     ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _MASTER),
     ("DeepSpeed", LONE_RANK, "LOCAL_SIZE", _MASTER),
     ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ("", "PMIX_NAMESPACE")),
-    ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
-    ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", ()),
-    ("jsrun", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", ()),
+    ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", _NOWHERE),
+    ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", _NOWHERE),
+    ("jsrun", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", _NOWHERE),
     ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ("", "SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
@@ -62,8 +60,8 @@ class LocalRank:
     sharers: int | None = None
     job: str = ""
 
-    def share(self, gpu_count: int) -> tuple[range, int]:
-        """This rank's positions among ``gpu_count`` GPUs, and how many ranks have each of those."""
+    def slice(self, gpu_count: int) -> tuple[range, int]:
+        """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
         place = self.rank if self.place is None else self.place
         sharers = self.size if self.sharers is None else self.sharers
         if self._is_of_world and sharers > gpu_count:
@@ -71,9 +69,13 @@ class LocalRank:
         if sharers <= gpu_count:
             each = gpu_count // sharers
             return range(place * each, place * each + each), 1
-        position = place * gpu_count // sharers
-        first, after = (-(-each * sharers // gpu_count) for each in (position, position + 1))
-        return range(position, position + 1), after - first
+        number = place * gpu_count // sharers
+        first, after = (-(-each * sharers // gpu_count) for each in (number, number + 1))
+        return range(number, number + 1), after - first
+
+    def firsts(self, gpu_count: int) -> list[int]:
+        """The first GPU of each rank, as numbers among ``gpu_count`` of them, in the order of the ranks."""
+        return [replace(self, place=place).slice(gpu_count)[0][0] for place in range(self.at_most(gpu_count))]
 
     def at_most(self, gpu_count: int) -> int:
         """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
@@ -91,72 +93,71 @@ def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | N
     Args:
         namespace: Tells this process's container from others, each of which has a ``localhost`` of its own.
     """
-    told = [rank for rank in (_told(environ, namespace, *names) for names in _LAUNCHERS) if rank is not None]
+    told = [rank for rank in (_by_launcher(environ, namespace, *names) for names in _LAUNCHERS) if rank]
     if not told or told[0].size == 1:
         # The only one that a launcher started here may itself start several.
         return _worker(environ) or _lone_rank(environ, namespace) or _of_cluster(environ, namespace)
     # What a script around each rank has set may name the same ranks anew.
-    jobs = [each.job for each in told if each.job and (each.rank, each.size) == (told[0].rank, told[0].size)]
-    return replace(told[0], job=jobs[0] if jobs else "")
+    same = (each.job for each in told if (each.rank, each.size) == (told[0].rank, told[0].size))
+    return replace(told[0], job=next(filter(None, same), ""))
 
 
-def _told(
+def _by_launcher(
     environ: Mapping[str, str], namespace: str, launcher: str, rank_name: str, size_name: str, meeting: Sequence[str]
 ) -> LocalRank | None:
-    """By the variables of one launcher."""
     is_slurm = launcher == "Slurm"
     # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
     if is_slurm and "SLURM_STEP_ID" not in environ:
         return None
-    rank = _number(environ.get(rank_name))
-    size = _tasks_on_node(environ, size_name) if is_slurm else _number(environ.get(size_name))
+    rank = _integer(environ.get(rank_name))
+    size = _tasks_on_node(environ, size_name) if is_slurm else _integer(environ.get(size_name))
     if rank is None or size is None or rank >= size:
         return None
     return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
 
 
 def told_of_siblings(environ: Mapping[str, str]) -> Sequence[str | None]:
-    """Those variables that a program itself sets for its processes, also after it has started."""
+    """The variables that a program itself sets for its processes, also after it has started."""
     return [environ.get(name) for name in (TF_CONFIG, WORKER, LONE_RANK, "WORLD_SIZE", *_MASTER)]
 
 
 def worker_of(number: int, count: int, job: str) -> str:
-    """What tells a process that it is worker ``number`` of ``count`` that a program started together."""
+    """The value that tells a process that it is worker ``number`` of ``count`` that a program started together."""
     return f"{number}/{count}/{job}"
 
 
 def _worker(environ: Mapping[str, str]) -> LocalRank | None:
     found = re.fullmatch("([0-9]{1,6})/([0-9]{1,6})/([0-9a-zA-Z.]{1,64})", environ.get(WORKER, ""))
-    number, count = (int(found.group(1)), int(found.group(2))) if found else (0, 0)
-    return LocalRank(number, count, WORKERS, job=found.group(3)) if found and number < count else None
+    if found is None or int(found.group(1)) >= int(found.group(2)):
+        return None
+    return LocalRank(int(found.group(1)), int(found.group(2)), WORKERS, job=found.group(3))
 
 
 def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
     """Of a launcher that does not say how many there are on this host: a loop in a shell, a script, Lightning's own."""
-    rank, size = _number(environ.get(LONE_RANK)), _number(environ.get("WORLD_SIZE")) or 0
-    has_size = any(_number(environ.get(name)) is not None for _, each, name, _ in _LAUNCHERS if each == LONE_RANK)
-    if rank is None or has_size:
+    rank, size = _integer(environ.get(LONE_RANK)), _integer(environ.get("WORLD_SIZE")) or 0
+    has_size = any(_integer(environ.get(name)) is not None for _, each, name, _ in _LAUNCHERS if each == LONE_RANK)
+    if rank is None or has_size or size <= max(1, rank):
         return None
-    job = _meeting(environ, _MASTER, namespace)
-    return LocalRank(rank, size, LONE_RANK, job=job) if max(1, rank) < size else None
+    return LocalRank(rank, size, LONE_RANK, job=_meeting(environ, _MASTER, namespace))
 
 
 def _meeting(environ: Mapping[str, str], names: Sequence[str], namespace: str) -> str:
     """Name the job by where its ranks meet: a host, and a number on it; ``""`` where that is not told."""
-    host, *which = (environ.get(name, "") for name in names or ("", ""))
+    host, *which = (environ.get(name, "") for name in names)
     if not which[-1]:
         return ""
     host = _LOCALHOST[0] if _is_local(host) else host
     return _job("ranks", [names[-1], host, *which], host, namespace)
 
 
-def _number(text: str | None) -> int | None:
+def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch("[0-9]{1,6}", text) else None
 
 
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
     """Slurm's ``"2,4"`` or ``"4(x2),1"``: one number for each node, in the order in which the nodes are counted."""
-    node = _number(environ.get("SLURM_NODEID")) or 0
+    node = _integer(environ.get("SLURM_NODEID")) or 0
     for part in environ.get(name, "").split(","):
         found = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", part)
         if found is None:
@@ -169,24 +170,24 @@ def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _of_cluster(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
-    """The place in ``TF_CONFIG``'s cluster among the tasks of the same host that compute on GPUs."""
+    """The number in ``TF_CONFIG``'s cluster among the tasks of the same host that compute on GPUs."""
     cluster, kind, index = _cluster_task(environ)
     if cluster is None or coordinating_task(environ):
         return None
     own = _host(cluster, kind, index)
-    has_servers = "ps" in cluster
-    tasks = [
-        (each, number)
-        for each in sorted(cluster, key=lambda each: (each not in _COORDINATING, each))
-        if not (each == "ps" or (has_servers and each in _COORDINATING))
-        for number in range(len(cluster[each]))
-        if _host(cluster, each, number) == own
-    ]
+    tasks = [task for task in _computing_tasks(cluster) if _host(cluster, *task) == own]
     if own is None or len(tasks) < 2 or (kind, index) not in tasks:
         return None
     addresses = sorted((kind, [str(task) for task in tasks]) for kind, tasks in cluster.items())
     job = _job("cluster", addresses, own, namespace)
     return LocalRank(tasks.index((kind, index)), len(tasks), TF_CONFIG, job=job)
+
+
+def _computing_tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
+    kinds = sorted(cluster, key=lambda kind: (kind not in _COORDINATING, kind))
+    if "ps" in cluster:
+        kinds = [kind for kind in kinds if kind not in _COORDINATING]
+    return [(kind, index) for kind in kinds for index in range(len(cluster[kind]))]
 
 
 def coordinating_task(environ: Mapping[str, str]) -> str:
@@ -222,8 +223,10 @@ def _job(kind: str, addresses: Sequence[Any], host: str, namespace: str) -> str:
 def _host(cluster: Mapping[str, Any], kind: str, index: int) -> str | None:
     tasks = cluster.get(kind, ())
     address = tasks[index] if 0 <= index < len(tasks) else None
-    host = address.rpartition(":")[0].lower() if isinstance(address, str) else None
-    return _LOCALHOST[0] if host is not None and _is_local(host) else host
+    if not isinstance(address, str):
+        return None
+    host = address.rpartition(":")[0].lower()
+    return _LOCALHOST[0] if _is_local(host) else host
 
 
 def _is_local(host: str) -> bool:
@@ -268,9 +271,8 @@ def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | N
     Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
     """
     lists = [environ.get(name) for name in (CUDA_VISIBLE_DEVICES, "SLURM_STEP_GPUS")]
-    counts = {None if text is None else len(text.split(",")) for text in lists}
-    on_node = _number(environ.get("SLURM_GPUS_ON_NODE"))
-    if rank.launcher != "Slurm" or len(counts) != 1 or on_node is None:
+    on_node = _integer(environ.get("SLURM_GPUS_ON_NODE"))
+    if rank.launcher != "Slurm" or on_node is None:
         return None
-    (count,) = counts
-    return -(-rank.size * count // on_node) if count is not None and count <= on_node else None
+    of_task, of_step = (0 if text is None else len(text.split(",")) for text in lists)
+    return -(-rank.size * of_task // on_node) if 0 < of_task == of_step <= on_node else None

@@ -128,7 +128,7 @@ def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[De
         if prefix not in _PREFIXES and prefix.upper() in _PREFIXES:
             return None
         hits = [device for device in devices if _is_named(device, entry)]
-        if not hits and prefix == "MIG-" and instances.are_hidden(devices):
+        if not hits and prefix == "MIG-" and any(d.mig_enabled for d in instances.takeable(devices)):
             return None
         if len(hits) != 1:
             break

@@ -7,8 +7,8 @@ import pytest
 from autogpu.policy import Policy
 from autogpu.selection import explain
 from autogpu.selection.grants import NO_ENGINE
-from autogpu.selection.health import health_problems, memory_faults
 from autogpu.selection.model import Cause, Rejection, SelectionRules
+from autogpu.selection.occupancy import health_problems, memory_faults
 from autogpu.selection.ranking import rank, rules_for
 from tests.support.selections import INHERITED, UNSET
 from tests.support.values import gpu

@@ -12,10 +12,10 @@ from autogpu.selection import instances
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
 from autogpu.selection.jobs import jobs_of
+from autogpu.selection.members import request_of_all
 from autogpu.selection.model import SelectionRules, Tier, Verdict
 from autogpu.selection.ranking import matches, rank
 from autogpu.selection.ranks import LocalRank
-from autogpu.selection.together import request_of_all
 from autogpu.selection.visible_devices import environment_for, named_uuids
 from tests.support.selections import BOB, UNSET, case, claim, decided, fields, request
 from tests.support.values import cut, gpu, instance, inventory

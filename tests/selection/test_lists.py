@@ -6,7 +6,7 @@ import pytest
 
 from autogpu import policy
 from autogpu.devices.model import UnreadableDevice
-from autogpu.selection.lists import unmatched_lists
+from autogpu.selection.ranking import unmatched_lists
 from tests.support.selections import UNSET
 from tests.support.values import gpu, inventory
 

@@ -6,9 +6,9 @@ import pytest
 
 from autogpu.policy import MemoryLimit
 from autogpu.reporting.text import GIB
+from autogpu.selection.eligible import gpus_of_positions
 from autogpu.selection.explain import BEST_EFFORT_BY_SCRIPT as CAP
 from autogpu.selection.model import MemoryDemand, Verdict
-from autogpu.selection.positions import place
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu
 
@@ -38,7 +38,7 @@ NEARLY_ALL = {"script_demand": MemoryDemand(percent=90, is_limit=True, or_best_e
     ],
 )
 def test_each_position_has_a_gpu(named, taken, expected):
-    found = place(named, taken)
+    found = gpus_of_positions(named, taken)
     assert (found, list(found)) == (expected, list(named))
 
 
@@ -53,11 +53,11 @@ def by_position(*positions, **asked):
         case("leased", POOL, by_position(2, held={1: claim(24)}), moved={2: 0}, ordinals=(0,), why=NAMED + MOVED),
         case("busy", [*POOL[:2], BUSY, gpu(0)], by_position(2), moved={2: 0}, why=NAMED + MOVED),
         case("several", POOL, by_position(2, 0), ordinals=(2, 0), why="positions 2 and 0 of 4, named by the script"),
-        case("several-keep-their-own", [gpu(3), LESS_BUSY, BUSY], by_position(0, 2), moved={0: 0, 2: 2}, shares=HALF),
+        case("several-keep-theirs", [gpu(3), LESS_BUSY, BUSY], by_position(0, 2), moved={0: 0, 2: 2}, soft_caps=HALF),
         case("where-it-has-a-context", POOL, by_position(2, in_use=[2], held={1: claim(24)}), moved={2: 2}),
         case("beside-its-context", POOL, by_position(2, in_use=[0], held={1: claim(24)}), moved={2: 0}),
         case("without-sharing", [*POOL[:2], BUSY], by_position(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
-        case("the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, shares={0: 12 * GIB}),
+        case("the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, soft_caps={0: 12 * GIB}),
         case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),
         case("the-fifth-stops", POOL, by_position(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
@@ -66,12 +66,12 @@ def by_position(*positions, **asked):
         case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),
         # Not by position.
         case("a-list-names-certain-gpus", [BUSY, gpu(0)], {"chosen": [0], "visible_spec": INHERITED}, verdict=LEFT),
-        case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), shares={}),
+        case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), soft_caps={}),
         # What the script allows itself is what is claimed.
         case("a-limit-is-claimed", ONE, {**EIGHT, "need_bytes": 2 * GIB}, claims={ZERO: 8 * GIB}),
-        case("beside-others", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, shares={}),
-        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, shares={0: 5 * GIB}, cap=CAP),
-        case("not-capped-alone", ONE, NEARLY_ALL, shares={}, cap=""),
+        case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, soft_caps={}),
+        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, soft_caps={0: 5 * GIB}, cap=CAP),
+        case("not-capped-alone", ONE, NEARLY_ALL, soft_caps={}, cap=""),
     ],
 )
 def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):

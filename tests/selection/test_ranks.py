@@ -9,6 +9,7 @@ import pytest
 from autogpu.frozen import replace
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
+from autogpu.selection.members import request_of_all
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import (
     LONE_RANK,
@@ -20,7 +21,6 @@ from autogpu.selection.ranks import (
     with_scripts_list,
     worker_of,
 )
-from autogpu.selection.together import request_of_all
 from autogpu.variables import WORKER
 from tests.support.selections import request
 from tests.support.values import gpu
@@ -208,12 +208,12 @@ def test_what_coordinates_beside_parameter_servers(environ, task):
     ],
 )
 def test_share(size, gpus, expected):
-    shares = [LocalRank(rank, size, "").share(gpus) for rank in range(size)]
+    shares = [LocalRank(rank, size, "").slice(gpus) for rank in range(size)]
     assert [(list(positions), sharers) for positions, sharers in shares] == expected
 
 
 def test_of_the_ranks_of_several_hosts_no_more_are_here_than_there_are_gpus():
-    shares = [LocalRank(rank, 8, "LOCAL_RANK").share(4) for rank in range(6)]
+    shares = [LocalRank(rank, 8, "LOCAL_RANK").slice(4) for rank in range(6)]
     whole, half = [([gpu], 1) for gpu in range(4)], [([gpu], 2) for gpu in range(2)]
     assert [(list(positions), sharers) for positions, sharers in shares] == whole + half
     assert [LocalRank(0, 8, "LOCAL_RANK").at_most(gpus) for gpus in (4, 16)] == [4, 8]
@@ -286,4 +286,4 @@ def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected)
 
 
 def test_gpus_of_ones_own_are_all_of_them():
-    assert LocalRank(1, 2, "Slurm", place=0, sharers=1).share(2) == (range(2), 1)
+    assert LocalRank(1, 2, "Slurm", place=0, sharers=1).slice(2) == (range(2), 1)
