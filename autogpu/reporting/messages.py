@@ -192,7 +192,7 @@ def _default(setting: Setting) -> Setting:
 
 def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int = 0) -> list[str]:
     """That a strategy which wants all GPUs has a part of the pool, and how to get more; else nothing."""
-    taken, pool = len(decision.ordinals), explain.visible_share(decision.ranking)
+    taken, pool = len(decision.ordinals), explain.pool_size(decision.ranking)
     if not taken or taken >= pool:
         return []
     free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)

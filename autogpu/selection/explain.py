@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from itertools import combinations
 
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection.model import Cause, Tier, connection_score
-from autogpu.selection.occupancy import health_problems
+from autogpu.selection.occupancy import health_problems, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, Sequence
 
-    from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice
+    from autogpu.devices.model import Device, Inventory, UnreadableDevice
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Candidate, Claim, Decision, Ranking, SelectionRequest, VisibleSpec
@@ -37,9 +38,6 @@ BEST_EFFORT = _HALF + "say what you need: AUTOGPU_NEED=6GiB"
 BEST_EFFORT_BY_SCRIPT = _HALF + "what the script itself allows does not fit there"
 BEST_EFFORT_OF_PART = _HALF + "the granted part of the GPU is not free"
 
-# Of select.busy, what can't be in force where a process is on a GPU already.
-_NEEDS_CHOICE = ("cpu", "error", "share-own", "wait")
-
 # What is between two GPUs, by their entry in the topology where that is not a number of NVLinks.
 _CONNECTIONS = {
     "nvswitch": "NVSwitch",
@@ -52,21 +50,9 @@ _CONNECTIONS = {
 }
 
 # In one line of a message; ``autogpu status`` shows each.
-_MOST_REASONS = 3
-_MOST_NAMES = 3
+_MOST = 3
 
 _POOLS = {"unset": "", "inherited": " in CUDA_VISIBLE_DEVICES", "script": " in the script's CUDA_VISIBLE_DEVICES"}
-
-
-def _pool(spec: VisibleSpec, grant: Grant) -> str:
-    """After a number of GPUs, where they come from; ``""`` for those of the machine."""
-    if not grant.engine or spec.source == "script":
-        return _POOLS[spec.source] + granted_part(grant)
-    return f" granted by {grant.engine}" + (f", {_percent(grant.fraction)} of it" if grant.fraction else "")
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
 
 
 def gpu_names(labels: Iterable[object]) -> str:
@@ -82,23 +68,17 @@ def free_memory(device: Device) -> str:
     return f"{free / GIB:.1f} of {size(total)} free"
 
 
-def occupancy(device: Device, others: Sequence[Process], claims: Sequence[Claim] = ()) -> str:
-    """The readings that decide, in words: ``pid 4242 computes on it, 93 % busy, 8.5 of 11.0 GiB free``.
-
-    Args:
-        others: The processes that compute on it, apart from the one that asks.
-    """
-    parts = []
+def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None) -> str:
+    """The readings that decide, in words: ``pid 4242 on it without a claim, 93 % busy, 8.5 of 11.0 GiB free``."""
+    parts = [*health_problems(device)]
     if claims:
         parts.append("claimed by " + _and_more(claims, _holder_name))
-    holder_pids = {pid for claim in claims for pid in claim.pids}
-    unmanaged = [process.pid for process in others if process.pid not in holder_pids]
+    unmanaged = [process.pid for process in unmanaged_processes(device, claims, own_pid)]
     if unmanaged:
         parts.append(f"{'pid' if len(unmanaged) == 1 else 'pids'} {_and_more(unmanaged)} on it without a claim")
     busy = device.utilization_percent
     parts.append("utilization unknown" if busy is None else f"{busy} % busy")
-    parts.append(free_memory(device))
-    return ", ".join([*health_problems(device), *parts])
+    return ", ".join([*parts, free_memory(device)])
 
 
 def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
@@ -114,12 +94,14 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
     """Why these candidates were taken.
 
     Args:
-        spec: Says with ``grant`` where they come from.
         has_context: Another library of the process computes on some of them already.
     """
-    allowed = [rejection for rejection in ranking.rejected if rejection.cause is not Cause.EXCLUDED_BY_POLICY]
-    total, count = len(ranking.candidates) + len(allowed), len(chosen)
-    pool = _pool(spec, grant)
+    total, count = pool_size(ranking), len(chosen)
+    if not grant.engine or spec.source == "script":
+        pool = _POOLS[spec.source] + granted_part(grant)
+    else:
+        pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
+    best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
         why = f"the only one{pool or ' here'}"
     elif count == total:
@@ -127,26 +109,25 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
     elif has_context:
         why = f"{count} of {total}{pool}, where another library of this process has a CUDA context"
     else:
-        best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
-        why = f"the {best} of {total}{pool}" if count == 1 else f"the {count} {best} of {total}{pool}"
+        why = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
     return why + drawbacks(chosen)
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
     """Say that others are on these GPUs, or that they are not well."""
-    words = []
-    shared = [(c.device, c.why) for c in taken if c.tier is not Tier.FREE]
-    free = [c.device for c in taken if c.tier is Tier.FREE]
-    unwell = [(device, listed(health_problems(device))) for device in free if health_problems(device)]
+    shared = {c.device.label: c.why for c in taken if c.tier is not Tier.FREE}
+    unwell = {c.device.label: listed(health_problems(c.device)) for c in taken if c.tier is Tier.FREE}
+    text = ""
     for title, found in (("shared", shared), ("not healthy", unwell)):
-        reasons = [why if len(taken) == 1 else f"GPU {device.label}: {why}" for device, why in found]
-        words += [f" ({title}: {_some(reasons)})"] if reasons else []
-    return "".join(words)
+        reasons = [why if len(taken) == 1 else f"GPU {label}: {why}" for label, why in found.items() if why]
+        text += f" ({title}: {_some(reasons)})" if reasons else ""
+    return text
 
 
-def _some(reasons: list[str]) -> str:
-    more = len(reasons) - _MOST_REASONS + 1
-    return "; ".join([*reasons[: _MOST_REASONS - 1], f"and {more} more"] if more > 1 else reasons)
+def _some(reasons: Sequence[str]) -> str:
+    if len(reasons) > _MOST:
+        reasons = [*reasons[: _MOST - 1], f"and {len(reasons) - _MOST + 1} more"]
+    return "; ".join(reasons)
 
 
 def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
@@ -156,13 +137,12 @@ def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Se
         visible: The pool by position.
         chosen: The positions.
     """
-    word = "position" if len(chosen) == 1 else "positions"
+    word, that = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
     why = f"{word} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
-    mine = {candidate.device.uuid for candidate in taken}
-    left = [d for d in (visible[position] for position in chosen) if d is not None and d.uuid not in mine]
+    mine = [candidate.device for candidate in taken]
+    left = [device.label for device in (visible[position] for position in chosen) if device and device not in mine]
     if left:
-        why += f"; {gpu_names(device.label for device in left)} at {'that' if len(chosen) == 1 else 'those'} "
-        why += f"{word} {'is' if len(left) == 1 else 'are'} taken"
+        why += f"; {gpu_names(left)} at {that} {'is' if len(left) == 1 else 'are'} taken"
     return why + drawbacks(taken)
 
 
@@ -170,8 +150,6 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     """Why the process has fewer GPUs than are asked for, after the reason for those that it has; ``""`` if it has all.
 
     Args:
-        taken: How many it has.
-        wanted: How many are asked for.
         quota: How many ``limits.per_user`` allows.
         is_instance: What it has is a MIG instance.
     """
@@ -199,10 +177,9 @@ def waiting_for_more(wanted: int, free: int) -> str:
 
 
 def waiting_for_fewer(asked: int, suitable: int) -> str:
-    """That a process waits for fewer GPUs than it asks for, after the reason why it waits; ``""`` where it does not."""
-    if asked <= suitable or asked == sys.maxsize:
-        return ""
-    return f"; {asked} are asked for, there are no more than {suitable}"
+    """That a process waits for fewer GPUs than it asks for; ``""`` where it does not."""
+    is_fewer = suitable < asked < sys.maxsize
+    return f"; {asked} are asked for, there are no more than {suitable}" if is_fewer else ""
 
 
 def busy_remedy(decision: Decision, written: str) -> str:
@@ -241,32 +218,28 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
 
 def idle_alternative(idle: Sequence[Device]) -> str:
     """What to tell a user who named a busy GPU while another one is idle; ``""`` where none is."""
-    if not idle:
-        return ""
-    names = gpu_names(device.label for device in idle[:_MOST_NAMES])
-    return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle"
+    names = gpu_names(device.label for device in idle[:_MOST])
+    return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle" if idle else ""
 
 
 def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
     """That lists of the policy don't count beside the one that is inherited; ``""`` where there are none."""
-    lists = (("select.devices", policy.devices), ("select.exclude", policy.exclude))
-    keys = [key for key, entries in lists if entries and not spec.admits(key, policy)]
-    if not keys:
-        return ""
+    lists = {"select.devices": policy.devices, "select.exclude": policy.exclude}
+    keys = [key for key, entries in lists.items() if entries and not spec.admits(key, policy)]
     where = f"what {grant.engine} granted" if grant.engine else "a list that is set already"
-    return f", {listed(keys)} {'does' if len(keys) == 1 else 'do'} not apply to {where}"
+    return f", {listed(keys)} {'does' if len(keys) == 1 else 'do'} not apply to {where}" if keys else ""
 
 
 def order_is_fixed(policy: Policy) -> str:
     """Why a framework that takes what CUDA counts first takes that, whatever it is."""
-    if policy.busy not in _NEEDS_CHOICE:
-        return ORDER_IS_FIXED
-    return f'{ORDER_IS_FIXED}, so that busy = "{policy.busy}" has no effect'
+    # On a GPU that the process has already, no other value can be in force.
+    has_effect = policy.busy == "share"
+    return ORDER_IS_FIXED if has_effect else f'{ORDER_IS_FIXED}, so that busy = "{policy.busy}" has no effect'
 
 
 def granted_part(grant: Grant) -> str:
     """That an engine granted a part of each GPU; ``""`` where it granted all of it."""
-    return f", {_percent(grant.fraction)} of it granted by {grant.engine}" if grant.fraction else ""
+    return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
 
 
 def after_wait(decision: Decision, waited_s: float) -> Decision:
@@ -275,12 +248,7 @@ def after_wait(decision: Decision, waited_s: float) -> Decision:
 
 
 def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
-    """Why a local rank takes its GPUs.
-
-    Args:
-        sharers: How many have the same.
-        ranks: How many divide the GPUs.
-    """
+    """Why a local rank takes its GPUs, which so many of all ``ranks`` have."""
     size = rank.size if rank.sharers is not None else max(ranks, rank.rank + 1)
     why = f"local rank {rank.rank} of {size} ({rank.launcher})"
     return why if sharers == 1 else f"{why}, {sharers} ranks share it"
@@ -297,44 +265,35 @@ def each_gpu(
     """Every GPU of the pool with the reason why it was taken or not, one line each, best first; what connects those.
 
     Args:
-        inventory: The readings behind it.
-        first: What is said of those in ``chosen``.
+        first: The word for those in ``chosen``.
     """
-    uuids = {device.uuid for device in chosen}
     lines = []
-    for place, candidate in enumerate(ranking.candidates, start=1):
-        verdict = first if candidate.device.uuid in uuids else f"place {place}"
-        lines.append(f"  GPU {candidate.device.label}: {verdict}: {state(candidate.tier)}, {candidate.why}")
+    for number, candidate in enumerate(ranking.candidates, start=1):
+        verdict = first if candidate.device in chosen else f"place {number}"
+        state = candidate.tier.name.lower().replace("_", " ")
+        lines.append(f"GPU {candidate.device.label}: {verdict}: {state}, {candidate.why}")
     for rejection in ranking.rejected:
-        verdict = first if rejection.device.uuid in uuids else "not eligible"
-        lines.append(f"  GPU {rejection.device.label}: {verdict}: {rejection.why}")
+        verdict = first if rejection.device in chosen else "not eligible"
+        lines.append(f"GPU {rejection.device.label}: {verdict}: {rejection.why}")
     if inventory is not None:
-        lines += [f"  GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
-        lines += [f"  {line}" for line in connections(ranking, chosen, inventory)]
-    return [printable(line) for line in lines]
+        lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
+        lines += connections(ranking, chosen, inventory)
+    return [printable(f"  {line}") for line in lines]
 
 
 def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory) -> list[str]:
     """What connects the GPUs chosen, one line for each kind, best first; or why a single one breaks no pair."""
-    topology = inventory.topology
     if len(chosen) == 1:
         return _spared_pairs(ranking, chosen[0], inventory)
     pairs: dict[tuple[int, str], list[str]] = {}
-    in_order = sorted(chosen, key=lambda device: device.index)
-    for place, one in enumerate(in_order):
-        for other in in_order[place + 1 :]:
-            what = topology.get(frozenset((one.uuid, other.uuid)))
-            name = counted(what, "NVLink") if isinstance(what, int) else _CONNECTIONS.get(what or "", "")
-            kind = (connection_score(what), name)
-            pairs.setdefault(kind, []).append(gpu_names((one.index, other.index)))
-    lines = []
-    kinds = sorted(pairs, key=lambda kind: -kind[0])
-    for kind in kinds:
-        between = _and_more([f"between {names}" for names in pairs[kind]])
-        if len(chosen) > 2 and kind == kinds[-1]:
-            between = f"between all {len(chosen)} GPUs" if len(kinds) == 1 else "between the others"
-        lines.append(f"{kind[1]} {between}")
-    return [line for kind, line in zip(kinds, lines) if kind[1]]
+    for one, other in combinations(sorted(chosen, key=lambda device: device.index), 2):
+        what = inventory.topology.get(frozenset((one.uuid, other.uuid)))
+        name = counted(what, "NVLink") if isinstance(what, int) else _CONNECTIONS.get(what or "", "")
+        pairs.setdefault((-connection_score(what), name), []).append(f"between {gpu_names((one.index, other.index))}")
+    between = {name: _and_more(pairs[score, name]) for score, name in sorted(pairs, key=lambda kind: kind[0])}
+    if len(chosen) > 2:
+        between[list(between)[-1]] = f"between all {len(chosen)} GPUs" if len(between) == 1 else "between the others"
+    return [f"{name} {which}" for name, which in between.items() if name]
 
 
 def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> list[str]:
@@ -348,12 +307,7 @@ def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> lis
     return [f"its NVLinks lead to {gpu_names(partners)}, {are_taken}: no free pair is parted"]
 
 
-def state(tier: Tier) -> str:
-    """``free``, ``idle lease`` or ``busy``."""
-    return tier.name.lower().replace("_", " ")
-
-
-def visible_share(ranking: Ranking) -> int:
+def pool_size(ranking: Ranking) -> int:
     """How many GPUs the pool has, apart from those that the policy excludes."""
     rejected = sum(rejection.cause is not Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
     return len(ranking.candidates) + rejected
@@ -364,5 +318,5 @@ def _holder_name(claim: Claim) -> str:
 
 
 def _and_more(things: Sequence[Any], name: Callable[[Any], str] = str) -> str:
-    more = f" and {len(things) - _MOST_NAMES} more" if len(things) > _MOST_NAMES else ""
-    return ", ".join(map(name, things[:_MOST_NAMES])) + more
+    more = f" and {len(things) - _MOST} more" if len(things) > _MOST else ""
+    return ", ".join(map(name, things[:_MOST])) + more

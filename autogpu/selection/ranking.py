@@ -71,7 +71,7 @@ def _candidate(device: Device, rules: SelectionRules, claims: tuple[Claim, ...])
     return Candidate(
         device=device,
         tier=device_tier,
-        why=explain.occupancy(device, other_processes(device, rules.own_pid), claims),
+        why=explain.occupancy(device, claims, rules.own_pid),
         claims=claims,
         claim_bytes=0 if is_best_effort else wanted,
         spare_bytes=spare,

@@ -12,10 +12,10 @@ from tests.support.values import gpu
 def test_what_is_on_a_gpu_is_told_by_processes_claims_utilization_and_memory():
     four, one = gpu(pids=[7, 8, 9, 10], used_gib=4, busy=93), gpu(pids=[7], used_gib=4)
     without = "pids 7, 8, 9 and 1 more on it without a claim, 93 % busy, 20.0 of 24.0 GiB free"
-    assert occupancy(four, four.compute_processes) == without
-    assert occupancy(gpu(total_gib=None, busy=None), ()) == "utilization unknown, memory unknown"
+    assert occupancy(four) == without
+    assert occupancy(gpu(total_gib=None, busy=None)) == "utilization unknown, memory unknown"
     script = "claimed by train.py (pid 7), 0 % busy, 20.0 of 24.0 GiB free"
-    assert occupancy(one, one.compute_processes, [claim(24)]) == script
+    assert occupancy(one, [claim(24)]) == script
 
 
 def test_of_many_gpus_some_are_named():
