@@ -1,4 +1,4 @@
-"""What an engine granted to this process, by the variables that it set and by what else it says. Pure."""
+"""The GPUs that an engine granted to this process, by the variables that it set and by what else it says. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 RAY_WORKER = "RAY_RAYLET_PID"
 DASK_WORKER = "__DASK_PARENT_PID"
-_ENGINE_WORKERS = (RAY_WORKER, DASK_WORKER)
 
 
 @frozen
 class RayTask:
-    """What Ray assigned to the running task.
+    """The GPUs that Ray assigned to the running task.
 
     Attributes:
         gpus: How many, or which part of one; 0 for none.
@@ -41,7 +40,7 @@ class RayTask:
 
 @frozen
 class EngineFacts:
-    """What is known of an engine beside the variables.
+    """All that is known of an engine beside the variables.
 
     Attributes:
         slurm_conf: The text of Slurm's configuration; ``None`` where it can't be read.
@@ -68,10 +67,10 @@ class EngineFacts:
 
 @frozen
 class Grant:
-    """What this process may use of the host's GPUs, and which engine decided that.
+    """The part of the host's GPUs that this process may use, and the engine that decided that.
 
     Attributes:
-        engine: Which one manages the GPUs, such as ``"Slurm"``; ``""`` where none does.
+        engine: The one that manages the GPUs, such as ``"Slurm"``; ``""`` where none does.
         why: In words, where there is something to say.
         remedy: What to do for a GPU where there is none.
         is_none: The engine manages the GPUs and granted none.
@@ -80,7 +79,7 @@ class Grant:
         visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
         unnamed: How many GPUs were granted, where the engine does not say which; see :func:`settled`.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
-        rank: The place among the processes of a launcher; ``None`` alone.
+        rank: The number among the processes of a launcher; ``None`` alone.
         task: What the engine calls what runs here; ``""`` where it has no name for it.
     """
 
@@ -117,14 +116,12 @@ def shared_job(grant: Grant) -> str:
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    """What was granted to a process with this environment.
+    """The grant of a process with this environment.
 
     Args:
         environ: As the process was started, before autogpu wrote anything.
     """
-    rank = local_rank(environ, facts.namespace)
-    if rank is not None and facts.launcher_is_rank:
-        rank = None
+    rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
     if rank is not None:
         rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
         rank = with_own_gpus(rank) if _has_own_gpus(environ, facts) else rank
@@ -155,12 +152,12 @@ def settled(grant: Grant, gpu_count: int) -> Grant:
 
 
 def is_engine_worker(environ: Mapping[str, str]) -> bool:
-    """Whether an engine manages this process and may set its variables after the interpreter's start."""
-    return any(name in environ for name in _ENGINE_WORKERS)
+    """An engine manages this process, and may set its variables after the interpreter's start."""
+    return RAY_WORKER in environ or DASK_WORKER in environ
 
 
 def _has_own_gpus(environ: Mapping[str, str], facts: EngineFacts) -> bool:
-    """Whether an engine's worker was given its GPUs for itself; its engine may also list all of a job for each."""
+    """An engine's worker was given its GPUs for itself; its engine may also list all of a job for each."""
     visible, task = environ.get(CUDA_VISIBLE_DEVICES), facts.ray
     if task is not None and task.gpus:
         return visible is None or len(visible.split(",")) <= max(1, task.gpus)
@@ -174,13 +171,8 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if not task.gpus:
         none = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
         return replace(none if task.manages_gpus else NO_ENGINE, task=task.name)
-    is_set = CUDA_VISIBLE_DEVICES in environ
-    return Grant(
-        "Ray",
-        fraction=task.gpus if task.gpus < 1 else None,
-        visible=None if is_set or not task.ids else ",".join(task.ids),
-        task=task.name,
-    )
+    visible = None if CUDA_VISIBLE_DEVICES in environ or not task.ids else ",".join(task.ids)
+    return Grant("Ray", fraction=task.gpus if task.gpus < 1 else None, visible=visible, task=task.name)
 
 
 def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
@@ -197,32 +189,27 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
             return Grant("Slurm", unnamed=int(on_node))
         return _none_from_slurm(environ, is_step)
-    return Grant(
-        "Slurm",
-        fraction=_shards(environ, facts.slurm_conf, visible),
-        counts_by_bus=visible is not None and _is_slurms(visible, numbers),
-    )
+    fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
+    return Grant("Slurm", fraction=fraction, counts_by_bus=_is_slurms(visible, numbers))
 
 
 def _none_from_slurm(environ: Mapping[str, str], is_step: bool) -> Grant:
+    why, remedy = "Slurm grants the GPUs of an allocation to its steps", "start it with srun"
     if is_step or "SLURM_NODEID" in environ:
         why, remedy = "Slurm granted no GPU here", "to have one: --gpus-per-task=1 or --gres=gpu:1"
-    else:
-        why, remedy = "Slurm grants the GPUs of an allocation to its steps", "start it with srun"
     return Grant("Slurm", why, remedy, is_none=True)
 
 
-def _is_slurms(visible: str, numbers: str | None) -> bool:
-    """Whether a list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
-    entries = visible.split(",")
-    if numbers is None or not all(re.fullmatch("[0-9]{1,4}", entry) for entry in entries):
+def _is_slurms(visible: str | None, numbers: str | None) -> bool:
+    """A list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
+    if visible is None or numbers is None or not re.fullmatch("[0-9]{1,4}(,[0-9]{1,4})*", visible):
         return False
+    entries = visible.split(",")
     is_counted_anew = sorted(entries, key=int) == [str(number) for number in range(len(entries))]
     return is_counted_anew or set(entries) <= set(numbers.split(","))
 
 
-def _shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
-    """The part of each GPU that the granted shards are."""
+def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not re.fullmatch("[0-9]{1,6}", shards) or not visible:
         return None

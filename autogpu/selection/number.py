@@ -93,24 +93,14 @@ def _index(value: object, index_of: Callable[[object], int | None]) -> int | Non
 
 def number_of_words(words: Sequence[object]) -> int | None:
     """The one GPU that a command line names: ``cuda:2`` anywhere, a plain number where an option names a GPU."""
-    texts = [str(word) for word in words]
-    found = {number for name, value in _options(texts) for number in [_number(name, value)] if number is not None}
-    return found.pop() if len(found) == 1 else None
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each word with the option that it is a value of: ``--name value``, ``--name=value``, ``group.name=value``."""
-    for before, word in zip(["", *words], words):
+    texts, found = [str(word) for word in words], set()
+    for before, word in zip(["", *texts], texts):
+        # --name value, --name=value, group.name=value
         name, equals, value = word.partition("=")
-        if equals:
-            yield name, value
-        else:
-            yield before if before.startswith("-") else "", word
-
-
-def _number(name: str, value: str) -> int | None:
-    found = re.fullmatch("cuda:([0-9]{1,4})", value)
-    if found:
-        return int(found.group(1))
-    is_gpu = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower() in _NAMES
-    return int(value) if is_gpu and re.fullmatch("[0-9]{1,4}", value) else None
+        if not equals:
+            name, value = before if before.startswith("-") else "", word
+        is_gpu = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower() in _NAMES
+        number = re.fullmatch("(cuda:)?([0-9]{1,4})", value)
+        if number and (is_gpu or number.group(1)):
+            found.add(int(number.group(2)))
+    return found.pop() if len(found) == 1 else None

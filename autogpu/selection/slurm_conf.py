@@ -13,27 +13,22 @@ if TYPE_CHECKING:
 
 
 def manages_gpus(conf: str | None) -> bool:
-    """Whether GPUs are among the generic resources that the cluster grants; ``conf`` is the text, if there is one."""
-    for line in (conf or "").splitlines():
-        key, _, value = line.split("#")[0].partition("=")
-        if key.strip().lower() == "grestypes":
-            return "gpu" in value.strip().lower().split(",")
-    return False
+    """GPUs are among the generic resources that the cluster grants; ``conf`` is the text, if there is one."""
+    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf or "")
+    return types is not None and "gpu" in types.group(1).strip().lower().split(",")
 
 
 def included_files(conf: str) -> list[str]:
     """The files that it includes, by names that are relative to its own folder."""
-    found = (re.match(r"(?i)\s*include\s+([^\s#]+)", line) for line in conf.splitlines())
-    return [match.group(1) for match in found if match]
+    return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
 
 
 def gres_of_node(conf: str, node: str) -> Mapping[str, int]:
     """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
     default: Mapping[str, int] = {}
     for line in conf.replace("\\\n", " ").splitlines():
-        fields = {
-            name.lower(): value for name, _, value in (word.partition("=") for word in line.split("#")[0].split())
-        }
+        words = [word.partition("=") for word in line.split("#")[0].split()]
+        fields = {name.lower(): value for name, _, value in words}
         patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
         if patterns == ["DEFAULT"]:
             default = gres or default
@@ -53,23 +48,15 @@ def _counts(gres: str) -> Mapping[str, int]:
 
 
 def _entries(text: str) -> list[str]:
-    """What commas separate, outside of brackets."""
-    entries, depth = [""], 0
-    for character in text:
-        depth += (character in "[(") - (character in "])")
-        if character == "," and not depth:
-            entries.append("")
-        else:
-            entries[-1] += character
-    return entries
+    # Separated by commas outside of brackets.
+    return re.findall(r"(?:[^,\[(]|\[[^\]]*\]?|\([^)]*\)?)+", text)
 
 
 def _is_node(node: str, pattern: str) -> bool:
-    """Whether one of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    """One of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
     parts = re.split(r"\[([0-9,-]*)\]", pattern)
-    literals, lists = parts[::2], parts[1::2]
-    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, literals)), node)
-    return found is not None and all(map(_is_in, found.groups(), lists))
+    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, parts[::2])), node)
+    return found is not None and all(map(_is_in, found.groups(), parts[1::2]))
 
 
 def _is_in(number: str, numbers: str) -> bool:
