@@ -9,7 +9,7 @@ from autogpu.devices.model import by_uuid
 from autogpu.selection import instances
 from autogpu.selection.grants import settled, shared_job
 from autogpu.selection.model import Cause, VisibleSpec
-from autogpu.selection.ranking import rank, rules_for
+from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
     device_order,
@@ -308,7 +308,7 @@ class VisibleDevices:
         if not pool or all(known[uuid].mig_enabled for uuid in pool):
             self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
             return
-        ranking = rank([known[uuid] for uuid in pool], rules_for(self._policy, self.spec, os.getpid()))
+        ranking = ranking_of([known[uuid] for uuid in pool], self._policy, self.spec, os.getpid())
         devices = self._shown(self._listed(pool, ranking, inventory), inventory)
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool

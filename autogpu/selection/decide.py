@@ -35,7 +35,7 @@ from autogpu.selection.memory import (
 )
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
-from autogpu.selection.ranking import rank, rules_for
+from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import WORKERS
 
 TYPE_CHECKING = False
@@ -148,8 +148,8 @@ def _pool(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -
     known = by_uuid(request.inventory.devices if request.inventory else ())
     visible = tuple(known.get(uuid) for uuid in request.uuids or ())
     demand, per_user = demand_of(request), request.policy.per_user
-    rules = rules_for(request.policy, request.visible_spec, request.own_pid, demand)
-    ranking = rank([device for device in visible if device], rules, claims_on)
+    devices = [device for device in visible if device]
+    ranking = ranking_of(devices, request.policy, request.visible_spec, request.own_pid, demand, claims_on)
     held = gpus_of_user(claims_on, request.own_uid)
     return _Pool(request, claims_on, visible, ranking, demand, held, per_user - len(held) if per_user else sys.maxsize)
 

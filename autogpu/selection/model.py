@@ -100,25 +100,6 @@ class MemoryDemand:
 
 
 @frozen
-class SelectionRules:
-    """A policy's rules for choosing.
-
-    Attributes:
-        devices: Choose only among these: index, range ``0-3``, UUID prefix or name pattern; empty means all.
-        exclude: Never these.
-        demand: How much of each GPU the job claims.
-        own_pid: This process; what it holds already does not make a GPU busy for it. ``None`` if it is unknown.
-        refuses_faulty: Never a GPU whose memory has faults, instead of last.
-    """
-
-    devices: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    demand: MemoryDemand = MemoryDemand()
-    own_pid: int | None = None
-    refuses_faulty: bool = False
-
-
-@frozen
 class VisibleSpec:
     """The value of ``CUDA_VISIBLE_DEVICES``, and who set it.
 

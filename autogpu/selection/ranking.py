@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import memory_demand
-from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, SelectionRules, Tier
+from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, Tier
 from autogpu.selection.occupancy import memory_faults, other_processes, room_bytes, tier
 
 TYPE_CHECKING = False
@@ -20,36 +21,27 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Claim, MemoryDemand, VisibleSpec
 
 
-def rules_for(
-    policy: Policy, spec: VisibleSpec, own_pid: int | None, demand: MemoryDemand | None = None
-) -> SelectionRules:
-    """The policy's rules inside a pool: the user's list wins over ours unless ours is locked.
-
-    Args:
-        demand: What the process claims; ``None`` leaves it to the policy.
-    """
-    return SelectionRules(
-        devices=policy.devices if spec.admits("select.devices", policy) else (),
-        exclude=policy.exclude if spec.admits("select.exclude", policy) else (),
-        demand=demand or memory_demand(policy),
-        own_pid=own_pid,
-        refuses_faulty=policy.faulty == "never" and spec.admits("select.faulty", policy),
-    )
-
-
-def rank(
-    devices: Iterable[Device], rules: SelectionRules, claims_on: Mapping[str, Sequence[Claim]] | None = None
+def ranking_of(
+    devices: Iterable[Device],
+    policy: Policy,
+    spec: VisibleSpec,
+    own_pid: int | None = None,
+    demand: MemoryDemand | None = None,
+    claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
 ) -> Ranking:
-    """Order the GPUs that the rules allow, best first; every other one comes with the reason why not.
+    """Order the GPUs that the policy allows, best first; every other one comes with the reason why not.
 
     Args:
         devices: The pool, freshly read.
+        spec: The user's list, which wins over the policy's unless that is locked.
+        own_pid: This process; what it holds already does not make a GPU busy for it.
+        demand: What the process claims; ``None`` leaves it to the policy.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
-    candidates, rejected = [], []
+    candidates, rejected, demand = [], [], demand or memory_demand(policy)
     for device in devices:
-        candidate = _candidate(device, rules, tuple((claims_on or {}).get(device.uuid, ())))
-        rejection = _excluded(device, rules) or _unusable(candidate, rules)
+        candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
+        rejection = _excluded(device, policy, spec) or _unusable(candidate, demand, own_pid)
         if rejection:
             rejected.append(rejection)
         else:
@@ -59,25 +51,16 @@ def rank(
     return Ranking(tuple(candidates), tuple(rejected))
 
 
-def _candidate(device: Device, rules: SelectionRules, claims: tuple[Claim, ...]) -> Candidate:
-    demand, wanted = rules.demand, rules.demand.on(device)
-    device_tier, spare = tier(device, rules.own_pid, claims), room_bytes(device, rules.own_pid, claims)
+def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
+    device_tier, spare, wanted = tier(device, own_pid, claims), room_bytes(device, own_pid, claims), demand.on(device)
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     if is_best_effort and device_tier is Tier.BUSY:
-        left = spare
+        room = spare
     else:
-        left = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
-    return Candidate(
-        device=device,
-        tier=device_tier,
-        why=explain.occupancy(device, claims, rules.own_pid),
-        claims=claims,
-        claim_bytes=0 if is_best_effort else wanted,
-        spare_bytes=spare,
-        room_bytes=left,
-        is_best_effort=is_best_effort,
-    )
+        room = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
+    why, claim_bytes = explain.occupancy(device, claims, own_pid), 0 if is_best_effort else wanted
+    return Candidate(device, device_tier, why, claims, claim_bytes, spare, room, is_best_effort)
 
 
 def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
@@ -98,25 +81,25 @@ def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
     )
 
 
-def _excluded(device: Device, rules: SelectionRules) -> Rejection | None:
+def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     why = ""
-    if rules.devices and not matches(device, rules.devices):
+    if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
         why = "not among select.devices"
-    elif matches(device, rules.exclude):
+    elif spec.admits("select.exclude", policy) and matches(device, policy.exclude):
         why = "excluded by select.exclude"
-    elif rules.refuses_faulty and memory_faults(device):
+    elif policy.faulty == "never" and spec.admits("select.faulty", policy) and memory_faults(device):
         why = f"refused by select.faulty: {listed(memory_faults(device))}"
     return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
 
 
-def _unusable(candidate: Candidate, rules: SelectionRules) -> Rejection | None:
-    device, spare, demand = candidate.device, candidate.spare_bytes, rules.demand
+def _unusable(candidate: Candidate, demand: MemoryDemand, own_pid: int | None) -> Rejection | None:
+    device, spare = candidate.device, candidate.spare_bytes
     if device.mig_enabled:
         return Rejection(device, instances.WITHOUT_INSTANCE, Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (candidate.claims or other_processes(device, rules.own_pid)):
+    if is_exclusive and (candidate.claims or other_processes(device, own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
     wanted, total = demand.on(device), device.memory_total_bytes
     if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:

@@ -7,9 +7,9 @@ import pytest
 from autogpu.policy import Policy
 from autogpu.selection import explain
 from autogpu.selection.grants import NO_ENGINE
-from autogpu.selection.model import Cause, Rejection, SelectionRules
+from autogpu.selection.model import Cause, Rejection
 from autogpu.selection.occupancy import health_problems, memory_faults
-from autogpu.selection.ranking import rank, rules_for
+from autogpu.selection.ranking import ranking_of
 from tests.support.selections import INHERITED, UNSET
 from tests.support.values import gpu
 
@@ -24,11 +24,11 @@ FAULTS = [
     pytest.param({"retirement_pending": True}, "page retirement pending until a reset", id="retirement-pending"),
     pytest.param(ERRORS, "2 uncorrectable memory errors since boot", id="errors"),
 ]
-ANYTHING, NEVER = SelectionRules(), rules_for(Policy(faulty="never"), UNSET, None)
+ANYTHING, NEVER = Policy(), Policy(faulty="never")
 
 
-def order(*devices, rules=ANYTHING):
-    return [candidate.device.index for candidate in rank(devices, rules).candidates]
+def order(*devices, policy=ANYTHING, spec=UNSET):
+    return [candidate.device.index for candidate in ranking_of(devices, policy, spec).candidates]
 
 
 @pytest.mark.parametrize(("fault", "words"), [*FAULTS, pytest.param(HOT, "slowed down by heat", id="heat")])
@@ -48,15 +48,15 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
 def test_heat_passes_and_a_fault_stays_which_the_policy_may_refuse(fault, words):
     hot, faulty = gpu(0, **HOT), gpu(1, **fault)
     assert order(hot, faulty) == order(hot) + order(faulty) == [0, 1]
-    assert order(hot, faulty, rules=NEVER) == [0]
+    assert order(hot, faulty, policy=NEVER) == [0]
     refused = Rejection(faulty, f"refused by select.faulty: {words}", Cause.EXCLUDED_BY_POLICY)
-    assert rank([hot, faulty], NEVER).rejected == (refused,)
+    assert ranking_of([hot, faulty], NEVER, UNSET).rejected == (refused,)
 
 
 def test_who_names_the_gpu_has_it_unless_the_key_is_locked():
     locked = Policy(faulty="never", locked=frozenset(["select.faulty"]))
-    for policy, expected in ((Policy(faulty="never"), [0]), (locked, [])):
-        assert order(gpu(0, **FAILED), rules=rules_for(policy, INHERITED, None)) == expected
+    for policy, expected in ((NEVER, [0]), (locked, [])):
+        assert order(gpu(0, **FAILED), policy=policy, spec=INHERITED) == expected
 
 
 def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
@@ -82,5 +82,5 @@ def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
     ids=["another-is-taken", "taken", "of-two", "shared"],
 )
 def test_the_line_of_who_gets_one_says_it(devices, count, words):
-    ranking = rank(devices, ANYTHING)
+    ranking = ranking_of(devices, ANYTHING, UNSET)
     assert explain.taken(ranking, ranking.candidates[:count], UNSET, NO_ENGINE, has_context=False) == words

@@ -6,15 +6,15 @@ import pytest
 
 from autogpu.devices.model import Process
 from autogpu.lease import Holder, Processes
-from autogpu.policy import MemoryLimit
+from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection import instances
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
 from autogpu.selection.jobs import jobs_of
 from autogpu.selection.members import request_of_all
-from autogpu.selection.model import SelectionRules, Tier, Verdict
-from autogpu.selection.ranking import matches, rank
+from autogpu.selection.model import Tier, Verdict
+from autogpu.selection.ranking import matches, ranking_of
 from autogpu.selection.ranks import LocalRank
 from autogpu.selection.visible_devices import environment_for, named_uuids
 from tests.support.selections import BOB, UNSET, case, claim, decided, fields, request
@@ -117,7 +117,7 @@ def test_a_job_that_does_not_fit_says_so_of_each_instance():
     ],
 )
 def test_an_instance_that_was_claimed_ahead_and_is_not_used_may_be_shared_after_half_an_hour(device, claims, expected):
-    (candidate,) = rank([device], SelectionRules(), {device.uuid: claims}).candidates
+    (candidate,) = ranking_of([device], Policy(), UNSET, claims_on={device.uuid: claims}).candidates
     assert candidate.tier is expected
 
 

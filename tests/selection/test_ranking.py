@@ -6,24 +6,20 @@ import pytest
 
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
-from autogpu.selection.model import Cause, MemoryDemand, Rejection, SelectionRules
-from autogpu.selection.ranking import matches, rank, rules_for
+from autogpu.selection.model import Cause, MemoryDemand, Rejection
+from autogpu.selection.ranking import matches, ranking_of
 from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu
 
-ANYTHING = SelectionRules()
 UNSUITABLE, IN_USE, EXCLUDED = Cause.UNSUITABLE, Cause.IN_USE, Cause.EXCLUDED_BY_POLICY
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
 EXCLUSIVE = gpu(compute_mode="exclusive_process")
 
 
-def ranked(*devices, rules=ANYTHING, claims=()):
+def ranked(*devices, claims=(), demand=None, **policy):
     """With these claims on GPU 0."""
-    return rank(devices, rules, {gpu(0).uuid: claims})
-
-
-def demanding(**demand):
-    return SelectionRules(demand=MemoryDemand(**demand))
+    demand = None if demand is None else MemoryDemand(**demand)
+    return ranking_of(devices, Policy(**policy), UNSET, None, demand, {gpu(0).uuid: claims})
 
 
 @pytest.mark.parametrize(
@@ -49,32 +45,32 @@ def test_order(devices, expected):
 EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
 TAKEN = "its compute mode is EXCLUSIVE and a process has it"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
-THIRTY = {"bytes": 30 * GIB}
+EIGHT, THIRTY = {"bytes": 8 * GIB}, {"bytes": 30 * GIB}
 ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are neither used nor claimed"
 ALL_CLAIMED = "8.0 GiB do not fit: everything is used or claimed"
 
 
-def no(rule, cause, device, why, rules=ANYTHING, claims=()):
+def no(rule, cause, device, why, rules=None, claims=()):
     """A row: why a GPU is no candidate."""
-    return pytest.param(device, rules, claims, why, cause, id=rule)
+    return pytest.param(device, rules or {}, claims, why, cause, id=rule)
 
 
 @pytest.mark.parametrize(
     ("device", "rules", "claims", "why", "cause"),
     [
-        no("not-listed", EXCLUDED, gpu(3), "not among select.devices", SelectionRules(devices=("0-2",))),
-        no("excluded", EXCLUDED, gpu(3), "excluded by select.exclude", SelectionRules(exclude=("3",))),
+        no("not-listed", EXCLUDED, gpu(3), "not among select.devices", {"devices": ("0-2",)}),
+        no("excluded", EXCLUDED, gpu(3), "excluded by select.exclude", {"exclude": ("3",)}),
         no("mig", UNSUITABLE, gpu(mig_enabled=True), "in MIG mode, and has no instance here"),
         no("prohibited", UNSUITABLE, gpu(compute_mode="prohibited"), "its compute mode is PROHIBITED"),
         no("exclusive-and-used", IN_USE, EXCLUSIVE_IN_USE, TAKEN),
         no("exclusive-and-claimed", IN_USE, EXCLUSIVE, TAKEN, claims=[claim(1)]),
-        no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", demanding(**THIRTY)),
-        no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, demanding(**THIRTY, is_limit=True), [claim(1)]),
-        no("a-sum-that-does-not-fit", IN_USE, gpu(), ALL_CLAIMED, demanding(bytes=8 * GIB), THREE_JOBS),
+        no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", {"demand": THIRTY}),
+        no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, {"demand": {**THIRTY, "is_limit": True}}, [claim(1)]),
+        no("a-sum-that-does-not-fit", IN_USE, gpu(), ALL_CLAIMED, {"demand": EIGHT}, THREE_JOBS),
     ],
 )
 def test_rejected_with_the_reason(device, rules, claims, why, cause):
-    ranking = ranked(device, rules=rules, claims=claims)
+    ranking = ranked(device, claims=claims, **rules)
     assert (ranking.candidates, ranking.rejected) == ((), (Rejection(device, why, cause),))
 
 
@@ -89,7 +85,7 @@ def test_rejected_with_the_reason(device, rules, claims, why, cause):
     ],
 )
 def test_what_a_candidate_would_be_promised(device, demand, claims, claim_gib, is_best_effort):
-    (candidate,) = ranked(device, rules=demanding(**demand), claims=claims).candidates
+    (candidate,) = ranked(device, claims=claims, demand=demand).candidates
     assert (candidate.claim_bytes, candidate.is_best_effort) == (claim_gib * GIB, is_best_effort)
 
 
@@ -114,5 +110,5 @@ def test_entries(entry, indices):
 
 def test_the_users_list_overrides_exclude_unless_that_is_locked():
     free, locked = Policy(exclude=("0",)), Policy(exclude=("0",), locked=frozenset({"select.exclude"}))
-    found = [rules_for(*each, 1).exclude for each in ((free, UNSET), (free, INHERITED), (locked, INHERITED))]
-    assert found == [("0",), (), ("0",)]
+    cases = ((free, UNSET), (free, INHERITED), (locked, INHERITED))
+    assert [len(ranking_of([gpu(0)], *each).rejected) for each in cases] == [1, 0, 1]

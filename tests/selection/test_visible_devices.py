@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autogpu.devices.model import UnreadableDevice
-from autogpu.selection.model import SelectionRules
-from autogpu.selection.ranking import rank
+from autogpu.policy import Policy
+from autogpu.selection.ranking import ranking_of
 from autogpu.selection.visible_devices import (
     VisibleSpec,
     environment_for,
@@ -19,6 +19,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER as ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
+from tests.support.selections import UNSET
 from tests.support.values import gpu, inventory
 
 SAME = inventory(*(gpu(i) for i in range(4)))
@@ -133,7 +134,7 @@ THREE, PROHIBITED = [gpu(0), gpu(1), gpu(2)], gpu(2, compute_mode="prohibited")
     ],
 )
 def test_the_pool_is_listed(devices, exclude, options, expected):
-    ranking = rank(devices, SelectionRules(exclude=exclude))
+    ranking = ranking_of(devices, Policy(exclude=exclude), UNSET)
     assert [device.index for device in pool_in_order(ranking, **options)] == expected
 
 
