@@ -11,28 +11,9 @@ from types import MappingProxyType
 
 from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
-from autogpu.selection import explain, instances
+from autogpu.selection import eligible, explain, instances, memory
 from autogpu.selection.connected import best_connected_first, taken_first
-from autogpu.selection.eligible import (
-    best_of,
-    gpus_of_positions,
-    in_order,
-    may_take,
-    most_together,
-    takeable_together,
-    wanted_count,
-    why_none,
-    within_quota,
-)
 from autogpu.selection.jobs import gpus_of_user
-from autogpu.selection.memory import (
-    best_effort_cap,
-    demand_of,
-    granted_bytes,
-    memory_demand,
-    part_of_gpu,
-    within_context,
-)
 from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.ranking import ranking_of
@@ -51,7 +32,7 @@ _NO_CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType({})
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
 
-# Once no candidate is taken: what the policy's ``busy`` makes of that.
+# What the policy's ``busy`` makes of it that no candidate is taken.
 _VERDICTS = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}
 
 
@@ -67,12 +48,16 @@ def decide(
         claims_on: By UUID, the live claims of other jobs.
         is_awaited: Tells of a GPU whether a waiter ahead of this process could use it now.
     """
-    none = why_none(request)
+    none = eligible.why_none(request)
     if none:
         return Decision(Verdict.CPU, none)
     obstacle = _obstacle(request)
     if obstacle:
-        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=_all_that_it_takes(request))
+        # Let others see what a framework takes by itself.
+        uuids = dict(enumerate(request.uuids or ()))
+        taken = uuids if request.chosen is None else request.chosen
+        claims = {uuids[ordinal]: _ALL_BYTES for ordinal in taken if ordinal in uuids}
+        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=claims)
     pool, rank = _pool(request, claims_on), request.grant.dividing_rank
     if request.has_chosen:
         decision = _respect_choice(pool, request.chosen or ())
@@ -84,7 +69,7 @@ def decide(
         decision,
         ranking=taken_first(pool.ranking, decision.claims),
         visible=pool.visible,
-        granted=granted_bytes(request.grant.fraction, pool.visible),
+        granted=memory.granted_bytes(request.grant.fraction, pool.visible),
     )
 
 
@@ -100,13 +85,6 @@ def _obstacle(request: SelectionRequest) -> str:
     if inventory.unreadable and uuids and by_uuid(inventory.devices).keys().isdisjoint(uuids):
         return f"{explain.NONE_READABLE} ({explain.unreadable(inventory.unreadable)})"
     return ""
-
-
-def _all_that_it_takes(request: SelectionRequest) -> Mapping[str, int]:
-    """Let others see what a framework takes by itself."""
-    uuids = request.uuids or ()
-    ordinals = range(len(uuids)) if request.chosen is None else request.chosen
-    return {uuids[ordinal]: _ALL_BYTES for ordinal in ordinals if ordinal < len(uuids)}
 
 
 @frozen
@@ -147,10 +125,9 @@ class _Pool:
 def _pool(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> _Pool:
     known = by_uuid(request.inventory.devices if request.inventory else ())
     visible = tuple(known.get(uuid) for uuid in request.uuids or ())
-    demand, per_user = demand_of(request), request.policy.per_user
-    devices = [device for device in visible if device]
+    devices, demand = [device for device in visible if device], memory.demand_of(request)
     ranking = ranking_of(devices, request.policy, request.visible_spec, request.own_pid, demand, claims_on)
-    held = gpus_of_user(claims_on, request.own_uid)
+    held, per_user = gpus_of_user(claims_on, request.own_uid), request.policy.per_user
     return _Pool(request, claims_on, visible, ranking, demand, held, per_user - len(held) if per_user else sys.maxsize)
 
 
@@ -176,17 +153,17 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
     mine = [usable[number] for number in request.positions if number < len(usable)] or mine
-    ordinals = tuple(pool.ordinal(device) for device in mine)
+    ordinals = [pool.ordinal(device) for device in mine]
     # Workers of one program may be very different, and are not held to equal parts without us either.
     parts = [_part_of_rank(pool, device, 1 if rank.launcher == WORKERS else sharers) for device in mine]
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
-        ordinals=ordinals,
+        ordinals=tuple(ordinals),
         moved=dict(zip(request.positions, ordinals)),
-        claims={device.uuid: part.claim_bytes for device, part in zip(mine, parts)},
-        soft_caps={o: part.cap_bytes for o, part in zip(ordinals, parts) if part.cap_bytes is not None},
-        cap=explain.BEST_EFFORT if any(part.is_best_effort for part in parts) else "",
+        claims={device.uuid: claim_bytes for device, (claim_bytes, _, _) in zip(mine, parts)},
+        soft_caps={ordinal: cap for ordinal, (_, cap, _) in zip(ordinals, parts) if cap is not None},
+        cap=explain.BEST_EFFORT if any(is_late for _, _, is_late in parts) else "",
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
     )
@@ -203,40 +180,35 @@ def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
 
 
-@frozen
-class _Part:
-    """A rank's part of one GPU: what it claims, and the most that its framework may allocate."""
-
-    claim_bytes: int
-    cap_bytes: int | None
-    is_best_effort: bool
-
-
-def _part_of_rank(pool: _Pool, device: Device, sharers: int) -> _Part:
+def _part_of_rank(pool: _Pool, device: Device, sharers: int) -> tuple[int, int | None, bool]:
+    """A rank claims so much of a GPU, may allocate at most so much there, and is a best-effort job there or not."""
     request, fraction = pool.request, (pool.request.grant.fraction or 1) / sharers
-    says_nothing = request.script_demand is None and memory_demand(request.policy).is_whole
-    demand = part_of_gpu(fraction) if fraction < 1 and says_nothing else pool.demand
+    says_nothing = request.script_demand is None and memory.memory_demand(request.policy).is_whole
+    demand = memory.part_of_gpu(fraction) if fraction < 1 and says_nothing else pool.demand
     wanted = demand.on(device)
     claim_bytes = unclaimed_bytes(device, wanted, pool.claims(device))
-    cap_bytes = within_context(min(wanted, device.memory_total_bytes or wanted)) if fraction < 1 else None
+    cap = memory.within_context(min(wanted, device.memory_total_bytes or wanted)) if fraction < 1 else None
     # Others claimed a part of it before. An engine's word counts more.
     is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
     # As the job as a whole is a best-effort one there, so is each of its ranks.
     if not is_late and (request.promised is None or request.promised.get(device.uuid)):
-        return _Part(claim_bytes, cap_bytes, is_best_effort=False)
-    if says_nothing:
-        room = best_effort_cap(device, room_bytes(device, request.own_pid, pool.claims(device)))
-        cap_bytes = cap_bytes if room is None else room // sharers
-    return _Part(0, cap_bytes, is_best_effort=says_nothing)
+        return claim_bytes, cap, False
+    room = memory.best_effort_cap(device, room_bytes(device, request.own_pid, pool.claims(device)))
+    if says_nothing and room is not None:
+        cap = room // sharers
+    return 0, cap, says_nothing
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    request, wanted = pool.request, wanted_count(pool.request)
-    candidates = in_order([_busy_if_awaited(each, is_awaited) for each in pool.ranking.candidates], request)
-    allowed = takeable_together([each for each in candidates if may_take(each, request)], request)
-    connected = best_connected_first(allowed, min(wanted, pool.quota), request, pool.is_free)
-    usable = within_quota(connected, pool.quota, pool.held)
-    taken = best_of(usable, request)
+    request, wanted = pool.request, eligible.wanted_count(pool.request)
+    candidates = [_busy_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
+    candidates = eligible.in_order(candidates, request)
+    allowed = [candidate for candidate in candidates if eligible.may_take(candidate, request)]
+    allowed = eligible.takeable_together(allowed, request)
+    allowed = best_connected_first(allowed, min(wanted, pool.quota), request, pool.is_free)
+    # One more job on a GPU that is the user's already takes no further one.
+    usable = allowed[: pool.quota] if pool.quota > 0 else [c for c in allowed if c.device.uuid in pool.held]
+    taken = eligible.best_of(usable, request)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
     if not taken or (request.policy.busy == "wait" and len(taken) < _could_have(pool)):
@@ -253,18 +225,21 @@ def _busy_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
 
 def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     request, devices = pool.request, [candidate.device for candidate in taken]
-    mine = [pool.ordinal(device) for device in devices]
-    moved = gpus_of_positions(request.positions, mine)
+    ordinals = [pool.ordinal(device) for device in devices]
+    moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(o, best_effort_cap(c.device, c.spare_bytes)) for o, c in zip(mine, taken) if c.is_best_effort]
+    shared = [(o, memory.best_effort_cap(c.device, c.spare_bytes)) for o, c in zip(ordinals, taken) if c.is_best_effort]
+    why_capped = explain.BEST_EFFORT
+    if pool.demand.or_best_effort:
+        why_capped = explain.BEST_EFFORT_BY_SCRIPT if request.script_demand else explain.BEST_EFFORT_OF_PART
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
-        ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(mine)),
+        ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps={ordinal: cap for ordinal, cap in shared if cap is not None},
-        cap=_why_capped(pool) if shared else "",
+        cap=why_capped if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )
@@ -281,13 +256,8 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         if not request.grant.engine and (spec.value is not None or request.in_use):
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
-    return why + explain.shortfall(request, len(taken), wanted_count(request), pool.quota, is_instance=is_instance)
-
-
-def _why_capped(pool: _Pool) -> str:
-    if not pool.demand.or_best_effort:
-        return explain.BEST_EFFORT
-    return explain.BEST_EFFORT_BY_SCRIPT if pool.request.script_demand else explain.BEST_EFFORT_OF_PART
+    wanted = eligible.wanted_count(request)
+    return why + explain.shortfall(request, len(taken), wanted, pool.quota, is_instance=is_instance)
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
@@ -302,11 +272,13 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
     else:
         why = explain.none_taken(candidates, ranking)
     if verdict is Verdict.WAIT:
-        why += explain.waiting_for_fewer(wanted_count(pool.request), most_together(ranking.suitable, pool.request))
+        wanted, most = eligible.wanted_count(pool.request), eligible.most_together(ranking.suitable, pool.request)
+        why += explain.waiting_for_fewer(wanted, most)
     return Decision(verdict, why)
 
 
 def _could_have(pool: _Pool) -> int:
     """How many GPUs it makes sense to wait for: those that are suitable, and what the user may have now."""
+    most = eligible.most_together(pool.ranking.suitable, pool.request)
     # A user who is at the cap waits for one of the GPUs held.
-    return min(wanted_count(pool.request), most_together(pool.ranking.suitable, pool.request), max(pool.quota, 1))
+    return min(eligible.wanted_count(pool.request), most, max(pool.quota, 1))

@@ -11,7 +11,7 @@ from autogpu.selection.occupancy import unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Collection, Mapping, Sequence
+    from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device
     from autogpu.selection.model import Candidate, SelectionRequest
@@ -80,11 +80,6 @@ def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
     if wanted_count(request) // request.processes <= 1:
         return len(usable)
     return len(instances.cards(usable)) or min(len(usable), request.processes)
-
-
-def within_quota(usable: list[Candidate], quota: int, held: Collection[str]) -> list[Candidate]:
-    """The candidates that the user may have. One more job on a GPU that is the user's already takes no further one."""
-    return usable[:quota] if quota > 0 else [candidate for candidate in usable if candidate.device.uuid in held]
 
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
