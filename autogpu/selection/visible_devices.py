@@ -1,4 +1,4 @@
-"""What ``CUDA_VISIBLE_DEVICES`` means, who set it, and what to write there. Pure.
+"""The meaning of ``CUDA_VISIBLE_DEVICES``, who set it, and what to write there. Pure.
 
 The GPUs that it names are the pool: choosing happens inside it, and it is never widened.
 """
@@ -21,12 +21,11 @@ from autogpu.variables import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Mapping, MutableMapping, Sequence
+    from typing import Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Ranking
-
 
 _PREFIXES = ("GPU-", "MIG-")
 
@@ -39,9 +38,8 @@ class InitialVisibility:
     """``CUDA_VISIBLE_DEVICES`` as the interpreter found it.
 
     Attributes:
-        value: The text itself; ``None`` if it was not set.
-        inherited: What it was before an autogpu in an ancestor rewrote it, whose value counts as unset.
-        is_written: Whether one did so, be it with the same text.
+        inherited: Its value before an autogpu in an ancestor rewrote it; ``None`` if it was not set.
+        is_written: An autogpu in an ancestor did so, be it with the same text.
     """
 
     value: str | None
@@ -67,17 +65,17 @@ def visible_spec(
         script: ``select.script``: whether a hard-coded value is respected or overridden.
         grant: What an engine granted that leaves the variable unset.
     """
-    now = environ.get(CUDA_VISIBLE_DEVICES)
-    # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
-    if now == initial.value or is_engine_worker(environ):
-        value = initial.inherited if now == initial.value else now
+    now, value, overridden = environ.get(CUDA_VISIBLE_DEVICES), initial.inherited, None
+    if is_engine_worker(environ) or now == initial.value:
+        # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
+        value = now if now != initial.value else value
         value = grant.visible if value is None else value
-        return VisibleSpec(value, "unset" if value is None else "inherited")
-    # A script that hides every GPU wants none of them; there is no other one to have instead.
-    if script == "override" and not hides_all(now):
-        source: Literal["unset", "inherited"] = "unset" if initial.inherited is None else "inherited"
-        return VisibleSpec(initial.inherited, source, overridden="(unset)" if now is None else now)
-    return VisibleSpec(now, "unset" if now is None else "script")
+    elif script == "override" and not hides_all(now):
+        # A script that hides every GPU wants none of them; there is no other one to have instead.
+        overridden = "(unset)" if now is None else now
+    else:
+        return VisibleSpec(now, "unset" if now is None else "script")
+    return VisibleSpec(value, "unset" if value is None else "inherited", overridden)
 
 
 def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) -> str | None:
@@ -86,9 +84,9 @@ def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) ->
 
 
 def hides_all(value: str | None) -> bool:
-    """Whether a value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
-    first = None if value is None else value.split(",")[0].strip()
-    return first is not None and first[:4].upper() not in _PREFIXES and _number(first) < 0
+    """A value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
+    first = "0" if value is None else value.split(",")[0].strip()
+    return first[:4].upper() not in _PREFIXES and _index(first) < 0
 
 
 def restore(environ: MutableMapping[str, str], value: str | None, name: str = CUDA_VISIBLE_DEVICES) -> None:
@@ -125,11 +123,16 @@ def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[De
     found: list[Device] = []
     for entry in entries:
         prefix = entry[:4]
-        if prefix not in _PREFIXES and prefix.upper() in _PREFIXES:
+        if prefix == "MIG-":
+            hits = [device for device in devices if instances.is_called(device, entry)]
+            if not hits and any(device.mig_enabled for device in instances.takeable(devices)):
+                return None  # of the instances of a card none could be read
+        elif prefix == "GPU-":
+            hits = [device for device in instances.cards(devices) if device.uuid.lower().startswith(entry.lower())]
+        elif prefix.upper() in _PREFIXES:
             return None
-        hits = [device for device in devices if _is_named(device, entry)]
-        if not hits and prefix == "MIG-" and any(d.mig_enabled for d in instances.takeable(devices)):
-            return None
+        else:
+            break
         if len(hits) != 1:
             break
         if hits[0] in found:
@@ -138,26 +141,18 @@ def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[De
     return found
 
 
-def _is_named(device: Device, entry: str) -> bool:
-    if entry.startswith("MIG-"):
-        return instances.is_called(device, entry)
-    return entry.startswith("GPU-") and device.parent is None and device.uuid.lower().startswith(entry.lower())
-
-
-def _number(entry: str) -> int:
-    """What C's ``strtol`` makes of it, where that can be the index of a GPU; else -1."""
-    number = re.match("([+-]?)0*([0-9]*)", entry)
-    if number is None or not number.group().lstrip("+-"):
-        return -1
-    sign, digits = number.groups()
-    return -1 if (sign == "-" and digits) or len(digits) > _MOST_DIGITS else int(digits or "0")
+def _index(entry: str) -> int:
+    """The index that C's ``strtol`` makes of it; -1 where it can be none of a GPU."""
+    number = re.match("[+]?0*([0-9]+)|-0+(?![0-9])", entry)
+    digits = (number.group(1) or "0") if number else "-1"
+    return int(digits) if len(digits) <= _MOST_DIGITS else -1
 
 
 def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
     devices = instances.as_cuda_counts(inventory.devices)
     found: list[int] = []
     for entry in entries:
-        index = _number(entry)
+        index = _index(entry)
         if not 0 <= index < len(devices) + len(inventory.unreadable):
             break
         if index in found:
@@ -177,23 +172,20 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     """The GPUs of the pool as ``CUDA_VISIBLE_DEVICES`` is to list them: idlest first, none that the policy excludes.
 
     Args:
-        ranking: Of the pool's GPUs.
         count: List only the best so many; ``None`` for all.
         kept_order: UUIDs in the order to keep instead, for processes that count the pool's GPUs among themselves.
     """
-    eligible = tuple(candidate.device for candidate in ranking.candidates)
+    devices = [candidate.device for candidate in ranking.candidates]
     if count is not None:
-        return eligible[:count]
+        return tuple(devices[:count])
     # A GPU that can't be taken now stays addressable: without us the script would see it, too.
-    others = tuple(r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY)
-    if kept_order:
-        place = {uuid: number for number, uuid in enumerate(kept_order)}
-        return tuple(sorted(eligible + others, key=lambda device: place.get(device.uuid, len(place))))
-    return eligible + others
+    devices += [r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY]
+    number = {uuid: number for number, uuid in enumerate(kept_order)}
+    return tuple(sorted(devices, key=lambda device: number.get(device.uuid, len(number))))
 
 
 def index_is_certain(inventory: Inventory) -> bool:
-    """Whether NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost, or a card in MIG mode."""
+    """NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost, or a card in MIG mode."""
     is_split = any(device.mig_enabled for device in inventory.devices)
     return not (inventory.unreadable or inventory.denied or is_split)
 
