@@ -172,8 +172,8 @@ class _Acquirer:
 
     def _caps(self) -> Mapping[str, int]:
         """By UUID, what was granted of each GPU: children may not be able to ask that."""
-        uuids, decision = self._request.uuids or (), self._decision
-        return {uuids[o]: most for o, most in decision.granted.items() if uuids[o] in decision.claims}
+        claims, granted = self._decision.claims, self._decision.granted
+        return {uuid: most for uuid, most in granted.items() if uuid in claims}
 
     def decide_unclaimed(self, begun_s: float) -> Decision:
         """Where no lease can be written: by those that can be read, and waiting without a place in the queue.

@@ -14,7 +14,7 @@ from autogpu.reporting import messages
 from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, order_is_fixed
 from autogpu.selection.grants import is_engine_worker
-from autogpu.selection.memory import caps, context_reserve_bytes, demand_of_script, usable_bytes
+from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, demand_of_script, usable_bytes
 from autogpu.selection.model import SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import told_of_siblings
@@ -325,7 +325,7 @@ class Allocator:
             caps=self._caps(decision, ordinals),
             logical_gpus=policy.virtual_gpus,
             moved=decision.moved,
-            ceilings=_ceilings(decision, selection),
+            ceilings=ceilings(decision, selection),
             usable=usable_bytes(decision.visible, self.framework.DEFAULT_SHARE),
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
         )
@@ -458,11 +458,3 @@ class Allocator:
             if now != before and not allocation.has_told_what_is_kept and allocation.policy.level != "quiet":
                 allocation.has_told_what_is_kept = True
                 allocation.say_in_each_rank(messages.kept_by_worker(now, before, grant))
-
-
-def _ceilings(decision: Decision, selection: SelectionRequest) -> Mapping[int, int]:
-    """What a limit of the script's own may not exceed."""
-    if not selection.script_demand:
-        return {}
-    # Ranks that share a GPU are of one job, and so is what their script says.
-    return decision.ceilings if selection.grant.rank is None else decision.granted

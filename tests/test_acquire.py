@@ -189,7 +189,7 @@ def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired
 def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(acquired, other, tmp_path):
     result = acquired(asking(gpu(0), grant=Grant("Ray", fraction=0.5)))
     (holder,) = leases(tmp_path).holders
-    assert holder.caps == {gpu(0).uuid: result.decision.granted[0]} != {}
+    assert holder.caps == {gpu(0).uuid: result.decision.granted[gpu(0).uuid]} != {}
     result.lease.release()
     other({0: 12}, caps=holder.caps)
     # The child of a Ray worker can't ask Ray.
@@ -286,7 +286,7 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
     rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
     other({1: others_gib})
     late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
-    assert (late.ordinals, bool(late.cap), 1 in late.soft_caps) == ((1,), is_capped, is_capped)
+    assert (late.ordinals, bool(late.cap), gpu(1).uuid in late.soft_caps) == ((1,), is_capped, is_capped)
     assert late.claims == bytes_on({1: 0 if is_capped else 24})
     assert (granted.cap, granted.soft_caps) == ("", {}), "a scheduler's word"
 
@@ -298,7 +298,7 @@ def test_ranks_with_another_list_choose_for_themselves(acquired, other):
 
 SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
 SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
-CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": {0: 10 * GIB}}
+CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 10})}
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         ordinals=tuple(ordinals),
         moved=dict(zip(request.positions, ordinals)),
         claims={device.uuid: claim_bytes for device, (claim_bytes, _, _) in zip(mine, parts)},
-        soft_caps={ordinal: cap for ordinal, (_, cap, _) in zip(ordinals, parts) if cap is not None},
+        soft_caps={device.uuid: cap for device, (_, cap, _) in zip(mine, parts) if cap is not None},
         cap=explain.BEST_EFFORT if any(is_late for _, _, is_late in parts) else "",
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
@@ -228,7 +228,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = [pool.ordinal(device) for device in devices]
     moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(o, memory.best_effort_cap(c.device, c.spare_bytes)) for o, c in zip(ordinals, taken) if c.is_best_effort]
+    shared = {c.device.uuid: memory.best_effort_cap(c.device, c.spare_bytes) for c in taken if c.is_best_effort}
     why_capped = explain.BEST_EFFORT
     if pool.demand.or_best_effort:
         why_capped = explain.BEST_EFFORT_BY_SCRIPT if request.script_demand else explain.BEST_EFFORT_OF_PART
@@ -238,7 +238,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps={ordinal: cap for ordinal, cap in shared if cap is not None},
+        soft_caps={uuid: cap for uuid, cap in shared.items() if cap is not None},
         cap=why_capped if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,

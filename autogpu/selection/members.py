@@ -139,7 +139,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
     if request.grant.dividing_rank is not None:
         decision = decide(replace(request, promised=family.held))
         is_taken = decision.verdict is Verdict.TAKE
-        return replace(decision, granted={**decision.granted, **_granted(decision, family)}) if is_taken else None
+        return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
     if family.has_parents_list and rank is None:
         # `gpus[0]` in a worker of the same script.
         named = _uuids_of(request, request.positions)
@@ -167,9 +167,9 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    devices = [(o, alone.visible[o]) for o in ordinals]
-    capped = [(o, best_effort_cap(d, None)) for o, d in devices if d is not None and not claims.get(d.uuid)]
-    soft_caps = {ordinal: cap for ordinal, cap in capped if cap is not None}
+    unclaimed = [d for d in (alone.visible[o] for o in ordinals) if d is not None and not claims.get(d.uuid)]
+    capped = {device.uuid: best_effort_cap(device, None) for device in unclaimed}
+    soft_caps = {uuid: cap for uuid, cap in capped.items() if cap is not None}
     return replace(
         alone,
         verdict=Verdict.TAKE,
@@ -179,13 +179,8 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         claims=claims,
         soft_caps=soft_caps,
         cap=explain.BEST_EFFORT if soft_caps else "",
-        granted=_granted(alone, family),
+        granted=family.caps,
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
     )
-
-
-def _granted(decision: Decision, family: Family) -> Mapping[int, int]:
-    caps = family.caps
-    return {o: caps[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in caps}

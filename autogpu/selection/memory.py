@@ -79,12 +79,10 @@ def part_of_gpu(fraction: float) -> MemoryDemand:
     return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
 
 
-def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[int, int]:
-    """By CUDA ordinal, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
-    if fraction is None:
-        return {}
-    totals = {o: d.memory_total_bytes for o, d in enumerate(devices) if d is not None}
-    return {o: within_context(int(total * fraction)) for o, total in totals.items() if total is not None}
+def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[str, int]:
+    """By UUID, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
+    totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and fraction is not None}
+    return {uuid: within_context(int(total * (fraction or 0))) for uuid, total in totals.items() if total is not None}
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
@@ -142,15 +140,26 @@ def caps(
     found = {}
     usable_whole = usable_bytes(decision.visible, default_share)
     for ordinal, device in enumerate(decision.visible):
-        most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES)) if device else None
+        if device is None:
+            continue
+        most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
         if most is None:
-            most = decision.soft_caps.get(ordinal)
+            most = decision.soft_caps.get(device.uuid)
         if most is None and policy.virtual_gpus > 1:
             most = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
-        known = [size for size in (most, decision.granted.get(ordinal)) if size is not None]
+        known = [size for size in (most, decision.granted.get(device.uuid)) if size is not None]
         if known:
             found[ordinal] = min(known) // policy.virtual_gpus
     return found
+
+
+def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, int]:
+    """By CUDA ordinal, what a limit of the script's own may not exceed; empty where it has none."""
+    most = dict(decision.granted) if request.script_demand else {}
+    # Ranks that share a GPU are of one job, and so is what their script says.
+    if request.script_demand and request.grant.rank is None:
+        most.update({uuid: min(size, most.get(uuid, size)) for uuid, size in decision.soft_caps.items()})
+    return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
 
 def _limit_bytes(policy: Policy, device: Device, reserve: int) -> int | None:

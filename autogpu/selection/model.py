@@ -244,8 +244,8 @@ class Decision:
         remedy: How to have an idle GPU instead, where a busy one was named; else empty.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
-        soft_caps: By CUDA ordinal, the most that it may take of a GPU that it shares, where no limit says so.
-        granted: By CUDA ordinal, the most that it may take of a GPU of which it was granted a part, whatever says so.
+        soft_caps: By UUID, the most that it may allocate on a GPU that it shares, where the policy sets no limit.
+        granted: By UUID, the most that it may allocate on a GPU of which it was granted a part, whatever the limit.
         ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
@@ -257,8 +257,8 @@ class Decision:
     ordinals: tuple[int, ...] = ()
     claims: Mapping[str, int] = MappingProxyType({})
     moved: Mapping[int, int] = MappingProxyType({})
-    soft_caps: Mapping[int, int] = MappingProxyType({})
-    granted: Mapping[int, int] = MappingProxyType({})
+    soft_caps: Mapping[str, int] = MappingProxyType({})
+    granted: Mapping[str, int] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0
@@ -275,22 +275,9 @@ class Decision:
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
         known = {device.uuid: device for device in self.visible if device}
         ordinal = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
-        new = {o: ordinal[d.uuid] for o, d in enumerate(self.visible) if d and d.uuid in ordinal}
         taken = tuple(ordinal[device.uuid] for device in self.devices if device.uuid in ordinal)
-        return replace(
-            self,
-            ordinals=taken if chosen is None else tuple(chosen),
-            moved={},
-            soft_caps={new[o]: size for o, size in self.soft_caps.items() if o in new},
-            granted={new[o]: size for o, size in self.granted.items() if o in new},
-            visible=tuple(known.get(uuid) for uuid in uuids),
-        )
-
-    @property
-    def ceilings(self) -> Mapping[int, int]:
-        """By CUDA ordinal, what a limit of the script's own may not exceed: ``soft_caps`` and ``granted``."""
-        both = {**self.soft_caps, **self.granted}
-        return {o: min(size, self.soft_caps.get(o, size)) for o, size in both.items()}
+        ordinals, visible = taken if chosen is None else tuple(chosen), tuple(known.get(uuid) for uuid in uuids)
+        return replace(self, ordinals=ordinals, moved={}, visible=visible)
 
     @property
     def devices(self) -> tuple[Device, ...]:

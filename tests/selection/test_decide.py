@@ -79,20 +79,20 @@ def rank(number, size, launcher="MPICH"):
         case("a-wait-for-fewer-than-asked", [SMALL, gpu(1)], {**TWO_LARGE, "held": {1: claim(24)}}, why=FEWER),
         case("no-second-one-to-wait-for", ONE, {"busy": "wait", "count": 2}, ordinals=(0,)),
         case("one-that-nobody-awaits", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
-        case("one-that-is-awaited", ONE, {"awaited": [UUID]}, claims={UUID: 0}, soft_caps={0: 12 * GIB}),
+        case("one-that-is-awaited", ONE, {"awaited": [UUID]}, claims={UUID: 0}, soft_caps={UUID: 12 * GIB}),
         case("more-are-attainable", [SMALL, *THREE[1:]], {}, attainable=3),
         case("those-with-room-are-attainable", [SMALL, *THREE[1:]], {"need_bytes": 12 * GIB}, attainable=2),
         case("those-within-the-cap-are-attainable", THREE, {"per_user": 2, **MINE}, attainable=1),
-        case("best-effort", [gpu(0, used_gib=4)], ALL, soft_caps={0: 10 * GIB}, claims={UUID: 0}, cap=BEST_EFFORT),
-        case("of-what-is-unclaimed", [gpu(0, used_gib=2, pids=[7])], {"held": {0: claim(14)}}, soft_caps={0: 5 * GIB}),
+        case("best-effort", [gpu(0, used_gib=4)], ALL, soft_caps={UUID: 10 * GIB}, claims={UUID: 0}, cap=BEST_EFFORT),
+        case("of-the-unclaimed", [gpu(0, used_gib=2, pids=[7])], {"held": {0: claim(14)}}, soft_caps={UUID: 5 * GIB}),
         case("where-the-most-is-unclaimed", ELEVENS, {"held": {0: claim(4), 1: claim(11)}}, ordinals=(0,)),
         case("then-where-the-fewest-are-best-effort", ELEVENS, {"held": {0: claim(11), 1: BOTH}}, ordinals=(0,)),
         case("beside-my-own-jobs", TWO, {**OWN, "held": {0: claim(24), 1: claim(24, uid=ME)}}, ordinals=(1,)),
         case("not-beside-unmanaged-ones", [gpu(0, pids=[9], used_gib=3)], {**OWN, **MINE}, verdict=CPU),
         case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why="you hold 1 GPU, the most that limits.per_user allows"),
         case("cap-reached-and-waiting", TWO, {**CAP, "count": 2, "busy": "wait"}, verdict=WAIT),
-        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={0: 12 * GIB}),
-        case("cap-reached-share-own", TWO, {**CAP, **OWN}, ordinals=(0,), soft_caps={0: 12 * GIB}),
+        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={UUID: 12 * GIB}),
+        case("cap-reached-share-own", TWO, {**CAP, **OWN}, ordinals=(0,), soft_caps={UUID: 12 * GIB}),
         case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), soft_caps={}),
         case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
         case("cap-for-no-more-one-waits", TWO, {"per_user": 1, "count": 2, "busy": "wait"}, ordinals=(1,)),
@@ -112,7 +112,8 @@ def test_what_a_process_takes(gpus, asked, expected):
 
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(*ONE, **rank(1, 2))
-    assert decision.soft_caps == caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
+    assert decision.soft_caps == {UUID: 12 * GIB - CONTEXT_BYTES}
+    assert caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
 
 

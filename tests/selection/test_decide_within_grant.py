@@ -6,12 +6,13 @@ import pytest
 
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
+from autogpu.selection.decide import decide
 from autogpu.selection.explain import BEST_EFFORT, BEST_EFFORT_OF_PART
 from autogpu.selection.grants import Grant
-from autogpu.selection.memory import CONTEXT_BYTES, caps
+from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings
 from autogpu.selection.model import MemoryDemand, Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
-from tests.support.selections import INHERITED, case, claim, decided, fields
+from tests.support.selections import INHERITED, case, claim, decided, fields, request
 from tests.support.values import gpu, inventory
 
 ONE, TWO, BUSY = [gpu(0)], [gpu(0), gpu(1)], gpu(1, pids=[7], used_gib=16, busy=90)
@@ -41,17 +42,11 @@ PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 *
         case("the-idlest-of-a-ranks-own", [gpu(0, pids=[7], used_gib=9), gpu(1)], LISTED, ordinals=(1,), soft_caps={}),
         case("all-of-a-ranks-own", TWO, {**LISTED, "count": "all"}, ordinals=(0, 1), soft_caps={}),
         case("all-memory-of-a-ranks-own", ONE, LISTED, claims={ZERO: 24 * GIB}),
-        case("a-rank-beside-them", [gpu(0), BUSY], PLACED, claims={OTHER: 0}, soft_caps={1: 4 * GIB}, cap=BEST_EFFORT),
-        case("ranks-share-the-part", ONE, SHARING, claims={ZERO: 6 * GIB}, soft_caps={0: 6 * GIB - CONTEXT_BYTES}),
-        case("half", ONE, HALF, claims={ZERO: 12 * GIB}, granted={0: PART}),
-        case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, granted={0: PART}),
-        case("a-used-half", [BUSY], HALF, claims={OTHER: 0}, soft_caps={0: 4 * GIB}, cap=BEST_EFFORT_OF_PART),
-        case(
-            "what-the-script-allows-itself-is-cut-to-the-part",
-            ONE,
-            {**HALF, "script_demand": MemoryDemand(bytes=20 * GIB, or_best_effort=True)},
-            ceilings={0: PART},
-        ),
+        case("a-rank-beside", [gpu(0), BUSY], PLACED, claims={OTHER: 0}, soft_caps={OTHER: 4 * GIB}, cap=BEST_EFFORT),
+        case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, soft_caps={ZERO: 6 * GIB - CONTEXT_BYTES}),
+        case("half", ONE, HALF, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
+        case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
+        case("a-used-half", [BUSY], HALF, claims={OTHER: 0}, soft_caps={OTHER: 4 * GIB}, cap=BEST_EFFORT_OF_PART),
         case(
             "no-other-gpu-is-recommended-and-lists-of-the-policy-have-no-effect",
             [BUSY],
@@ -78,3 +73,8 @@ def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, clai
     decision = decided(gpu(0), **policy, **HALF)
     assert (decision.claims, caps(Policy(**policy), decision)) == ({ZERO: claim_bytes}, {0: cap_bytes})
     assert decision.why == "the only one granted by Ray, 50 % of it"
+
+
+def test_what_the_script_allows_itself_is_cut_to_the_part():
+    asked = request(gpu(0), script_demand=MemoryDemand(bytes=20 * GIB, or_best_effort=True), **HALF)
+    assert ceilings(decide(asked), asked) == {0: PART}

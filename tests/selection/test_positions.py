@@ -17,7 +17,7 @@ LESS_BUSY = gpu(2, pids=[7], used_gib=1, busy=90)
 # The pool as the process counts it, idlest first when it began.
 POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
 ONE, FULL, ZERO = [gpu(0)], [gpu(0, used_gib=14, pids=[7])], gpu(0).uuid
-HALF = {2: int(7.5 * GIB)}  # of what is free on the busy one
+HALF = {gpu(1).uuid: int(7.5 * GIB)}  # of what is free on the busy one
 TWO_GIB = MemoryLimit(bytes=2 * GIB)
 ALL = {"held": {index: claim(24) for index in range(4)}}
 MINE = {"held": {0: claim(24, uid=ME)}, "per_user": 1}
@@ -57,7 +57,7 @@ def by_position(*positions, **asked):
         case("where-it-has-a-context", POOL, by_position(2, in_use=[2], held={1: claim(24)}), moved={2: 2}),
         case("beside-its-context", POOL, by_position(2, in_use=[0], held={1: claim(24)}), moved={2: 0}),
         case("without-sharing", [*POOL[:2], BUSY], by_position(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
-        case("the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, soft_caps={0: 12 * GIB}),
+        case("the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, soft_caps={gpu(3).uuid: 12 * GIB}),
         case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),
         case("the-fifth-stops", POOL, by_position(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
@@ -70,7 +70,7 @@ def by_position(*positions, **asked):
         # What the script allows itself is what is claimed.
         case("a-limit-is-claimed", ONE, {**EIGHT, "need_bytes": 2 * GIB}, claims={ZERO: 8 * GIB}),
         case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, soft_caps={}),
-        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, soft_caps={0: 5 * GIB}, cap=CAP),
+        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, soft_caps={ZERO: 5 * GIB}, cap=CAP),
         case("not-capped-alone", ONE, NEARLY_ALL, soft_caps={}, cap=""),
     ],
 )
