@@ -27,7 +27,7 @@ SESSION = (
 ONLY_IMPORTS = """
 import sys
 import tensorflow
-needless = ["acquire", "lease", "selection.decide", "selection.eligible", "selection.positions", "selection.lists"]
+needless = ["acquire", "lease", "selection.decide", "selection.eligible", "selection.members"]
 print("autogpu.allocation" in sys.modules, [name for name in needless if "autogpu." + name in sys.modules])
 """
 
