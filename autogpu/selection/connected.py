@@ -28,11 +28,10 @@ _LINKS_PER_STEP = 1000
 def best_connected_first(
     candidates: Sequence[Candidate], count: int, request: SelectionRequest, is_free: Callable[[Device], bool]
 ) -> list[Candidate]:
-    """Order the candidates as they are but for those of one standing, of which the best connected come first.
+    """Put the best connected first among candidates of one standing; all others stay as they are.
 
     Args:
-        candidates: In the order to take them.
-        count: How many will be taken.
+        candidates: In the order to take them, so many of which will be taken.
         is_free: Tells of a GPU of the machine whether another job could take it.
     """
     inventory = request.inventory

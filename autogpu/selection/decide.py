@@ -44,7 +44,6 @@ def decide(
     """Choose among the GPUs that a process has.
 
     Args:
-        request: What is known.
         claims_on: By UUID, the live claims of other jobs.
         is_awaited: Tells of a GPU whether a waiter ahead of this process could use it now.
     """

@@ -94,14 +94,10 @@ def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Cand
 
 
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
-    """By position that a script named, the ordinal of the GPU that it gets.
+    """By position that a script named, the ordinal of the GPU that it gets, of those ``taken``.
 
     A position keeps its own GPU where the process has that, else it gets one of the others. Where the process has fewer
     than were named, several positions are on one.
-
-    Args:
-        named: Positions in the pool, each once.
-        taken: Ordinals of the process's GPUs, at least one.
     """
     found = {position: position for position in named if position in taken}
     others = [ordinal for ordinal in taken if ordinal not in named]

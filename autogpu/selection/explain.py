@@ -91,11 +91,7 @@ def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
 
 
 def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, grant: Grant, *, has_context: bool) -> str:
-    """Why these candidates were taken.
-
-    Args:
-        has_context: Another library of the process computes on some of them already.
-    """
+    """Why these candidates were taken; the process may have a context of another library on some of them already."""
     total, count = pool_size(ranking), len(chosen)
     if not grant.engine or spec.source == "script":
         pool = _POOLS[spec.source] + granted_part(grant)
@@ -131,12 +127,7 @@ def _some(reasons: Sequence[str]) -> str:
 
 
 def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
-    """Why a script that named positions in the pool gets these candidates.
-
-    Args:
-        visible: The pool by position.
-        chosen: The positions.
-    """
+    """Why a script that named these positions in the pool gets these candidates."""
     word, that = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
     why = f"{word} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
     mine = [candidate.device for candidate in taken]
@@ -147,12 +138,7 @@ def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Se
 
 
 def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *, is_instance: bool = False) -> str:
-    """Why the process has fewer GPUs than are asked for, after the reason for those that it has; ``""`` if it has all.
-
-    Args:
-        quota: How many ``limits.per_user`` allows.
-        is_instance: What it has is a MIG instance.
-    """
+    """Why the process has fewer GPUs than it asks for, to follow why it has those; ``""`` if it has all."""
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
@@ -183,11 +169,7 @@ def waiting_for_fewer(asked: int, suitable: int) -> str:
 
 
 def busy_remedy(decision: Decision, written: str) -> str:
-    """What gives a GPU to a process that stops because none is free.
-
-    Args:
-        written: How ``select.busy`` is set there, with ``{}`` for its value.
-    """
+    """What gives a GPU to a process that stops for want of one: a ``select.busy``, ``written`` with ``{}``."""
     ranking, remedies = decision.ranking, []
     if ranking.candidates or ranking.may_come_free():
         remedies.append("to wait for one, " + written.format("wait"))
@@ -217,7 +199,7 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
 
 
 def idle_alternative(idle: Sequence[Device]) -> str:
-    """What to tell a user who named a busy GPU while another one is idle; ``""`` where none is."""
+    """Tell a user who named a busy GPU which others are idle; ``""`` where none is."""
     names = gpu_names(device.label for device in idle[:_MOST])
     return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle" if idle else ""
 
@@ -262,11 +244,7 @@ def inherited(script: str, pid: int | None) -> str:
 def each_gpu(
     ranking: Ranking, chosen: Sequence[Device], inventory: Inventory | None, first: str = "taken"
 ) -> list[str]:
-    """Every GPU of the pool with the reason why it was taken or not, one line each, best first; what connects those.
-
-    Args:
-        first: The word for those in ``chosen``.
-    """
+    """Every GPU of the pool and why it was taken (``first``) or not, one line each, best first; what connects those."""
     lines = []
     for number, candidate in enumerate(ranking.candidates, start=1):
         verdict = first if candidate.device in chosen else f"place {number}"

@@ -138,11 +138,7 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
 
 
 def settled(grant: Grant, gpu_count: int) -> Grant:
-    """The grant where an engine says how many GPUs and not which: those that the driver shows, if it shows no more.
-
-    Args:
-        gpu_count: How many this process may use by the driver's word.
-    """
+    """The grant where an engine says how many GPUs and not which: the ``gpu_count`` that the driver shows, or none."""
     if grant.unnamed is None:
         return grant
     if gpu_count <= grant.unnamed:

@@ -105,8 +105,7 @@ def takeable_together(candidates: Sequence[Candidate], each: int, processes: int
     """The candidates, best first, of which a job can take the first ones: whole cards, or one instance a process.
 
     Args:
-        each: How many GPUs each process wants.
-        processes: How many processes choose together.
+        each: How many GPUs each of its ``processes`` wants.
     """
     whole = [candidate for candidate in candidates if candidate.device.parent is None]
     if each > 1:
@@ -129,12 +128,10 @@ def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
 def to_list(
     taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
 ) -> tuple[Device, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken``.
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken`` of ``pool``.
 
     Args:
         of_ranks: UUIDs of the first GPU of each rank of its job, which count them among themselves.
-        pool: All that it may have.
-        shows_several: Of this driver.
     """
     known = {device.uuid: device for device in pool}
     ranks = [known[uuid] for uuid in of_ranks if uuid in known]

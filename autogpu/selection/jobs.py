@@ -50,13 +50,7 @@ class Job:
 def jobs_of(
     holders: Iterable[Holder], processes: Processes, inventory: Inventory | None, now_s: float
 ) -> tuple[Job, ...]:
-    """The jobs of other processes than this one, in the order in which they claimed.
-
-    Args:
-        processes: Tells whose job those are that the driver lists.
-        inventory: Tells what each GPU has, and who uses it.
-        now_s: In Unix time.
-    """
+    """The jobs of other processes than this one, in the order in which they claimed; ``now_s`` is in Unix time."""
     gpus = _Gpus(inventory.devices if inventory else ())
     # A group is its user's word: it can't join the job of another user.
     members_of: dict[tuple[int, str], list[Holder]] = {}
@@ -145,9 +139,7 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
     """Tell :func:`autogpu.selection.decide.decide` whether one of ``waiters`` could use a GPU now.
 
-    Args:
-        claims_on: By UUID, the claims of jobs.
-        per_user: ``limits.per_user``: who holds that many can use no further GPU; 0 for no such limit.
+    Who holds ``per_user`` GPUs by ``claims_on`` can use no further one; 0 for no such limit.
     """
     if per_user:
         waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]

@@ -41,7 +41,7 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 
 
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
-    """What all ranks that see the same GPUs ask for."""
+    """The request of all ranks that see the same GPUs, as if they were one process."""
     rank, policy = request.grant.rank, request.policy
     sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = policy.count if policy.count == "all" else policy.count * sharers
@@ -95,7 +95,7 @@ class Family:
         return caps
 
     def is_rival(self, holder: Holder) -> bool:
-        """What ``holder`` claims counts for a process that chooses for itself.
+        """The claim of ``holder`` counts for a process that chooses for itself.
 
         A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
         """

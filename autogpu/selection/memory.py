@@ -86,11 +86,7 @@ def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> M
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
-    """By CUDA ordinal, what the framework would take of a GPU where nothing limits it; no entry where that is unknown.
-
-    Args:
-        default_share: Of the free memory, beside the CUDA context.
-    """
+    """By CUDA ordinal, what a framework that is not limited takes: so much of what is free beside its CUDA context."""
     free = {o: d.memory_free_bytes for o, d in enumerate(devices) if d is not None}
     return {o: int(within_context(size) * default_share) for o, size in free.items() if size is not None}
 
@@ -98,24 +94,21 @@ def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapp
 def context_reserve_bytes(measured_bytes: int | None) -> int:
     """The part of a limit on the whole process that is kept free for what the framework does not allocate itself.
 
-    Args:
-        measured_bytes: What the process takes with nothing but a context; ``None`` if that could not be measured.
+    A process with nothing but a context takes ``measured_bytes``; ``None`` if that could not be measured.
     """
     return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
 
 
 def within_context(claim_bytes: int) -> int:
-    """What the framework may allocate within a claim that has to hold the CUDA context as well."""
+    """The part of a claim that the framework may allocate: the claim has to hold the CUDA context as well."""
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
 def best_effort_cap(device: Device, room_bytes: int | None) -> int | None:
     """Half of what is neither used nor claimed: a best-effort job must not take what others were about to grow into.
 
-    Where everything is claimed, mostly by jobs that said nothing of their size, it is half of what is free.
-
-    Args:
-        room_bytes: What is neither used nor claimed; ``None`` where that is unknown.
+    Where everything is claimed, mostly by jobs that said nothing of their size, or where that is unknown, it is half of
+    what is free.
     """
     if device.memory_free_bytes is None:
         return None

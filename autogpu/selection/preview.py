@@ -63,13 +63,7 @@ def preview(
     now_s: float,
     family: Family | None = None,
 ) -> Decision:
-    """The decision on ``request`` beside the jobs and the queue of this moment.
-
-    Args:
-        processes: Tells whose job those are that the driver lists.
-        now_s: In Unix time.
-        family: The job that would start it, if one would.
-    """
+    """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
     none = why_none(request)
     if none:
         return Decision(Verdict.CPU, none)

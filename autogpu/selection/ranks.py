@@ -90,8 +90,7 @@ class LocalRank:
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
     """The rank of this process; ``None`` for one that was not started as one of several.
 
-    Args:
-        namespace: Tells this process's container from others, each of which has a ``localhost`` of its own.
+    Each ``namespace``, a container's, has a ``localhost`` of its own.
     """
     told = [rank for rank in (_by_launcher(environ, namespace, *names) for names in _LAUNCHERS) if rank]
     if not told or told[0].size == 1:

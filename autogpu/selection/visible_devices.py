@@ -62,8 +62,7 @@ def visible_spec(
     Args:
         environ: The environment now.
         initial: The variable at the interpreter's start.
-        script: ``select.script``: whether a hard-coded value is respected or overridden.
-        grant: What an engine granted that leaves the variable unset.
+        script: ``select.script``: ``"respect"`` or ``"override"`` a hard-coded value.
     """
     now, value, overridden = environ.get(CUDA_VISIBLE_DEVICES), initial.inherited, None
     if is_engine_worker(environ) or now == initial.value:
@@ -193,14 +192,9 @@ def index_is_certain(inventory: Inventory) -> bool:
 def environment_for(
     devices: Sequence[Device], spec: VisibleSpec, *, identifier: str, index_is_certain: bool
 ) -> dict[str, str]:
-    """What to write into the environment so that it lists ``devices``; without any it hides every GPU.
+    """The variables that list ``devices`` instead of what ``spec`` says; without any they hide every GPU.
 
-    The two variables beside ``CUDA_VISIBLE_DEVICES`` tell an autogpu in a child what was there before.
-
-    Args:
-        spec: What the variable said before.
-        identifier: ``select.identifier``: ``"uuid"`` or ``"index"``.
-        index_is_certain: See :func:`index_is_certain`.
+    The two beside ``CUDA_VISIBLE_DEVICES`` tell an autogpu in a child what was there before.
     """
     written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
     if devices and identifier == "index" and index_is_certain and not instances.are_among(devices):
