@@ -17,7 +17,6 @@ from autogpu.cli.screen import show
 from autogpu.cli.status_screen import Wanted, fitted, frame_of, lines
 from autogpu.reporting.text import user_name
 from autogpu.status.json import to_json
-from autogpu.status.of_user import of_user
 from autogpu.status.snapshot import read_status
 
 TYPE_CHECKING = False
@@ -107,7 +106,7 @@ def status(
         return 0
     found = _read()
     if as_json:
-        click.echo(json.dumps(to_json(of_user(found, wanted.user)), indent=2))
+        click.echo(json.dumps(to_json(found.of_user(wanted.user)), indent=2))
     else:
         _print(found, wanted, Console(highlight=False))
     return 1 if found.failure and found.has_driver else 0
@@ -195,7 +194,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 def _print_once(console: Console, wanted: Wanted, as_json: bool) -> None:
     found = _read()
     if as_json:
-        click.echo(json.dumps(to_json(of_user(found, wanted.user))))
+        click.echo(json.dumps(to_json(found.of_user(wanted.user))))
         return
     _print(found, wanted, console)
     click.echo()

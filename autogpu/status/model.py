@@ -5,7 +5,7 @@ Sizes are bytes, spans are seconds, and what is not known is ``None``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,20 @@ class GpuStatus:
     def label(self) -> str:
         """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
         return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
+
+    @property
+    def users(self) -> set[str | None]:
+        """Everyone who has a job or a process on it, by name."""
+        return {job.user for job in self.jobs} | {process.user for process in self.unmanaged_processes}
+
+    def of_user(self, user: str) -> GpuStatus:
+        """This GPU with the jobs and processes of that user alone."""
+        return replace(
+            self,
+            jobs=tuple(job for job in self.jobs if job.user == user),
+            unmanaged_processes=tuple(each for each in self.unmanaged_processes if each.user == user),
+            unlisted_bytes=0,
+        )
 
 
 @dataclass(frozen=True)
@@ -220,3 +234,13 @@ class HostStatus:
         """The GPUs that a job can have: instances instead of the card that they are of."""
         split = {gpu.parent for gpu in self.gpus}
         return tuple(gpu for gpu in self.gpus if gpu.uuid not in split and not gpu.mig_enabled)
+
+    def of_user(self, user: str | None) -> HostStatus:
+        """Only the GPUs that the user is on, by name, and the user's places in the queue; all of it for ``None``."""
+        if user is None:
+            return self
+        return replace(
+            self,
+            gpus=tuple(gpu.of_user(user) for gpu in self.gpus if user in gpu.users),
+            queue=tuple(waiter for waiter in self.queue if waiter.user == user),
+        )

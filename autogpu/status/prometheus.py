@@ -175,7 +175,7 @@ METRICS = (
     ),
     Metric(
         "autogpu_unmanaged_processes",
-        "Processes that compute on the GPU without a claim.",
+        "Processes that compute on the GPU and belong to no job.",
         (*_GPU, "user"),
         lambda host: _unmanaged(host, in_bytes=False),
     ),

@@ -90,7 +90,7 @@ class TestRealServers:
         assert first.count("NVIDIA A100") == 2
         assert "Under `autogpu run` it would get GPU 1: " in first
         assert "bert.py" not in first
-        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) claims 6\.0 GiB"
+        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
         assert re.search(row, second, re.MULTILINE)
         # What a shell's start-up file prints does no harm.
         assert re.search(r"^chatty, .*\nNo NVIDIA driver on this machine\.$", second, re.MULTILINE)
