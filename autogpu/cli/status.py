@@ -11,11 +11,12 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console, Group
+from rich.text import Text
 
 from autogpu.cli.policy_options import duration, resolve_here
-from autogpu.cli.screen import show
+from autogpu.cli.screen import BAD, show
 from autogpu.cli.status_screen import Wanted, fitted, frame_of, lines
-from autogpu.reporting.text import user_name
+from autogpu.reporting.text import printable, user_name
 from autogpu.status.json import to_json
 from autogpu.status.snapshot import read_status
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from typing import Callable, Iterator
 
     from autogpu.status.model import HostStatus
+
+# Of what --on prints as JSON.
+VERSION = 1
 
 FORMATS = ("text", "json", "prometheus")
 
@@ -93,8 +97,9 @@ def status(
     """
     is_for_people = watch or is_mine or user is not None or is_explained
     if hosts is not None:
-        is_alone = not is_for_people and form != "prometheus"
-        return _show_hosts(hosts, remote_command, timeout_s, as_json=as_json or form == "json", is_alone=is_alone)
+        if is_for_people or form == "prometheus":
+            raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
+        return _show_hosts(named(hosts), remote_command, timeout_s, as_json=as_json or form == "json")
     if form == "prometheus":
         return _print_metrics(is_alone=not is_for_people and not as_json)
     as_json = as_json or form == "json"
@@ -112,12 +117,37 @@ def status(
     return 1 if found.failure and found.has_driver else 0
 
 
-def _show_hosts(hosts: str, command: str, timeout_s: float, *, as_json: bool, is_alone: bool) -> int:
-    if not is_alone:
-        raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
-    from autogpu.cli.hosts import named, show_status
+def named(text: str) -> list[str]:
+    """The hosts of a list with commas, each once.
 
-    return show_status(named(hosts), command, timeout_s, as_json=as_json)
+    Raises:
+        UsageError: One can't be a host.
+    """
+    hosts = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for host in hosts:
+        # `ssh` would take it for an option.
+        if not host or host.startswith("-"):
+            raise click.UsageError(f"--on: {host!r} is no host; write them as --on host1,host2")
+    return hosts
+
+
+def _show_hosts(hosts: list[str], command: str, timeout_s: float, *, as_json: bool) -> int:
+    from autogpu.status.remote import ask
+
+    answers = ask(hosts, command, timeout_s)
+    if as_json:
+        told = {a.host: {"problem": a.problem or None, "status": a.status and to_json(a.status)} for a in answers}
+        click.echo(json.dumps({"version": VERSION, "hosts": told}, indent=2))
+        return 0 if all(answer.status for answer in answers) else 1
+    console = Console(highlight=False)
+    for number, answer in enumerate(answers):
+        if number:
+            click.echo()
+        if answer.status is None:
+            show(console, Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD)))
+        else:
+            _print(answer.status, Wanted(remote=answer.host), console)
+    return 0 if all(answer.status for answer in answers) else 1
 
 
 def _print_metrics(*, is_alone: bool) -> int:

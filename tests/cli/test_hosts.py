@@ -18,8 +18,8 @@ import jsonschema
 import pytest
 import referencing
 
-from autogpu.cli import hosts
 from autogpu.cli import main as frame
+from autogpu.cli.status import named
 from autogpu.status.json import to_json
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
@@ -120,7 +120,7 @@ class TestRealServers:
             (
                 "lab1",
                 "no-such-program",
-                "lab1  .*no-such-program.*not found; --remote-command says how autogpu is started there\n",
+                "lab1  .*no-such-program.*not found; --remote-command says how it is started there\n",
             ),
             (
                 "lab1",
@@ -363,7 +363,7 @@ def test_what_can_not_be_asked_is_a_usage_error(tmp_path, monkeypatch, capsys, o
 
 
 def test_each_host_is_asked_once():
-    assert hosts.named("b, a,b") == ["b", "a"]
+    assert named("b, a,b") == ["b", "a"]
 
 
 def test_without_ssh_one_line_says_so(tmp_path, monkeypatch, capsys):
