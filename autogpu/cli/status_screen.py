@@ -109,12 +109,14 @@ def _free_words(host: HostStatus) -> list[str]:
     here = [gpu for gpu in host.takeable if gpu.uuid in host.granted or not host.engine]
     awaited = sum(gpu.is_awaited for gpu in here)
     free = sum(gpu.state == "free" for gpu in here) - awaited
+    if not here and not host.engine:
+        return ["no usable GPU"]
     granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
     return [f"{free} of {counted(len(here), 'GPU')}{granted} free", *([f"{awaited} awaited"] if awaited else [])]
 
 
 def _tail_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool = False) -> Iterator[Text]:
-    for lost in host.unreadable:
+    for lost in host.unreadable if wanted.user is None else ():
         yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
     yield from _queue_lines(host, wanted.user)
     if wanted.user is not None:

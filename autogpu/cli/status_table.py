@@ -169,6 +169,8 @@ def _state(run: Sequence[GpuStatus], split: set[str | None]) -> Text:
         return Text("MIG")
     if gpu.mig_enabled:
         return Text(f"{many}MIG, no instance")
+    if gpu.compute_mode == "prohibited" and gpu.state == "free":
+        return Text(f"{many}prohibited")
     state = "awaited" if gpu.is_awaited else gpu.state
     # Of another host it may be one that this version does not know.
     return Text(many + printable(state, 20).replace("_", " "), style=_STYLES.get(state, ""))

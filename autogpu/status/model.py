@@ -231,16 +231,24 @@ class HostStatus:
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:
-        """The GPUs that a job can have: instances instead of the card that they are of."""
+        """The GPUs that a job can have: instances instead of the card that they are of, and none that is prohibited."""
         split = {gpu.parent for gpu in self.gpus}
-        return tuple(gpu for gpu in self.gpus if gpu.uuid not in split and not gpu.mig_enabled)
+        return tuple(
+            gpu
+            for gpu in self.gpus
+            if gpu.uuid not in split and not gpu.mig_enabled and gpu.compute_mode != "prohibited"
+        )
 
     def of_user(self, user: str | None) -> HostStatus:
-        """Only the GPUs that the user is on, by name, and the user's places in the queue; all of it for ``None``."""
+        """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.
+
+        A GPU that can't be read is left out: nobody knows whose it was.
+        """
         if user is None:
             return self
         return replace(
             self,
             gpus=tuple(gpu.of_user(user) for gpu in self.gpus if user in gpu.users),
+            unreadable=(),
             queue=tuple(waiter for waiter in self.queue if waiter.user == user),
         )

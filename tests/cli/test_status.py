@@ -29,7 +29,7 @@ from autogpu.status.json import from_json
 from autogpu.status.model import LeaseFolder
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
-from tests.support.values import gpu, inventory
+from tests.support.values import cut, gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
 
@@ -331,6 +331,9 @@ def test_one_user_alone_is_shown_beside_the_claims_of_all():
     assert [line.split()[0] for line in lines if "train.py" in line] == ["bob"]
     assert [line for line in lines if ".py (pid 88)" in line] == ["  2. bob second.py (pid 88): 1 whole GPU, for 90 s"]
     assert not any("script started here" in line for line in lines)
+    lost = frozen.replace(machine, unreadable=(UnreadableDevice(3, "GPU is lost"),))
+    assert screen(host(lost, jobs, queue), user="bob") == lines, "nobody knows whose it was"
+    assert host(lost, jobs, queue).of_user("bob").unreadable == ()
     assert screen(host(machine, jobs, queue), user="eve") == ["eve is on no GPU and waits for none."]
 
 
@@ -395,6 +398,27 @@ def test_hostile_names_do_nothing_to_a_terminal():
 )
 def test_what_can_not_be_read_is_said(machine, line):
     assert line in screen(host(machine))
+
+
+@pytest.mark.parametrize(
+    ("machine", "free", "state"),
+    [
+        (inventory(gpu(0), gpu(1, compute_mode="prohibited")), "1 of 1 GPU free", "prohibited"),
+        (inventory(*cut(0), *cut(1)), "no usable GPU", "MIG, no instance"),
+        (inventory(gpu(0), *(cut(index)[0] for index in range(1, 5))), "1 of 1 GPU free", "4 MIG, no instance"),
+    ],
+    ids=["prohibited", "mig-alone", "mig-beside-others"],
+)
+def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
+    head, *lines = [line.plain for line in screens.lines(host(machine), Frame(120, True))]
+    assert head.endswith(f", {free}")
+    assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
+
+
+def test_a_list_that_names_no_gpu_here_is_spoken_of():
+    view = host(inventory(*map(gpu, range(4))), AUTOGPU_DEVICES="7")
+    said = "select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 3: "
+    assert screen(view)[-1].startswith(said)
 
 
 def test_a_reading_that_is_missing_is_a_question_mark():
