@@ -16,7 +16,7 @@ import click
 
 from autogpu import __doc__ as product
 from autogpu import __version__
-from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, WaitTimeout
 
 # One row per verb, in the order of the help. A verb's module is imported when it is run, so that
 # `autogpu --help` stays fast however much the verbs need.
@@ -141,7 +141,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             args=None if arguments is None else list(arguments), prog_name="autogpu", standalone_mode=False
         )
     except AutoGpuError as error:
-        _echo(error.what, error.option if isinstance(error, NoEligibleDevice) else error.remedy)
+        _echo(error.what, error.option)
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
         path, command = _command_of(sys.argv[1:] if arguments is None else arguments)

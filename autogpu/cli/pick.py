@@ -95,7 +95,7 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         names = explain.gpu_names(device.label for device in decision.devices)
         click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
         is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
-        say(f"{names} picked, {'held already' if is_held else 'not held'}: {printable(decision.why, 2000)}")
+        say(f"{names} picked, {'reserved already' if is_held else 'not reserved'}: {printable(decision.why, 2000)}")
     else:
         say(_without_gpu(decision.why))
     if is_explained:

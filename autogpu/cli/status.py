@@ -16,13 +16,13 @@ from rich.text import Text
 from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import BAD, show
 from autogpu.cli.status_screen import Wanted, fitted, frame_of, lines
-from autogpu.reporting.text import printable, user_name
+from autogpu.reporting.text import listed, printable, user_name
 from autogpu.status.json import to_json
 from autogpu.status.snapshot import read_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator
+    from typing import Callable, Iterator, Mapping
 
     from autogpu.status.model import HostStatus
 
@@ -95,16 +95,16 @@ def status(
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
-    is_for_people = watch or is_mine or user is not None or is_explained
+    views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
     if hosts is not None:
-        if is_for_people or form == "prometheus":
-            raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
+        _use_alone("--on", {**views, "--format prometheus": form == "prometheus"})
         return _show_hosts(named(hosts), remote_command, timeout_s, as_json=as_json or form == "json")
     if form == "prometheus":
-        return _print_metrics(is_alone=not is_for_people and not as_json)
+        _use_alone("--format prometheus", {**views, "--json": as_json})
+        return _print_metrics()
     as_json = as_json or form == "json"
-    if is_mine and user is not None:
-        raise click.UsageError("--mine and --user exclude each other", click.get_current_context())
+    if is_mine:
+        _use_alone("--mine", {"--user": user is not None})
     wanted = Wanted(user_name(os.getuid()) if is_mine else user, is_explained)
     if watch:
         _watch(interval, wanted, as_json)
@@ -150,9 +150,18 @@ def _show_hosts(hosts: list[str], command: str, timeout_s: float, *, as_json: bo
     return 0 if all(answer.status for answer in answers) else 1
 
 
-def _print_metrics(*, is_alone: bool) -> int:
-    if not is_alone:
-        raise click.UsageError("--format prometheus is for a file, and excludes all other options")
+def _use_alone(option: str, others: Mapping[str, bool]) -> None:
+    """Refuse those of the others that are given.
+
+    Raises:
+        UsageError: One is.
+    """
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        raise click.UsageError(f"{option} can't be combined with {listed(given)}", click.get_current_context())
+
+
+def _print_metrics() -> int:
     from autogpu.status.prometheus import exposition
 
     # The format's encoding, whatever that of the terminal or of cron is.

@@ -122,7 +122,7 @@ def _tail_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool = False) -> 
     if wanted.user is not None:
         theirs = host.of_user(wanted.user)
         if not theirs.gpus and not theirs.queue:
-            yield Text(f"{printable(wanted.user, 32)} is on no GPU and waits for none.")
+            yield Text(f"{printable(wanted.user, 32)} has no GPU and no place in the queue.")
         return
     if host.gpus or not host.failure:
         yield Text()

@@ -67,7 +67,7 @@ def test_picked_gpus_are_one_line(server, options, printed):
     done = autogpu(server, "pick", *options)
     assert (done.returncode, done.stdout) == (0, printed.format(server.gpus) + "\n")
     gpus = "GPU 2 and GPU 1" if "--count" in options else "GPU 2"
-    assert done.stderr.startswith(f"autogpu: {gpus} picked, not held: ")
+    assert done.stderr.startswith(f"autogpu: {gpus} picked, not reserved: ")
 
 
 def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():
@@ -321,11 +321,8 @@ def test_what_is_shared_is_not_called_held(server, lease_folder):
     done = autogpu(server, "run", "--hold", "--devices", "0", "--", "sh", "-c", f"{ask} pick; {ask} status --json")
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
-    assert first.endswith(
-        "; shared, not held: other jobs may come there, and only what a framework allocates is capped; "
-        "to wait for a free one: --busy wait"
-    )
-    assert second.startswith("autogpu: GPU 0 picked, not held: shared with its parent process, sh (pid ")
+    assert first.endswith("; not reserved: others may join. To wait for a free GPU: --busy wait")
+    assert second.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
     assert "capped at half" in done.stdout
 
 
@@ -336,7 +333,7 @@ def test_inside_of_what_is_held_status_and_pick_name_it(server):
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with its parent") for line in shown)
-    assert "GPU 2 picked, held already: " in done.stderr
+    assert "GPU 2 picked, reserved already: " in done.stderr
 
 
 @pytest.mark.slow

@@ -334,7 +334,7 @@ def test_one_user_alone_is_shown_beside_the_claims_of_all():
     lost = frozen.replace(machine, unreadable=(UnreadableDevice(3, "GPU is lost"),))
     assert screen(host(lost, jobs, queue), user="bob") == lines, "nobody knows whose it was"
     assert host(lost, jobs, queue).of_user("bob").unreadable == ()
-    assert screen(host(machine, jobs, queue), user="eve") == ["eve is on no GPU and waits for none."]
+    assert screen(host(machine, jobs, queue), user="eve") == ["eve has no GPU and no place in the queue."]
 
 
 def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_queue_waits_for_is_awaited():
