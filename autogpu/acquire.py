@@ -198,7 +198,8 @@ class _Acquirer:
                 return explain.after_wait(self._decision, waited_s if has_waited else 0.0)
             has_waited = True
             if waited_s >= timeout_s:
-                raise WaitTimeout(f"no GPU came free in {timeout_s:g} s", remedy="to wait longer, set select.wait")
+                remedy, option = "to wait longer: AUTOGPU_WAIT=1h", "to wait longer: --wait 1h"
+                raise WaitTimeout(f"gave up after {timeout_s:g} s", remedy=remedy, option=option)
             state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, timeout_s)
             self._on_wait(state, self._decision)
             time.sleep(min(_READING_EVERY_S, timeout_s - waited_s))

@@ -7,24 +7,21 @@ EXIT_TRY_AGAIN = 75
 
 
 class AutoGpuError(Exception):
-    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy``, which is what the user can do."""
+    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy``, which is what the user can do.
 
-    def __init__(self, what: str, *, remedy: str) -> None:
+    Attributes:
+        option: The remedy with the options of a command of ``autogpu``, where it has some.
+    """
+
+    def __init__(self, what: str, *, remedy: str, option: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.remedy = remedy
+        self.option = option or remedy
 
 
 class NoEligibleDevice(AutoGpuError):
-    """No GPU satisfies the policy at this moment. Its text ends a script, so that it has the remedy as well.
-
-    Attributes:
-        option: The remedy as options of a command of ``autogpu``.
-    """
-
-    def __init__(self, what: str, *, remedy: str, option: str) -> None:
-        super().__init__(what, remedy=remedy)
-        self.option = option
+    """No GPU satisfies the policy at this moment. Its text ends a script, so that it has the remedy as well."""
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}"

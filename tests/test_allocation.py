@@ -262,7 +262,7 @@ def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys
     with other_job(process.environ, claims_on(gpu(0))), pytest.raises(SystemExit) as ended:
         process.framework.take()
     assert ended.value.code == 75
-    assert "no GPU came free in 0 s" in capsys.readouterr().err
+    assert "gave up after 0 s" in capsys.readouterr().err
 
 
 def test_a_best_effort_job_is_capped_at_half_of_what_is_free(started):

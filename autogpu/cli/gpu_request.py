@@ -7,8 +7,10 @@ import os
 from autogpu import engines
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
+from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.preview import request_for_new_process
 from autogpu.selection.visible_devices import environment_for, index_is_certain
@@ -80,6 +82,10 @@ def request_gpus(
         else:
             remedy += ", or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         raise AutoGpuError(what, remedy=remedy)
+    if not inventory.devices:
+        raise DriverUnavailable(explain.no_device(inventory), remedy="`nvidia-smi` should report the same")
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
+    for line in unmatched_lists(resolved, inventory, request.visible_spec).values():
+        say(line)
     return request

@@ -16,7 +16,7 @@ import click
 
 from autogpu import __doc__ as product
 from autogpu import __version__
-from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, WaitTimeout
 
 # One row per verb, in the order of the help. A verb's module is imported when it is run, so that
 # `autogpu --help` stays fast however much the verbs need.
@@ -26,12 +26,12 @@ VERBS = {
     "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
     "wait": ("autogpu.cli.wait:wait", "Return when as many GPUs as asked for are free."),
     "config": ("autogpu.cli.config:config", "Show the policy's values here, and where each comes from."),
-    "init": ("autogpu.cli.init:init", "Write an autogpu.toml for this project, with nothing set."),
+    "init": ("autogpu.cli.config:init", "Write an autogpu.toml for this project, with nothing set."),
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.uninstall:uninstall", "Remove the start-up files again."),
-    "completion": ("autogpu.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
-    "help": ("autogpu.cli.help:help_", "Show the help of a verb."),
+    "completion": ("autogpu.cli.main:completion", "Print the completion script for bash, zsh or fish."),
+    "help": ("autogpu.cli.main:help_", "Show the help of a verb."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
@@ -120,6 +120,49 @@ def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's o
         click.echo(ctx.get_help())
 
 
+@click.command(
+    "help",
+    epilog="""\b
+Examples:
+  autogpu help run
+  autogpu help config check""",
+)
+@click.argument("verbs", metavar="[VERB]...", nargs=-1)
+@click.pass_context
+def help_(ctx: click.Context, verbs: tuple[str, ...]) -> None:
+    """Show the help of a verb, or of autogpu."""
+    about = ctx.find_root()
+    for verb in verbs:
+        if not isinstance(about.command, click.Group):
+            raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
+        _, command, _ = about.command.resolve_command(about, [verb])
+        if command is None:  # an option
+            raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
+        about = click.Context(command, info_name=verb, parent=about)
+    click.echo(about.get_help())
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  autogpu completion bash   into ~/.local/share/bash-completion/completions/autogpu
+  autogpu completion zsh    into a file that ~/.zshrc reads with `source`
+  autogpu completion fish   into ~/.config/fish/completions/autogpu.fish"""
+)
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that completes verbs and flags in SHELL: bash, zsh or fish.
+
+    Write it to a file: a line in ~/.bashrc that runs autogpu fails in every shell outside of its environment.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "autogpu", "_AUTOGPU_COMPLETE").source())
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status; a verb may return one of its own."""
     status = run(arguments)
@@ -141,7 +184,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             args=None if arguments is None else list(arguments), prog_name="autogpu", standalone_mode=False
         )
     except AutoGpuError as error:
-        _echo(error.what, error.option if isinstance(error, NoEligibleDevice) else error.remedy)
+        _echo(error.what, error.option)
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
         path, command = _command_of(sys.argv[1:] if arguments is None else arguments)

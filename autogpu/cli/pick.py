@@ -7,10 +7,10 @@ import time
 
 import click
 
-from autogpu.cli.gpu_request import listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, listing, read_gpus, request_gpus
 from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
-from autogpu.errors import EXIT_TRY_AGAIN
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
@@ -28,7 +28,8 @@ FORMATS = ("export", "uuid", "index", "docker")
 
 
 @click.command(
-    epilog="""Exit status: 0 if there is one, 1 if none may be used, 75 if none is free now and the policy would wait.
+    epilog="""Exit status: 0 if there is one, or none is asked for (--count 0, --busy cpu), 1 if none may be used, 75
+if none is free now and the policy would wait.
 
 \b
 Examples:
@@ -68,7 +69,19 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
 
 def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     resolved = resolve_or_complain(os.environ, flags)
-    inventory = read_gpus()
+    if "busy" in flags and resolved.policy.busy == "wait":
+        raise click.UsageError(
+            "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
+            "`autogpu run --hold --busy wait -- command` also holds them"
+        )
+    if resolved.policy.count == 0:
+        return _pick_none(explain.COUNT_IS_ZERO, form)
+    try:
+        inventory = read_gpus()
+    except NoDriver as error:
+        if resolved.policy.busy != "cpu":
+            raise
+        return _pick_none(error.what, form)
     request = request_gpus(resolved, inventory, os.environ)
     read = read_leases(os.environ)
     if read.problem:
@@ -76,17 +89,32 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     processes = read.processes(inventory)
     family = read.family(processes, inventory)
     decision = preview(request, read.leases, processes, time.time(), family)
+    if decision.verdict is Verdict.CPU and resolved.policy.busy == "cpu":
+        return _pick_none(decision.why, form)
     if decision.verdict is Verdict.TAKE:
         names = explain.gpu_names(device.label for device in decision.devices)
         click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
         is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
-        say(f"{names} picked, {'held already' if is_held else 'not held'}: {printable(decision.why, 2000)}")
+        say(f"{names} picked, {'reserved already' if is_held else 'not reserved'}: {printable(decision.why, 2000)}")
     else:
-        say(printable(decision.why if decision.why.startswith("no GPU") else f"no GPU: {decision.why}", 2000))
+        say(_without_gpu(decision.why))
     if is_explained:
         for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
             say(line)
     return {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
+
+
+def _pick_none(why: str, form: str) -> int:
+    """Print how a program is kept from every GPU, which the policy asks for."""
+    if form == "docker":
+        raise AutoGpuError(_without_gpu(why), remedy="start the container without --gpus")
+    click.echo("export CUDA_VISIBLE_DEVICES=-1" if form == "export" else "-1")
+    say(_without_gpu(why))
+    return 0
+
+
+def _without_gpu(why: str) -> str:
+    return printable(why if why.startswith("no GPU") else f"no GPU: {why}", 2000)
 
 
 def _formatted(taken: Sequence[Device], form: str, variables: Mapping[str, str]) -> str:

@@ -128,6 +128,9 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
         not_held = messages.not_held(shared, decision.devices) if shared else ""
         tell(f"{names} for {printable(script)}: {why}{not_held}")
+        if resolved.policy.level == "explain":
+            for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):
+                tell(line)
     elif decision.verdict is Verdict.CPU:
         environ[CUDA_VISIBLE_DEVICES] = "-1"
         tell(f"no GPU for {printable(script)}: {why}")

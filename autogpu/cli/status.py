@@ -11,20 +11,23 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console, Group
+from rich.text import Text
 
 from autogpu.cli.policy_options import duration, resolve_here
-from autogpu.cli.screen import show
+from autogpu.cli.screen import BAD, show
 from autogpu.cli.status_screen import Wanted, fitted, frame_of, lines
-from autogpu.reporting.text import user_name
+from autogpu.reporting.text import listed, printable, user_name
 from autogpu.status.json import to_json
-from autogpu.status.of_user import of_user
 from autogpu.status.snapshot import read_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator
+    from typing import Callable, Iterator, Mapping
 
     from autogpu.status.model import HostStatus
+
+# Of what --on prints as JSON.
+VERSION = 1
 
 FORMATS = ("text", "json", "prometheus")
 
@@ -92,38 +95,73 @@ def status(
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
-    is_for_people = watch or is_mine or user is not None or is_explained
+    views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
     if hosts is not None:
-        is_alone = not is_for_people and form != "prometheus"
-        return _show_hosts(hosts, remote_command, timeout_s, as_json=as_json or form == "json", is_alone=is_alone)
+        _use_alone("--on", {**views, "--format prometheus": form == "prometheus"})
+        return _show_hosts(named(hosts), remote_command, timeout_s, as_json=as_json or form == "json")
     if form == "prometheus":
-        return _print_metrics(is_alone=not is_for_people and not as_json)
+        _use_alone("--format prometheus", {**views, "--json": as_json})
+        return _print_metrics()
     as_json = as_json or form == "json"
-    if is_mine and user is not None:
-        raise click.UsageError("--mine and --user exclude each other", click.get_current_context())
+    if is_mine:
+        _use_alone("--mine", {"--user": user is not None})
     wanted = Wanted(user_name(os.getuid()) if is_mine else user, is_explained)
     if watch:
         _watch(interval, wanted, as_json)
         return 0
     found = _read()
     if as_json:
-        click.echo(json.dumps(to_json(of_user(found, wanted.user)), indent=2))
+        click.echo(json.dumps(to_json(found.of_user(wanted.user)), indent=2))
     else:
         _print(found, wanted, Console(highlight=False))
     return 1 if found.failure and found.has_driver else 0
 
 
-def _show_hosts(hosts: str, command: str, timeout_s: float, *, as_json: bool, is_alone: bool) -> int:
-    if not is_alone:
-        raise click.UsageError("--on goes with --json, --remote-command and --timeout alone")
-    from autogpu.cli.hosts import named, show_status
+def named(text: str) -> list[str]:
+    """The hosts of a list with commas, each once.
 
-    return show_status(named(hosts), command, timeout_s, as_json=as_json)
+    Raises:
+        UsageError: One can't be a host.
+    """
+    hosts = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for host in hosts:
+        # `ssh` would take it for an option.
+        if not host or host.startswith("-"):
+            raise click.UsageError(f"--on: {host!r} is no host; write them as --on host1,host2")
+    return hosts
 
 
-def _print_metrics(*, is_alone: bool) -> int:
-    if not is_alone:
-        raise click.UsageError("--format prometheus is for a file, and excludes all other options")
+def _show_hosts(hosts: list[str], command: str, timeout_s: float, *, as_json: bool) -> int:
+    from autogpu.status.remote import ask
+
+    answers = ask(hosts, command, timeout_s)
+    if as_json:
+        told = {a.host: {"problem": a.problem or None, "status": a.status and to_json(a.status)} for a in answers}
+        click.echo(json.dumps({"version": VERSION, "hosts": told}, indent=2))
+        return 0 if all(answer.status for answer in answers) else 1
+    console = Console(highlight=False)
+    for number, answer in enumerate(answers):
+        if number:
+            click.echo()
+        if answer.status is None:
+            show(console, Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD)))
+        else:
+            _print(answer.status, Wanted(remote=answer.host), console)
+    return 0 if all(answer.status for answer in answers) else 1
+
+
+def _use_alone(option: str, others: Mapping[str, bool]) -> None:
+    """Refuse those of the others that are given.
+
+    Raises:
+        UsageError: One is.
+    """
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        raise click.UsageError(f"{option} can't be combined with {listed(given)}", click.get_current_context())
+
+
+def _print_metrics() -> int:
     from autogpu.status.prometheus import exposition
 
     # The format's encoding, whatever that of the terminal or of cron is.
@@ -195,7 +233,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 def _print_once(console: Console, wanted: Wanted, as_json: bool) -> None:
     found = _read()
     if as_json:
-        click.echo(json.dumps(to_json(of_user(found, wanted.user))))
+        click.echo(json.dumps(to_json(found.of_user(wanted.user))))
         return
     _print(found, wanted, console)
     click.echo()

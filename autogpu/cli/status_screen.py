@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import sys
@@ -11,15 +12,14 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import Frame, Truncation, table
+from autogpu.cli.status_table import Frame, Truncation, gpu_lines
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable, size, span
 from autogpu.selection import explain
-from autogpu.status.of_user import of_user
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Iterator, Sequence
+    from typing import Iterator, Sequence
 
     from rich.console import Console
 
@@ -27,25 +27,23 @@ if TYPE_CHECKING:
 
 FULL = Truncation(jobs=8, processes=4)
 # Two hundred processes on sixteen GPUs stay a screen or two.
-CROWDED = Truncation(jobs=8, processes=1)
-MANY_GPUS = 9
-# What a GPU may have of a screen that does not scroll, as long as there are rows left.
-WATCHED = (
-    Truncation(jobs=1, processes=0),
-    *(Truncation(jobs, processes=1) for jobs in range(1, FULL.jobs)),
-    *(Truncation(FULL.jobs, processes) for processes in range(1, FULL.processes + 1)),
-)
+MANY_GPUS, CROWDED = 9, Truncation(jobs=8, processes=1)
+# On a screen that does not scroll: less and less on every GPU, until all of them fit.
+WATCHED = (FULL, CROWDED, *map(Truncation, (4, 2, 1, 1, 0), (1, 1, 1, 0, 0)))
+
+# What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
+_PIPE_WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a host is shown.
+    """The part of a host that is shown.
 
     Attributes:
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
-        remote: What the reader calls the host, where it is another one than the reader's.
+        remote: The reader's name for the host, where it is another one than the reader's own.
     """
 
     user: str | None = None
@@ -56,60 +54,40 @@ class Wanted:
 EVERYTHING = Wanted()
 
 
-# What a pipe's reader gets; nothing is cut there, so this is the width of the bars alone.
-_PIPE_WIDTH = 120
-
-
 def frame_of(console: Console) -> Frame:
-    """What this console has room for."""
+    """The room on this console."""
     is_terminal = console.is_terminal
     encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
     return Frame(console.width if is_terminal else _PIPE_WIDTH, encoding.lower().startswith("utf"))
 
 
-def lines(host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING) -> Iterator[Text]:
-    """The whole screen; every name in it is safe for a terminal."""
-    limits = CROWDED if len(host.gpus) >= MANY_GPUS else FULL
-    heading, rows = table(host.gpus, frame, wanted.user)
+def lines(
+    host: HostStatus,
+    frame: Frame,
+    wanted: Wanted = EVERYTHING,
+    limits: Truncation | None = None,
+    *,
+    is_brief: bool = False,
+) -> Iterator[Text]:
+    """The whole screen; every name in it is safe for a terminal.
+
+    Args:
+        is_brief: Tell in few words what a script would get.
+    """
+    limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
     yield from _head_lines(host, wanted)
-    if heading is not None:
-        yield heading
-    for row in rows:
-        yield row.line()
-        yield from row.details(limits)
-    yield from _tail_lines(host, wanted)
+    yield from gpu_lines(host.gpus, frame, limits, wanted.user)
+    yield from _tail_lines(host, wanted, is_brief=is_brief)
 
 
 def fitted(host: HostStatus, frame: Frame, height: int, wanted: Wanted = EVERYTHING) -> list[Text]:
-    """The screen for a terminal that does not scroll: what is on the GPUs is shown as far as there are rows for it.
-
-    A GPU of which nothing is shown names its users in its own row. The screen is cut only where even that is too much.
-    """
-
-    def fold(some: Iterable[Text]) -> list[Text]:
-        return [piece for line in some for piece in folded(line, frame.width)]
-
-    heading, rows = table(host.gpus, frame, wanted.user)
-    head = [*fold(_head_lines(host, wanted)), *([] if heading is None else [heading])]
-    names = sum(len(fold([row.line(names_owners=True)])) for row in rows)
-    least = sum(len(fold(row.details(WATCHED[0]))) for row in rows)
-    tail = fold(_tail_lines(host, wanted))
-    if len(head) + names + least + len(tail) >= height:
-        tail = fold(_tail_lines(host, wanted, is_brief=True))
-    details: list[list[Text]] = [[] for _ in rows]
-    left = height - 1 - len(head) - len(tail) - names
-    for limits in WATCHED:
-        for place, row in enumerate(rows):
-            more = fold(row.details(limits))
-            if len(more) - len(details[place]) <= left:
-                left -= len(more) - len(details[place])
-                details[place] = more
-    screen = list(head)
-    for row, own in zip(rows, details):
-        screen += [*fold([row.line(names_owners=not own)]), *own]
-    screen += tail
-    if len(screen) < height:
-        return screen
+    """The screen for a terminal that does not scroll; cut only where a row for each GPU is too much."""
+    screen: list[Text] = []
+    for limits, is_brief in itertools.product(WATCHED, (False, True)):
+        shown = lines(host, frame, wanted, limits, is_brief=is_brief)
+        screen = [piece for line in shown for piece in folded(line, frame.width)]
+        if len(screen) < height:
+            return screen
     return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
 
 
@@ -131,18 +109,20 @@ def _free_words(host: HostStatus) -> list[str]:
     here = [gpu for gpu in host.takeable if gpu.uuid in host.granted or not host.engine]
     awaited = sum(gpu.is_awaited for gpu in here)
     free = sum(gpu.state == "free" for gpu in here) - awaited
+    if not here and not host.engine:
+        return ["no usable GPU"]
     granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
     return [f"{free} of {counted(len(here), 'GPU')}{granted} free", *([f"{awaited} awaited"] if awaited else [])]
 
 
 def _tail_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool = False) -> Iterator[Text]:
-    for lost in host.unreadable:
+    for lost in host.unreadable if wanted.user is None else ():
         yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
     yield from _queue_lines(host, wanted.user)
     if wanted.user is not None:
-        theirs = of_user(host, wanted.user)
+        theirs = host.of_user(wanted.user)
         if not theirs.gpus and not theirs.queue:
-            yield Text(f"{printable(wanted.user, 32)} is on no GPU and waits for none.")
+            yield Text(f"{printable(wanted.user, 32)} has no GPU and no place in the queue.")
         return
     if host.gpus or not host.failure:
         yield Text()

@@ -18,7 +18,7 @@ from autogpu.lease.inotify import Watch
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import printable, span
 from autogpu.selection import explain
-from autogpu.selection.model import Decision, Verdict
+from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.preview import preview
 from autogpu.status.snapshot import read_leases
 
@@ -84,14 +84,23 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
         click.echo(json.dumps(_as_values(decision, waited_s), indent=2))
     why = printable(decision.why, 2000)
     if decision.verdict is Verdict.WAIT:
-        remedy = "to wait longer, set --timeout; `autogpu status` lists the holders"
-        raise WaitTimeout(f"not served within {span(timeout_s or 0)}: {why}", remedy=remedy)
+        remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
+        raise WaitTimeout(_not_free(why, timeout_s or 0), remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         say(f"waiting can't help: {why}")
         return 1
-    names = explain.gpu_names(device.label for device in decision.devices)
-    say(f"{names} could be taken now, not held: {why}; `autogpu run --hold -- command` holds")
+    names, is_one = explain.gpu_names(device.label for device in decision.devices), len(decision.devices) == 1
+    is_shared = any(c.device in decision.devices and c.tier is not Tier.FREE for c in decision.ranking.candidates)
+    found = ("has room" if is_one else "have room") if is_shared else ("is free" if is_one else "are free")
+    say(f"{names} {found} now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
+
+
+def _not_free(why: str, waited_s: float) -> str:
+    none = "no GPU is free"
+    if why.startswith(none):
+        return f"still no free GPU after {span(waited_s)}{why[len(none) :]}"
+    return f"still not enough free GPUs after {span(waited_s)}: {why}"
 
 
 def _decision_at_the_end(

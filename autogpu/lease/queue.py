@@ -15,6 +15,7 @@ from autogpu.lease.leases import claim, write_lease
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, is_waiting, ticket_place
+from autogpu.reporting.text import span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,9 +196,11 @@ def wait_for_lease(
                 if on_wait:
                     on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
+                    longer, status = f"{max(1, round(timeout_s / 1800))}h", "`autogpu status` lists the holders"
                     raise WaitTimeout(
-                        f"no GPU came free in {timeout_s:g} s; {ahead} ahead in the queue",
-                        remedy="to wait longer, set select.wait; `autogpu status` lists the holders",
+                        f"gave up after {span(timeout_s)} at place {ahead + 1}",
+                        remedy=f"to wait longer: AUTOGPU_WAIT={longer}; {status}",
+                        option=f"to wait longer: --wait {longer}; {status}",
                     )
                 second_looks = place.second_looks() if wants else second_looks
                 pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)

@@ -273,33 +273,36 @@ class Limit(Size):
 class Duration(Kind):
     """A time in seconds."""
 
-    allowed = 'a duration with its unit such as "30m", "90s" or "1h30m", or "0"'
+    allowed = 'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds'
 
     def from_toml(self, value: object) -> object:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if value == 0:
-                return 0.0
-            raise Refused('give the unit, as in "30m" or "30s"')
+            return self._in_range(value)
         return super().from_toml(value)
 
     def from_text(self, text: str) -> object:
         text = text.strip()
-        if re.fullmatch("[0-9]{1,9}", text):
-            return self.from_toml(int(text))
+        if re.fullmatch(_NUMBER, text):
+            return self._in_range(float(text))
         found = re.fullmatch(_DURATION, text)
         if found is None:
             raise Refused
         days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-        duration_s = days * 86400 + hours * 3600 + minutes * 60 + seconds
-        if duration_s > LONGEST_S:
+        return self._in_range(days * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+    def _in_range(self, seconds: float) -> float:
+        if seconds > LONGEST_S:
             raise Refused("at most 365d")
-        return duration_s
+        if not seconds >= 0:  # nor is what TOML calls nan
+            raise Refused
+        return float(seconds)
 
     def plain(self, value: object) -> object:
         return duration_text(value) if isinstance(value, (int, float)) else value
 
     def schema(self) -> dict[str, object]:
-        return {"anyOf": [{"type": "string", "pattern": f"^(?:0|{_DURATION})$"}, {"const": 0}]}
+        number = {"type": "number", "minimum": 0, "maximum": LONGEST_S}
+        return {"anyOf": [{"type": "string", "pattern": f"^(?:{_NUMBER}|{_DURATION})$"}, number]}
 
 
 class Devices(Kind):

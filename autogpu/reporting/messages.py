@@ -76,12 +76,9 @@ def _taken(
 
 
 def not_held(shared: Sequence[Device], taken: Sequence[Device]) -> str:
-    """That a program which asked for GPUs to hold shares some of them, after the reason for those that it has."""
+    """Say, after the reason for the GPUs that a program has, that it shares some although it asked to hold them."""
     names = "" if len(shared) == len(taken) else explain.gpu_names(device.label for device in shared) + " "
-    return (
-        f"; {names}shared, not held: other jobs may come there, and only what a framework allocates is capped; "
-        "to wait for a free one: --busy wait"
-    )
+    return f"; {names}not reserved: others may join. To wait for a free GPU: --busy wait"
 
 
 def _gpus(devices: list[Device]) -> str:

@@ -39,7 +39,10 @@ def size(size_bytes: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """``90 s``, ``45 min``, ``26 h``, ``3 d``."""
+    """``90 s``, ``45 min``, ``1 h 40 min``, ``26 h``, ``3 d``."""
+    if 3600 <= seconds < 7200:
+        minutes = int(seconds - 3600) // 60
+        return f"1 h {minutes} min" if minutes else "1 h"
     for unit_s, unit in _SPANS:
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

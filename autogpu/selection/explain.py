@@ -198,6 +198,13 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
     return _some([f"GPU {each.index}: {each.reason}" for each in lost])
 
 
+def no_device(inventory: Inventory | None) -> str:
+    """Why there is no GPU to choose from."""
+    if inventory is not None and inventory.unreadable:
+        return f"no GPU can be read ({unreadable(inventory.unreadable)})"
+    return "no GPU here"
+
+
 def idle_alternative(idle: Sequence[Device]) -> str:
     """Tell a user who named a busy GPU which others are idle; ``""`` where none is."""
     names = gpu_names(device.label for device in idle[:_MOST])

@@ -68,8 +68,10 @@ def preview(
     if none:
         return Decision(Verdict.CPU, none)
     if request.uuids == ():
-        has_gpus = request.inventory is not None and request.inventory.devices
-        return Decision(Verdict.CPU, "CUDA_VISIBLE_DEVICES hides every GPU" if has_gpus else "no GPU here")
+        inventory = request.inventory
+        is_hidden = inventory is not None and inventory.devices
+        why = "CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else explain.no_device(inventory)
+        return Decision(Verdict.CPU, why)
     if request.uuids is None and request.inventory is not None and not request.inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
     shared = decide_as_member(request, family) if family is not None else None

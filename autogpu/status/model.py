@@ -5,7 +5,7 @@ Sizes are bytes, spans are seconds, and what is not known is ``None``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,20 @@ class GpuStatus:
     def label(self) -> str:
         """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
         return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
+
+    @property
+    def users(self) -> set[str | None]:
+        """Everyone who has a job or a process on it, by name."""
+        return {job.user for job in self.jobs} | {process.user for process in self.unmanaged_processes}
+
+    def of_user(self, user: str) -> GpuStatus:
+        """This GPU with the jobs and processes of that user alone."""
+        return replace(
+            self,
+            jobs=tuple(job for job in self.jobs if job.user == user),
+            unmanaged_processes=tuple(each for each in self.unmanaged_processes if each.user == user),
+            unlisted_bytes=0,
+        )
 
 
 @dataclass(frozen=True)
@@ -217,6 +231,24 @@ class HostStatus:
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:
-        """The GPUs that a job can have: instances instead of the card that they are of."""
+        """The GPUs that a job can have: instances instead of the card that they are of, and none that is prohibited."""
         split = {gpu.parent for gpu in self.gpus}
-        return tuple(gpu for gpu in self.gpus if gpu.uuid not in split and not gpu.mig_enabled)
+        return tuple(
+            gpu
+            for gpu in self.gpus
+            if gpu.uuid not in split and not gpu.mig_enabled and gpu.compute_mode != "prohibited"
+        )
+
+    def of_user(self, user: str | None) -> HostStatus:
+        """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.
+
+        A GPU that can't be read is left out: nobody knows whose it was.
+        """
+        if user is None:
+            return self
+        return replace(
+            self,
+            gpus=tuple(gpu.of_user(user) for gpu in self.gpus if user in gpu.users),
+            unreadable=(),
+            queue=tuple(waiter for waiter in self.queue if waiter.user == user),
+        )

@@ -16,6 +16,7 @@ from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.members import family_of
 from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
@@ -188,7 +189,10 @@ def host_status(
             inventory,
             messages.origins(resolved),
         ),
-        policy_problems=tuple(map(str, resolved.problems)),
+        policy_problems=(
+            *map(str, resolved.problems),
+            *unmatched_lists(resolved, inventory, request.visible_spec).values(),
+        ),
         lease_folder=_lease_folder(folder, names) if folder else None,
         lease_folder_problem=folder_problem,
         has_hook=has_hook,

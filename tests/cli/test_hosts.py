@@ -18,8 +18,8 @@ import jsonschema
 import pytest
 import referencing
 
-from autogpu.cli import hosts
 from autogpu.cli import main as frame
+from autogpu.cli.status import named
 from autogpu.status.json import to_json
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
@@ -90,7 +90,7 @@ class TestRealServers:
         assert first.count("NVIDIA A100") == 2
         assert "Under `autogpu run` it would get GPU 1: " in first
         assert "bert.py" not in first
-        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) claims 6\.0 GiB"
+        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
         assert re.search(row, second, re.MULTILINE)
         # What a shell's start-up file prints does no harm.
         assert re.search(r"^chatty, .*\nNo NVIDIA driver on this machine\.$", second, re.MULTILINE)
@@ -120,7 +120,7 @@ class TestRealServers:
             (
                 "lab1",
                 "no-such-program",
-                "lab1  .*no-such-program.*not found; --remote-command says how autogpu is started there\n",
+                "lab1  .*no-such-program.*not found; --remote-command says how it is started there\n",
             ),
             (
                 "lab1",
@@ -348,8 +348,8 @@ def test_all_ssh_are_told_to_end_at_once_and_a_second_ctrl_c_leaves_none_behind(
         (("--on", ""), "'' is no host; write them as --on host1,host2"),
         (("--on", "lab1,,lab2"), "'' is no host"),
         (("--on", "-oProxyCommand=touch x"), "'-oProxyCommand=touch x' is no host"),
-        (("--on", "lab1", "--watch"), "--on goes with --json, --remote-command and --timeout alone"),
-        (("--on", "lab1", "--format", "prometheus"), "--on goes with --json, --remote-command and --timeout alone"),
+        (("--on", "lab1", "--watch"), "--on can't be combined with --watch"),
+        (("--on", "lab1", "--format", "prometheus"), "--on can't be combined with --format prometheus"),
         (("--on", "lab1", "--timeout", "soon"), 'can\'t be "soon"'),
     ],
     ids=["none", "empty", "option", "watch", "prometheus", "timeout"],
@@ -363,7 +363,7 @@ def test_what_can_not_be_asked_is_a_usage_error(tmp_path, monkeypatch, capsys, o
 
 
 def test_each_host_is_asked_once():
-    assert hosts.named("b, a,b") == ["b", "a"]
+    assert named("b, a,b") == ["b", "a"]
 
 
 def test_without_ssh_one_line_says_so(tmp_path, monkeypatch, capsys):

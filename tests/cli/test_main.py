@@ -81,7 +81,7 @@ def test_help_of_a_verb_is_its_help(capsys: pytest.CaptureFixture, verb: str) ->
         ("run --count", "Option '--count' requires an argument.", " run"),
         ("--frob", "no option --frob", ""),
         ("host-setup --check --undo", "--check and --undo exclude each other", " host-setup"),
-        ("status --mine --user eve", "--mine and --user exclude each other", " status"),
+        ("status --mine --user eve", "--mine can't be combined with --user", " status"),
     ],
 )
 def test_a_wrong_word_names_the_one_that_was_meant_and_the_help_of_its_verb(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from tests.support.values import cut, gpu, inventory
 LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
 AUTOGPU = [sys.executable, "-m", "autogpu"]
 in_both_ways = pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+asked_in_each_way = pytest.mark.parametrize(
+    "command", [("pick",), ("wait", "--timeout", "0"), ("run", "--hold", "--", "true")], ids=" ".join
+)
 SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('AUTOGPU_LEASE', '-')[:2])"
 
 
@@ -63,7 +67,7 @@ def test_picked_gpus_are_one_line(server, options, printed):
     done = autogpu(server, "pick", *options)
     assert (done.returncode, done.stdout) == (0, printed.format(server.gpus) + "\n")
     gpus = "GPU 2 and GPU 1" if "--count" in options else "GPU 2"
-    assert done.stderr.startswith(f"autogpu: {gpus} picked, not held: ")
+    assert done.stderr.startswith(f"autogpu: {gpus} picked, not reserved: ")
 
 
 def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():
@@ -91,16 +95,73 @@ def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path, lea
 @pytest.mark.parametrize(
     ("options", "environ", "status", "said"),
     [
-        (("--devices", "0", "--busy", "wait"), {}, 75, "no GPU"),
+        (("--devices", "0"), {"AUTOGPU_BUSY": "wait"}, 75, "no GPU"),
+        (("--busy", "wait"), {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when"),
         (("--count", "two"), {}, 2, "--count"),
         ((), {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
     ],
-    ids=["the-policy-would-wait", "asked-wrongly", "hidden"],
+    ids=["the-policy-would-wait", "asked-to-wait", "asked-wrongly", "hidden"],
 )
 def test_a_pick_of_nothing_tells_eval_so(server, options, environ, status, said):
     done = autogpu(server, "pick", *options, **environ)
     assert (done.returncode, done.stdout) == (status, f"(exit {status})\n")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "printed", "said"),
+    [
+        (("--count", "0"), "export CUDA_VISIBLE_DEVICES=-1\n", "no GPU: select.count is 0\n"),
+        (("--count", "0", "--format", "index"), "-1\n", "no GPU: select.count is 0\n"),
+        (("--devices", "0", "--busy", "cpu"), "export CUDA_VISIBLE_DEVICES=-1\n", "no GPU is free (GPU 0: "),
+        (("--busy", "cpu"), "export CUDA_VISIBLE_DEVICES={0[2].uuid}\n", "GPU 2 picked"),
+    ],
+    ids=["none-wanted", "as-an-index", "rather-the-cpu", "one-is-free"],
+)
+def test_a_program_that_shall_do_without_a_gpu_is_shown_none(server, options, printed, said):
+    done = autogpu(server, "pick", *options)
+    assert (done.returncode, done.stdout) == (0, printed.format(server.gpus))
+    assert done.stderr.startswith(f"autogpu: {said}")
+
+
+def test_docker_is_not_told_to_use_no_gpu(capsys):
+    assert frame.run(["pick", "--count", "0", "--format", "docker"]) == 1
+    said = "autogpu: no GPU: select.count is 0\nautogpu: start the container without --gpus\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("options", [("--count", "0"), ("--busy", "cpu")], ids=" ".join)
+def test_without_a_driver_a_pick_of_no_gpu_is_one(capsys, options):
+    assert frame.run(["pick", *options]) == 0
+    assert capsys.readouterr().out == "export CUDA_VISIBLE_DEVICES=-1\n"
+
+
+@asked_in_each_way
+def test_a_list_that_names_no_gpu_here_is_spoken_of(server, command):
+    said = "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 2: "
+    assert said in autogpu(server, *command, AUTOGPU_DEVICES="7").stderr
+    assert "7 in select.devices" in autogpu(server, *command, AUTOGPU_DEVICES="1,7").stderr
+    assert "select.devices" not in autogpu(server, *command, AUTOGPU_DEVICES="1").stderr
+
+
+@asked_in_each_way
+def test_where_every_gpu_is_lost_that_is_said(tmp_path, lease_folder, command):
+    (tmp_path / "lost").mkdir()
+    with Server([Gpu(nvml="GPU_IS_LOST")] * 2, folder=tmp_path / "lost") as lost:
+        done = autogpu(lost, *command)
+    assert done.returncode == 1
+    assert re.match(r"autogpu: no GPU can be read \(GPU 0: .*; GPU 1: .*\)\n", done.stderr)
+    assert "CUDA_VISIBLE_DEVICES" not in done.stderr
+
+
+def test_a_hold_explains_its_choice_to_those_who_ask(server):
+    first, *others = autogpu(server, "run", "--hold", "--", "true", AUTOGPU_LEVEL="explain").stderr.splitlines()
+    assert first == "autogpu: GPU 2 for true: the idlest of 3"
+    assert [line.partition(", ")[0] for line in others] == [
+        "autogpu:   GPU 2: taken: free",
+        "autogpu:   GPU 1: place 2: free",
+        "autogpu:   GPU 0: place 3: busy",
+    ]
 
 
 def test_a_pick_asks_for_what_a_limit_leaves_and_stays_inside_the_inherited_list(server):
@@ -260,11 +321,8 @@ def test_what_is_shared_is_not_called_held(server, lease_folder):
     done = autogpu(server, "run", "--hold", "--devices", "0", "--", "sh", "-c", f"{ask} pick; {ask} status --json")
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
-    assert first.endswith(
-        "; shared, not held: other jobs may come there, and only what a framework allocates is capped; "
-        "to wait for a free one: --busy wait"
-    )
-    assert second.startswith("autogpu: GPU 0 picked, not held: shared with its parent process, sh (pid ")
+    assert first.endswith("; not reserved: others may join. To wait for a free GPU: --busy wait")
+    assert second.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
     assert "limited to half" in done.stdout
 
 
@@ -275,7 +333,7 @@ def test_inside_of_what_is_held_status_and_pick_name_it(server):
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with its parent") for line in shown)
-    assert "GPU 2 picked, held already: " in done.stderr
+    assert "GPU 2 picked, reserved already: " in done.stderr
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from autogpu.status.json import from_json
 from autogpu.status.model import LeaseFolder
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
-from tests.support.values import gpu, inventory
+from tests.support.values import cut, gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
 
@@ -91,9 +91,9 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     assert (done.returncode, done.stderr) == (0, "")
     head, heading, *lines = done.stdout.splitlines()
     assert re.fullmatch(r".+, \w+ \d\d \w+ \d\d:\d\d, driver 550\.54\.15, 0 of 2 GPUs free", head)
-    assert heading.split() == ["name", "memory", "claimed", "utilization", "state"]
-    assert re.search(r"GPU 0 .* [#█][=▒]+[.░]+ +0\.\d of  24\.0 GiB +6\.0 .* 0 %  busy$", lines[0])
-    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) claims 6\.0 GiB, uses 0\.\d GiB, for \d+ s, idle$"
+    assert heading.split() == ["name", "memory,", "GiB", "claimed", "utilization", "state"]
+    assert re.search(r"GPU 0 .* [#█][=▒]+[.░]+ +0\.\d of 24\.0 +6\.0 .* 0 %  busy$", lines[0])
+    who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) uses 0\.\d of 6\.0 GiB, for \d+ s, idle$"
     assert re.search(who, lines[1])
     assert re.search(rf"unknown +pid {UNKNOWN_PID}, uses 2\.0 GiB, no claim$", lines[3])
     assert "Under `autogpu run` it would get GPU" in done.stdout
@@ -128,7 +128,7 @@ def test_an_idle_lease_is_seen_at_a_glance():
     machine = inventory(gpu(0, used_gib=1, pids=[7], idle_s=99.0))
     lines = screen(host(machine, [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)]))
     assert lines[1].endswith("idle lease")
-    assert "eda.ipynb (pid 7) claims 24.0 GiB, uses 1.0 GiB, for 26 h" in lines[2]
+    assert "eda.ipynb (pid 7) uses 1.0 of 24.0 GiB, for 26 h" in lines[2]
     assert lines[2].endswith(", idle 99 s or more")
     # Nor is a job idle for longer than it has its GPU.
     young = screen(host(inventory(gpu(0, idle_s=99.0)), [holder("a", (0, 6), age_s=1.0)]))
@@ -192,12 +192,19 @@ def test_sixteen_gpus_with_two_hundred_processes_stay_readable():
 
 @pytest.mark.parametrize(
     ("width", "shown"),
-    [(160, "NVIDIA GeForce RTX 2080 Ti"), (80, "GeForce RTX 2080 Ti"), (60, "GeFo... Ti")],
-    ids=["whole", "without-the-maker", "cut-and-marked"],
+    [
+        (120, "NVIDIA GeForce RTX 2080 Ti"),
+        (100, "NVIDIA GeForce... 2080 Ti"),
+        (80, "GeForce RTX 2080 Ti"),
+        (60, "GeForce ...80 Ti"),
+    ],
+    ids=["whole", "cut", "without-the-maker", "cut-and-marked"],
 )
-def test_a_name_is_as_long_as_there_is_room(width, shown):
-    lines = screen(host(inventory(gpu(0, name="NVIDIA GeForce RTX 2080 Ti"))), width)
-    assert any(line.startswith(f"GPU 0  {shown} ") for line in lines)
+def test_a_name_is_as_long_as_there_is_room_and_a_gpu_has_one_line(width, shown):
+    machine = inventory(gpu(0, name="NVIDIA GeForce RTX 2080 Ti", used_gib=1, pids=[7]))
+    row = screen(host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)]), width)[1]
+    assert re.match(f"GPU 0 +{re.escape(shown)} ", row), row
+    assert (row.endswith("idle lease"), len(row) <= width) == (True, True)
 
 
 def test_no_colour_is_lost_on_a_light_or_a_dark_background():
@@ -225,8 +232,7 @@ def test_a_watched_line_is_folded_and_not_cut():
     jobs = [holder(name, (0, 8), script="long" * 9, age_s=26 * HOUR_S) for name in "ab"]
     lines = fitted(host(inventory(gpu(0, used_gib=1, pids=[7])), jobs), 24)
     assert max(map(len, lines)) <= 80
-    assert lines[4].startswith(" " * 10)
-    assert lines[4].endswith(", idle")
+    assert lines[4] == "        GiB, for 26 h, idle"
 
 
 def crowded(gpus, jobs, processes):
@@ -242,28 +248,32 @@ def crowded(gpus, jobs, processes):
     [crowded(4, 1, 0), crowded(8, 1, 1), crowded(8, 3, 0), crowded(8, 0, 2), crowded(3, 12, 9)],
     ids=["a-job-each", "both", "three-jobs", "processes", "many"],
 )
-def test_no_row_of_a_watched_screen_is_free_while_something_is_hidden(view):
-    whole = fitted(view, 500)
+def test_a_higher_terminal_shows_no_less_and_every_gpu_alike(view):
+    before = 0
     for height in range(8, 60, 3):
         lines = fitted(view, height)
-        assert len(lines) < height
-        if lines[-1].endswith("more lines: autogpu status"):
-            assert len(lines) == height - 1
-        elif [line for line in lines if "more" in line] != [line for line in whole if "more" in line]:
-            # What is hidden comes in steps: a job's line, folded, and the number of those that are left.
-            assert len(lines) >= height - 5, "\n".join(lines)
+        assert before <= len(lines) < height
+        before = len(lines)
+        if not lines[-1].endswith("more lines: autogpu status"):
+            ends = [number for number, line in enumerate(lines) if line.startswith("GPU ") or not line]
+            assert len({end - start for start, end in zip(ends, ends[1:])}) == 1
 
 
 @pytest.mark.parametrize(
-    ("view", "owners"),
-    [(crowded(16, 1, 0), "busy ann"), (crowded(16, 4, 0), "busy ann +3"), (crowded(16, 0, 2), "busy bob")],
-    ids=["job", "four-jobs", "process"],
+    ("view", "width", "owners"),
+    [
+        (crowded(16, 1, 0), 80, " ann"),
+        (crowded(16, 4, 0), 80, "busy ann, bob +2"),
+        (crowded(16, 4, 0), 56, "busy ann +3"),
+        (crowded(16, 0, 2), 80, "busy bob"),
+    ],
+    ids=["job", "four-jobs", "narrow", "process"],
 )
-def test_a_gpu_without_room_for_lines_names_its_owners(view, owners):
-    rows = [line for line in fitted(view, 20) if line.startswith("GPU ")]
+def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
+    rows = [line for line in fitted(view, 20, width) if line.startswith("GPU ")]
     assert len(rows) == 16
     assert all(row.endswith(owners) for row in rows)
-    assert max(map(len, rows)) <= 80
+    assert max(map(len, rows)) <= width
 
 
 def test_what_a_script_would_get_is_told_in_short_before_owners_are_hidden():
@@ -275,8 +285,8 @@ def test_what_a_script_would_get_is_told_in_short_before_owners_are_hidden():
 def test_what_is_claimed_is_in_the_bar_and_beside_it():
     machine = inventory(gpu(0, used_gib=6, pids=[7]), gpu(1, used_gib=2, compute_processes=(Process(9, 2 * GIB),)))
     lines = screen(host(machine, [holder("a", (0, 12)), holder("b", (0, 6), pid=8)]))
-    assert "████▒▒▒▒▒▒▒▒░░░░   6.0 of  24.0 GiB    18.0 " in lines[1]
-    assert "█░░░░░░░░░░░░░░░   2.0 of  24.0 GiB       - " in lines[4]
+    assert "████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 " in lines[1]
+    assert "█░░░░░░░░░░░░░░░  2.0 of 24.0        - " in lines[4]
 
 
 def test_gpus_that_are_free_and_alike_are_one_row():
@@ -321,7 +331,10 @@ def test_one_user_alone_is_shown_beside_the_claims_of_all():
     assert [line.split()[0] for line in lines if "train.py" in line] == ["bob"]
     assert [line for line in lines if ".py (pid 88)" in line] == ["  2. bob second.py (pid 88): 1 whole GPU, for 90 s"]
     assert not any("script started here" in line for line in lines)
-    assert screen(host(machine, jobs, queue), user="eve") == ["eve is on no GPU and waits for none."]
+    lost = frozen.replace(machine, unreadable=(UnreadableDevice(3, "GPU is lost"),))
+    assert screen(host(lost, jobs, queue), user="bob") == lines, "nobody knows whose it was"
+    assert host(lost, jobs, queue).of_user("bob").unreadable == ()
+    assert screen(host(machine, jobs, queue), user="eve") == ["eve has no GPU and no place in the queue."]
 
 
 def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_queue_waits_for_is_awaited():
@@ -360,10 +373,9 @@ def test_jobs_that_share_a_gpu_have_a_line_each_on_a_narrow_screen():
     jobs = [holder("a", (0, 6), pid=4391, age_s=42 * 60), holder("b", (0, 0), pid=4392, age_s=42 * 60)]
     view = host(inventory(shared), jobs)
     assert screen(view, width=80)[2:4] == [
-        "        ann        train.py (pid 4391) uses 4.9 of 6.0 GiB, for 42 min, active",
-        "        ann        train.py (pid 4392) best effort, uses 0.1 GiB, for 42 min, idle",
+        "      ann        train.py (pid 4391) uses 4.9 of 6.0 GiB, for 42 min, active",
+        "      ann        train.py (pid 4392) best effort, uses 0.1 GiB, for 42 min, idle",
     ]
-    assert "train.py (pid 4391) claims 6.0 GiB, uses 4.9 GiB, for 42 min, active" in screen(view, width=100)[2]
 
 
 def test_hostile_names_do_nothing_to_a_terminal():
@@ -386,6 +398,27 @@ def test_hostile_names_do_nothing_to_a_terminal():
 )
 def test_what_can_not_be_read_is_said(machine, line):
     assert line in screen(host(machine))
+
+
+@pytest.mark.parametrize(
+    ("machine", "free", "state"),
+    [
+        (inventory(gpu(0), gpu(1, compute_mode="prohibited")), "1 of 1 GPU free", "prohibited"),
+        (inventory(*cut(0), *cut(1)), "no usable GPU", "MIG, no instance"),
+        (inventory(gpu(0), *(cut(index)[0] for index in range(1, 5))), "1 of 1 GPU free", "4 MIG, no instance"),
+    ],
+    ids=["prohibited", "mig-alone", "mig-beside-others"],
+)
+def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
+    head, *lines = [line.plain for line in screens.lines(host(machine), Frame(120, True))]
+    assert head.endswith(f", {free}")
+    assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
+
+
+def test_a_list_that_names_no_gpu_here_is_spoken_of():
+    view = host(inventory(*map(gpu, range(4))), AUTOGPU_DEVICES="7")
+    said = "select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 3: "
+    assert screen(view)[-1].startswith(said)
 
 
 def test_a_reading_that_is_missing_is_a_question_mark():

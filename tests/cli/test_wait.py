@@ -83,8 +83,8 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
     done = waited(server, "--count", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
-        "autogpu: GPU 2 and GPU 1 could be taken now, not held: the 2 idlest of 3; "
-        "`autogpu run --hold -- command` holds\n"
+        "autogpu: GPU 2 and GPU 1 are free now (not reserved): the 2 idlest of 3; "
+        "to reserve: `autogpu run --hold -- command`\n"
     )
     assert list(lease_folder.iterdir()) == []
 
@@ -92,10 +92,10 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
 @pytest.mark.parametrize(
     ("options", "status", "why"),
     [
-        (("--count", "3"), 75, "3 GPUs wanted, 2 are free: waiting for 1 more"),
+        (("--count", "3"), 75, "still not enough free GPUs after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
         (("--count", "9"), 75, "waiting for 1 more; 9 are asked for, there are no more than 3"),
         (("--count", "9", "--devices", "0"), 75, "; 9 are asked for, there are no more than 1"),
-        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 could be taken now"),
+        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 has room now (not reserved)"),
         (("--devices", "0", "--need", "6GiB"), 75, "GPU 0: "),
         (("--need", "100GiB"), 1, "waiting can't help"),
         (("--count", "0"), 1, "select.count is 0"),
@@ -118,8 +118,8 @@ def test_when_the_time_is_over_the_status_says_later(server):
     done = waited(server, "--devices", "0", "--timeout", "1s")
     assert (done.returncode, done.stdout) == (75, "")
     first, second = done.stderr.splitlines()
-    assert first.startswith("autogpu: not served within 1 s: no GPU is free (GPU 0: ")
-    assert second == "autogpu: to wait longer, set --timeout; `autogpu status` lists the holders"
+    assert first.startswith("autogpu: still no free GPU after 1 s (GPU 0: ")
+    assert second == "autogpu: to wait longer: --timeout 1h; `autogpu status` lists the holders"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
         assert sorted(lease_folder.iterdir()) == before
         job.end()
         assert waiting.end() == ("", 0)
-    assert "GPU 2 could be taken now, not held" in waiting.shown
+    assert "GPU 2 is free now (not reserved)" in waiting.shown
 
 
 def test_a_process_without_a_claim_that_ends_ends_the_wait(server):

@@ -30,7 +30,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         growth = false
         """
     )
-    resolved = workplace.resolve({"AUTOGPU_WAIT": "30"})
+    resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
         f'{FILE}:1: enabled can\'t be "yes" (say true, without quotes); allowed: true or false; '
@@ -44,8 +44,8 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f'{FILE}:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the default [] is used',
         f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",
-        'AUTOGPU_WAIT: select.wait can\'t be "30" (give the unit, as in "30m" or "30s"); allowed: a duration '
-        'with its unit such as "30m", "90s" or "1h30m", or "0"; the default "30m" is used',
+        'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m"; '
+        'a number alone is seconds; the default "30m" is used',
     ]
 
 

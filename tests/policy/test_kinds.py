@@ -48,6 +48,8 @@ TEXTS = {
         "2 hours": 7200.0,
         "1 day 12 hours": 129600.0,
         "0": 0.0,
+        "3": 3.0,
+        "0.5": 0.5,
     },
     "select.devices": {"0, 2-3,*A100*": ("0", "2-3", "*A100*"), ",": (), "none": ()},
     "select.busy": {"Wait": "wait"},
@@ -62,6 +64,7 @@ TEXTS = {
 VALUES = [
     ("memory.limit", GIB, MemoryLimit(bytes=GIB)),
     ("select.wait", 0, 0.0),
+    ("select.wait", 90, 90.0),
     ("select.devices", [0, "1"], ("0", "1")),
     ("select.devices", ["0-3", "04 - 5"], ("0-3", "4-5")),
     ("select.devices", ["GPU-5d0f", "MIG-GPU-5d0f/1/0"], ("GPU-5d0f", "MIG-GPU-5d0f/1/0")),
@@ -90,7 +93,6 @@ def test_a_file_holds_numbers_and_lists(dotted, written, value):
 UNIT_OF_6 = 'would be bytes: give the unit, as in "6GiB"'
 RANGE = "sizes go from 1MiB to 1024TiB"
 PERCENT = "a percentage is above 0 and up to 100"
-UNIT_OF_30 = 'give the unit, as in "30m" or "30s"'
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,9 @@ UNIT_OF_30 = 'give the unit, as in "30m" or "30s"'
         ("memory.limit", "101%", PERCENT),
         ("memory.limit", 0.5, 'say "50%"'),
         ("memory.limit", True, ""),
-        ("select.wait", "30", UNIT_OF_30),
-        ("select.wait", 30, UNIT_OF_30),
+        ("select.wait", -30, ""),
+        ("select.wait", float("nan"), ""),
+        pytest.param("select.wait", 10**5000, "at most 365d", id="longest-number"),
         ("select.wait", "366d", "at most 365d"),
         ("select.wait", "-1m", ""),
         ("select.wait", "", ""),

@@ -25,5 +25,5 @@ def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, h
 
 
 def test_of_gpus_to_hold_those_that_are_shared_are_named():
-    assert not_held([gpu(0)], [gpu(0)]).startswith("; shared, not held: ")
-    assert not_held([gpu(0), gpu(2)], [gpu(0), gpu(1), gpu(2)]).startswith("; GPU 0 and GPU 2 shared, not held: ")
+    assert not_held([gpu(0)], [gpu(0)]).startswith("; not reserved: ")
+    assert not_held([gpu(0), gpu(2)], [gpu(0), gpu(1), gpu(2)]).startswith("; GPU 0 and GPU 2 not reserved: ")

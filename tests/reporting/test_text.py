@@ -36,7 +36,8 @@ def test_what_is_escaped_is_bounded_as_well(text):
 def test_sizes_spans_counts_and_lists():
     sizes = {0: "0 MiB", 64 * MIB: "64 MiB", GIB // 10: "0.1 GiB", 47 * GIB // 2: "23.5 GiB"}
     assert {number: size(number) for number in sizes} == sizes
-    spans = {0.4: "0 s", 119: "119 s", 120: "2 min", 7200: "2 h", 26 * 3600: "26 h", 3e5: "3 d"}
+    spans = {0.4: "0 s", 119: "119 s", 120: "2 min", 3599: "60 min", 7200: "2 h", 26 * 3600: "26 h", 3e5: "3 d"}
+    spans.update({3600: "1 h", 6000: "1 h 40 min", 7199: "1 h 59 min"})
     assert {seconds: span(seconds) for seconds in spans} == spans
     assert [counted(number, "GPU") for number in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
     assert [listed("abc"[:number]) for number in (1, 2, 3)] == ["a", "a and b", "a, b and c"]

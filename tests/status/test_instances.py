@@ -31,14 +31,14 @@ def screen(view, user=None):
 
 def test_instances_stand_below_their_card_and_those_that_are_free_and_alike_in_one_row():
     rows = screen(LAB)
-    start = rows.index("GPU 0 NVIDIA A100 0.0 of 24.0 GiB - % MIG")
+    start = rows.index("GPU 0 NVIDIA A100 0.0 of 24.0 - % MIG")
     assert rows[start + 1 : start + 7] == [
         "bob python (pid 99), uses 1.0 GiB, no claim",
-        "0:0 MIG 4g.20gb 2.0 of 20.0 GiB 20.0 % busy",
-        "ann train.py (pid 7) claims 20.0 GiB, uses 1.0 GiB, for 60 s",
+        "0:0 MIG 4g.20gb 2.0 of 20.0 20.0 % busy",
+        "ann train.py (pid 7) uses 1.0 of 20.0 GiB, for 60 s",
         "bob python (pid 9), uses 1.0 GiB, no claim",
-        "0:1-3 MIG 1g.5gb 0.0 of 5.0 GiB - % 3 free",
-        "GPU 1 NVIDIA A100 0.0 of 40.0 GiB - 0 % free",
+        "0:1-3 MIG 1g.5gb 0.0 of 5.0 - % 3 free",
+        "GPU 1 NVIDIA A100 0.0 of 40.0 - 0 % free",
     ]
 
 
@@ -55,7 +55,7 @@ def test_numbers_with_a_gap_between_them_are_not_one_row():
 
 def test_an_instance_whose_card_is_not_shown_has_its_whole_name():
     rows = screen(LAB, "ann")
-    assert "0:0 NVIDIA A100 MIG 4g.20gb 2.0 of 20.0 GiB 20.0 % busy" in rows
+    assert "0:0 NVIDIA A100 MIG 4g.20gb 2.0 of 20.0 20.0 % busy" in rows
 
 
 def test_what_a_script_would_get_is_named_by_its_number():

@@ -11,7 +11,6 @@ from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.selection.explain import BEST_EFFORT
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
-from autogpu.status.of_user import of_user
 from tests.support.host_states import HOUR_S, holder, host, waiter
 from tests.support.values import gpu, inventory
 
@@ -77,7 +76,7 @@ def test_processes_without_a_claim_are_unmanaged():
 )
 def test_of_one_user_there_are_the_gpus_that_something_of_theirs_is_on(user, left):
     machine = inventory(gpu(0, pids=[7, 9]), gpu(1, pids=[8]), gpu(2))
-    told = of_user(host(machine, [holder("a", (0, 6))]), user)
+    told = host(machine, [holder("a", (0, 6))]).of_user(user)
     shown = [(each.index, each.jobs, each.unmanaged_processes) for each in told.gpus]
     assert [(index, *([one.pid for one in several] for several in both)) for index, *both in shown] == left
 
