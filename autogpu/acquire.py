@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from autogpu import lease
 from autogpu.clock import monotonic_s, unix_s
-from autogpu.errors import NoEligibleDevice, WaitTimeout
+from autogpu.errors import NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
@@ -98,11 +98,24 @@ def acquire(
             )
             return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
         return _Acquirer(request, folder, script, read, on_wait, job_of_ranks(request), family).acquire()
-    except lease.LeaseUnavailable as error:
+    except (NoEligibleDevice, WaitTimeout):
+        raise
+    except Exception as error:
+        # However the leases fail: one GPU, chosen by the readings, and growth are kept.
+        problem = _as_problem(error)
         if shared is not None:  # its parent's claim stands
-            return Acquisition(shared, problem=error, is_parents=True, is_unclaimed=True)
+            return Acquisition(shared, problem=problem, is_parents=True, is_unclaimed=True)
         decision = _Acquirer(request, folder, script, read, on_wait, "", family).decide_unclaimed(begun_s)
-        return Acquisition(decision, problem=error, is_unclaimed=True)
+        return Acquisition(decision, problem=problem, is_unclaimed=True)
+
+
+def _as_problem(error: Exception) -> LeaseUnavailable:
+    if isinstance(error, lease.LeaseUnavailable):
+        return error
+    if is_of_a_signal(error):
+        raise error
+    what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
+    return lease.LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
 
 
 def _family(environ: Mapping[str, str], folder: lease.Folder, inventory: Inventory | None) -> Family | None:

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 from autogpu import threads
 from autogpu.devices import probe
-from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
 from autogpu.frameworks import registry
 from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import CodeType, ModuleType
+    from types import ModuleType
     from typing import Any, Iterator
 
     from autogpu.allocation import Allocation
@@ -57,7 +57,7 @@ def guard() -> Iterator[None]:
     except AutoGpuError as error:  # a disk that is full, a folder that has gone: known, and not for a bug report
         say(f"{error.what}; {error.remedy}")
     except Exception as error:  # the one place: anything may break in a process that is not ours
-        if _is_of_a_signal(error):
+        if is_of_a_signal(error):
             raise
         _report(error)
 
@@ -183,32 +183,9 @@ def _report(error: Exception) -> None:
     try:
         from autogpu.reporting import messages
 
-        *_, (code, line) = _frames(error)
-        say(messages.internal_error(error, f"{os.path.basename(code.co_filename)}:{line}"))
+        say(messages.internal_error(error, where_raised(error)))
     except Exception:  # what broke in the script's process may break this as well
         pass
-
-
-def _is_of_a_signal(error: BaseException) -> bool:
-    """Whether a handler of a signal raised it, which runs at any moment and is for the script alone."""
-    try:
-        import signal
-
-        handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
-        functions = [getattr(handler, "func", handler) for handler in handlers]  # of a functools.partial
-        functions += [getattr(type(handler), "__call__", None) for handler in handlers]  # noqa: B004  (of a class)
-        codes = [getattr(getattr(each, "__func__", each), "__code__", None) for each in functions]
-        return any(code in codes for code, _ in _frames(error))
-    except Exception:  # as in _report
-        return False
-
-
-def _frames(error: BaseException) -> Iterator[tuple[CodeType, int]]:
-    """What ran where it was raised, outermost first, with its line."""
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame.f_code, trace.tb_lineno
-        trace = trace.tb_next
 
 
 def _script() -> Path | None:

@@ -375,6 +375,18 @@ def test_where_nothing_can_be_claimed_what_others_claim_counts(acquired, other):
     assert "File too large" in result.problem.what
 
 
+def test_leases_that_fail_in_a_way_that_nobody_thought_of_cost_the_claim_alone(acquired, other, monkeypatch):
+    def broken(count):
+        raise RuntimeError("no entropy")
+
+    other({0: 24})
+    monkeypatch.setattr(os, "urandom", broken)
+    got = acquired(asking(gpu(0), gpu(1)))
+    assert (got.decision.verdict, got.decision.ordinals) == (Verdict.TAKE, (1,))
+    assert (got.lease, got.is_unclaimed) == (None, True)
+    assert re.fullmatch(r"internal error \(RuntimeError at \S+:\d+: no entropy\)", got.problem.what)
+
+
 def test_where_nothing_can_be_claimed_a_child_does_not_wait_for_its_parent(acquired, other, tmp_path):
     other({0: 8})
     with full_disk():

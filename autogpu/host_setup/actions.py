@@ -274,7 +274,7 @@ def _remove_folder(path: Path, host: Host) -> str:
     try:
         # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
         with held(folder) as descriptor:
-            leases = FolderReader(folder).read(descriptor, remove_stale=True)
+            leases = FolderReader().read(descriptor, remove_stale=True)
             users = [f"{_who(holder)} holds a lease" for holder in leases.holders]
             users += [f"{_who(waiter)} waits in the queue" for waiter in leases.waiters]
             if users:
@@ -285,12 +285,12 @@ def _remove_folder(path: Path, host: Host) -> str:
             os.unlink(MUTEX, dir_fd=descriptor)
             try:
                 path.rmdir()
-            except OSError:
+            except OSError as error:
                 # Mounted from another place, or a job was faster; with a mutex that stays root's either way.
                 make_mutex(descriptor)
-                raise
-    except (OSError, LeaseUnavailable) as error:
-        return f"can't be removed: {error.strerror if isinstance(error, OSError) else error.what}"
+                return f"can't be removed: {error.strerror}"
+    except LeaseUnavailable as error:
+        return f"can't be removed: {error.what}"
     return ""
 
 

@@ -57,22 +57,24 @@ class Folder:
         """A descriptor of the folder, checked again: all is done relative to it, whatever the path becomes.
 
         Raises:
-            Uncoordinated: It has gone, or is no longer to be trusted.
+            Uncoordinated: It has gone, or is no longer to be trusted; or the system refuses whatever the body asks for.
         """
         try:
             descriptor = os.open(str(self.path), _FOLDER_FLAGS)
+            try:
+                reason = _why_not_trusted(os.fstat(descriptor))
+                if reason:
+                    raise Uncoordinated(f"the lease folder {self.path} {reason}", remedy=_HOST_SETUP)
+                yield descriptor
+            finally:
+                locks.close(descriptor)
         except OSError as error:
-            raise self.uncoordinated("can't be opened", error) from error
-        try:
-            reason = _why_not_trusted(os.fstat(descriptor))
-            if reason:
-                raise Uncoordinated(f"the lease folder {self.path} {reason}", remedy=_HOST_SETUP)
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            # What has no number is no answer of the system's: a signal's handler may raise a TimeoutError in the body.
+            if error.errno is None:
+                raise
+            raise self._uncoordinated(error) from error
 
-    def uncoordinated(self, what: str, error: OSError) -> Uncoordinated:
-        """The error to raise when the system refused something in this folder."""
+    def _uncoordinated(self, error: OSError) -> Uncoordinated:
         remedies = {
             errno.ENOSPC: "free some space or inodes on its file system",
             errno.EDQUOT: "stay below your quota on its file system",
@@ -80,9 +82,10 @@ class Folder:
             errno.EACCES: _HOST_SETUP,
             errno.EPERM: _HOST_SETUP,
             errno.ENOENT: "start again: it has been removed, and will be made again",
+            errno.EMFILE: "let this process open more files (ulimit -n)",
         }
         remedy = remedies.get(error.errno or 0, f"name another folder by {LEASE_DIR}, on a local file system")
-        return Uncoordinated(f"the lease folder {self.path} {what}: {error.strerror or error}", remedy=remedy)
+        return Uncoordinated(f"the lease folder {self.path} can't be used: {error.strerror or error}", remedy=remedy)
 
 
 def find_folder(
@@ -112,14 +115,14 @@ def find_folder(
         path, origin = fallback, "fallback"
     try:
         if origin != "host" and not os.path.lexists(str(path)):
-            if not make and path.parent.is_dir():
+            if not make and os.path.isdir(str(path.parent)):  # noqa: PTH112  (raises nothing)
                 raise NoFolderYet(f"there is no lease folder {path} yet", remedy="the first claim makes it")
             if make:
                 _make(path)
         status = path.lstat()
     except OSError as error:
         what, remedy = f"the lease folder {path} can't be used: {error.strerror}", _HOST_SETUP
-        if not path.parent.is_dir():
+        if not os.path.isdir(str(path.parent)):  # noqa: PTH112
             what = f"the lease folder {path} can't be made: there is no folder {path.parent}"
             remedy = f"make that, or name another folder by {LEASE_DIR}"
         raise LeaseUnavailable(what, remedy=remedy) from error
@@ -137,7 +140,7 @@ def make_mutex(folder: int) -> None:
         OSError: The system does not let us.
     """
     hidden = f".{MUTEX}.{os.urandom(4).hex()}"
-    os.close(_create_mutex(folder, hidden))
+    _create_mutex(folder, hidden)
     try:
         # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
         os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
@@ -148,7 +151,7 @@ def make_mutex(folder: int) -> None:
     except OSError:
         # A file system without hard links. Others may find it unreadable for a moment, under a strict umask.
         try:
-            os.close(_create_mutex(folder, MUTEX))
+            _create_mutex(folder, MUTEX)
         except FileExistsError:
             pass
     finally:
@@ -158,10 +161,12 @@ def make_mutex(folder: int) -> None:
             pass
 
 
-def _create_mutex(folder: int, name: str) -> int:
+def _create_mutex(folder: int, name: str) -> None:
     descriptor = os.open(name, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder)
-    locks.show_to_all(descriptor, _MUTEX_MODE)
-    return descriptor
+    try:
+        locks.show_to_all(descriptor, _MUTEX_MODE)
+    finally:
+        locks.close(descriptor)
 
 
 def _make(path: Path) -> None:
@@ -177,14 +182,14 @@ def _make(path: Path) -> None:
     except OSError as error:
         try:
             os.unlink(MUTEX, dir_fd=folder)
+            hidden.rmdir()
         except OSError:
             pass
-        hidden.rmdir()
         # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
             raise
     finally:
-        os.close(folder)
+        locks.close(folder)
 
 
 def _why_not_trusted(status: os.stat_result) -> str | None:

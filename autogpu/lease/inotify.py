@@ -78,6 +78,8 @@ class Watch:
             # All that is there, or the next call would come back at once.
             if self._matters(b"".join(self._pending(self._descriptor))):
                 return True
+            if self._has_lost_folder:
+                return False
         return False
 
     def _pending(self, descriptor: int) -> Iterator[bytes]:
@@ -86,6 +88,8 @@ class Watch:
                 yield os.read(descriptor, 65536)
         except BlockingIOError:
             pass
+        except OSError:  # begin anew, as for another folder
+            self._has_lost_folder = True
 
     def _matters(self, events: bytes) -> bool:
         begin = 0

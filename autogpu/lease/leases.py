@@ -101,10 +101,12 @@ class Lease:
     def leave_to_programs(self) -> None:
         """Let every program that this process starts from now on keep the lease alive, also when this one has ended.
 
-        Raises:
-            OSError: No more files may be opened.
+        Where it may open no more files this process alone keeps it.
         """
-        self._file.leave_to_programs()
+        try:
+            self._file.leave_to_programs()
+        except OSError:
+            pass
 
     def marker(self, environ: Mapping[str, str]) -> str:
         """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
@@ -147,7 +149,7 @@ def acquire_lease(
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
     identity = record.identity(script)  # looks into /proc; others don't have to wait for that
-    reader = FolderReader(folder)
+    reader = FolderReader()
     lease = None
     try:
         with folder.opened() as descriptor:
@@ -248,7 +250,7 @@ def write_lease(
         identity: What :func:`autogpu.lease.record.identity` says of this process.
 
     Raises:
-        Uncoordinated: The folder does not let us.
+        OSError: The folder does not let us.
     """
     name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
     fields = {**identity, "t": round(unix_s(), 6), "group": group or name, "gpus": record.checked_claims(claims)}
@@ -258,9 +260,6 @@ def write_lease(
     try:
         lease._file.put(descriptor, record.encode(fields))
         return lease
-    except OSError as error:
-        lease._file.withdraw(descriptor)
-        raise folder.uncoordinated("does not take a lease", error) from error
     except BaseException:
         lease._file.withdraw(descriptor)
         raise

@@ -136,15 +136,19 @@ class LockedFile:
 class _Open:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._status = os.fstat(descriptor)
+        try:
+            self._status = os.fstat(descriptor)
+        except BaseException:
+            locks.close(descriptor)
+            raise
 
     @property
     def is_ours(self) -> bool:
         # A daemon closes all descriptors when it starts, and the number may be another file's since.
         try:
             return locks.is_same_file(os.fstat(self.descriptor), self._status)
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
 
     def close(self) -> None:
         if self.is_ours:
@@ -193,7 +197,7 @@ def view(
         except OSError:  # gone meanwhile, or in a sticky folder and another's
             return None
         finally:
-            os.close(descriptor)
+            locks.close(descriptor)
     return None
 
 
@@ -212,8 +216,10 @@ def taker(folder: int, view: LockedFileView) -> int | None:
         # While it is open, the number of its inode can't become another file's.
         status = os.fstat(descriptor)
         return locks.takers().get(locks.place(status)) if locks.is_same_file(status, view.status) else None
+    except OSError:
+        return None
     finally:
-        os.close(descriptor)
+        locks.close(descriptor)
 
 
 def _read_text(descriptor: int, max_bytes: int) -> bytes | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
+from autogpu import process_identity
 from autogpu.clock import monotonic_s, thread_cpu_s
 
 try:
@@ -51,7 +51,10 @@ def exclusive(descriptor: int) -> None:
 
 def unlock(descriptor: int) -> None:
     """Drop the lock for all who share the description. Never on a lease: a child may be using the GPU."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError:  # where the file system can't lock, there was none either
+        pass
 
 
 def is_held(descriptor: int) -> bool:
@@ -61,7 +64,7 @@ def is_held(descriptor: int) -> bool:
     except OSError:  # held; or the system can't tell, which is no reason to call it dead
         return True
     # At once and explicitly: a thread that forks now must not carry the shared lock away.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    unlock(descriptor)
     return False
 
 
@@ -72,7 +75,7 @@ def above_standard(descriptor: int) -> int:
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def takers() -> Mapping[str, int]:
@@ -119,13 +122,14 @@ def leave_to_programs(descriptor: int) -> None:
 
 def holder(descriptor: int) -> str | None:
     """Who holds the lock, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
-    pid = takers().get(place(os.fstat(descriptor)))
+    try:
+        pid = takers().get(place(os.fstat(descriptor)))
+    except OSError:
+        return None
     if pid is None:
         return None
-    try:
-        return f"pid {pid} (uid {Path('/proc', str(pid)).stat().st_uid})"
-    except OSError:
-        return f"pid {pid}, which has ended, or a process that it forked"
+    uid = process_identity.owner(pid)
+    return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
 
 
 def close_in_children(descriptor: int) -> None:
@@ -134,9 +138,12 @@ def close_in_children(descriptor: int) -> None:
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor that :func:`close_in_children` was told of."""
+    """Close a descriptor, also one that :func:`close_in_children` was told of."""
     forget(descriptor)
-    os.close(descriptor)
+    try:
+        os.close(descriptor)
+    except OSError:  # it is closed nevertheless, close(2)
+        pass
 
 
 def forget(descriptor: int) -> None:

@@ -45,7 +45,8 @@ def held(
     like processes. What the body raises comes through unchanged.
 
     Raises:
-        Uncoordinated: One process has kept it for ``deadline_s``; the message names who, where that can be seen.
+        Uncoordinated: One process has kept it for ``deadline_s``; the message names who, where that can be seen. Or the
+            file system can't lock.
     """
     begun_s = monotonic_s()
     with folder.opened() as descriptor:
@@ -99,20 +100,20 @@ def _open(folder: Folder, descriptor: int) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _broken(folder, "is a symbolic link") from error
-        raise folder.uncoordinated("has no mutex that could be taken", error) from error
+        raise
     locks.close_in_children(mutex)
-    if not locks.is_regular(os.fstat(mutex)):
+    try:
+        if not locks.is_regular(os.fstat(mutex)):
+            raise _broken(folder, "is not a plain file")
+    except BaseException:
         locks.close(mutex)
-        raise _broken(folder, "is not a plain file")
+        raise
     return mutex
 
 
 def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float, while_waiting: Callable[[], None]) -> None:
-    try:
-        if locks.try_exclusive(mutex):
-            return
-    except OSError as error:
-        raise folder.uncoordinated("is on a file system that can't lock", error) from error
+    if locks.try_exclusive(mutex):
+        return
     for pause_s in _PAUSES_S:
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it and
         # count on what comes next.

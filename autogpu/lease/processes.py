@@ -104,7 +104,11 @@ def _holder_or_keeper(holder: Holder) -> list[int]:
     if pid is not None:
         return [pid]
     keepers = []
-    for name in os.listdir("/proc"):  # noqa: PTH208  (a name is all that is wanted)
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208  (a name is all that is wanted)
+    except OSError:
+        return []
+    for name in names:
         found = process_identity.parent_and_start(int(name)) if name.isdigit() else None
         if found is not None and holder.name in _kept_leases(int(name), found[1]):
             keepers.append((found[1], int(name)))

@@ -89,10 +89,7 @@ class _Ticket:
         text = record.encode(fields)
         # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
         record.ticket_fields(text)
-        try:
-            self._file.put(descriptor, text)
-        except OSError as error:
-            raise self._folder.uncoordinated("does not take a ticket", error) from error
+        self._file.put(descriptor, text)
         # A worker that this process forks while it waits must not keep the place after our end.
         self._file.close_in_children()
 
@@ -255,7 +252,7 @@ class _Place:
         self._deadline_s = deadline_s
         self._on_problem = on_problem
         self._has_problem = False
-        self._reader = FolderReader(folder)
+        self._reader = FolderReader()
         self._identity = record.identity(script)
         self._demand = demand
         self._ticket = _Ticket(folder, demand, self._identity, group or "")
@@ -306,14 +303,11 @@ class _Place:
         if self.rivals <= _NEAR:
             return True
         with self._folder.opened() as descriptor:
-            try:
-                names = set(os.listdir(descriptor))  # noqa: PTH208  (of the descriptor)
-                left = [name for name in self._rivals if name in names]
-                # The tickets of those that were killed stay until another process tidies up.
-                waiting = islice(filter(lambda name: is_waiting(descriptor, name), left), _NEAR + 1)
-                may_be_served = len(list(waiting)) <= _NEAR
-            except OSError as error:
-                raise self._folder.uncoordinated("can't be read", error) from error
+            names = set(os.listdir(descriptor))  # noqa: PTH208  (of the descriptor)
+            left = [name for name in self._rivals if name in names]
+            # The tickets of those that were killed stay until another process tidies up.
+            waiting = islice(filter(lambda name: is_waiting(descriptor, name), left), _NEAR + 1)
+            may_be_served = len(list(waiting)) <= _NEAR
         self.rivals = len(left)
         return may_be_served
 

@@ -60,14 +60,13 @@ def snapshot(folder: Folder) -> LeaseSnapshot:
         Uncoordinated: The folder can't be read.
     """
     with folder.opened() as descriptor:
-        return FolderReader(folder).read(descriptor)
+        return FolderReader().read(descriptor)
 
 
 class FolderReader:
     """Reads the leases and tickets of a folder, again and again; each text once, since a file's never changes."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._known: Mapping[_Key, Holder | Waiter] = {}
         self._leases: set[tuple[str, int]] = set()
         self._read_s = float("-inf")
@@ -82,7 +81,7 @@ class FolderReader:
             fresh_s: What was seen alive by this reader not longer ago counts as alive.
 
         Raises:
-            Uncoordinated: The folder can't be read.
+            OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
         reading = _Reading(descriptor, self._known, remove_stale)
@@ -90,10 +89,7 @@ class FolderReader:
         for name, status in self._files(descriptor):
             if _LEASE.fullmatch(name):
                 self._leases.add((name, status.st_ino))
-            try:
-                reading.add(name, status if is_fresh else None)
-            except OSError as error:
-                raise self._folder.uncoordinated("can't be read", error) from error
+            reading.add(name, status if is_fresh else None)
         self._known = reading.found
         if not is_fresh:
             self._read_s = monotonic_s()
@@ -106,38 +102,32 @@ class FolderReader:
 
     def has_new_lease(self, descriptor: int, own: str) -> bool:
         """Whether since the last reading a lease has appeared or been replaced, other than ``own``."""
-        try:
-            with os.scandir(descriptor) as entries:
-                return any(
-                    (entry.name, entry.inode()) not in self._leases
-                    for entry in entries
-                    if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
-                )
-        except OSError as error:
-            raise self._folder.uncoordinated("can't be read", error) from error
+        with os.scandir(descriptor) as entries:
+            return any(
+                (entry.name, entry.inode()) not in self._leases
+                for entry in entries
+                if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
+            )
 
     def _files(self, descriptor: int) -> Iterator[tuple[str, os.stat_result]]:
         """Leases, tickets and hidden files; of each user not more than the bound, and each once, by whatever name."""
         counts: dict[int, int] = defaultdict(int)
         seen = set()
-        try:
-            with os.scandir(descriptor) as entries:
-                for entry in entries:
-                    if not _OURS.fullmatch(entry.name):
-                        continue
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except OSError:  # gone meanwhile
-                        continue
-                    if status.st_ino in seen:
-                        continue  # another user may have given it names, at its owner's expense
-                    if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
-                        seen.add(status.st_ino)
-                    counts[status.st_uid] += 1
-                    if counts[status.st_uid] <= _MAX_FILES or status.st_uid == _OVERFLOW_UID:
-                        yield entry.name, status
-        except OSError as error:
-            raise self._folder.uncoordinated("can't be read", error) from error
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if not _OURS.fullmatch(entry.name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:  # gone meanwhile
+                    continue
+                if status.st_ino in seen:
+                    continue  # another user may have given it names, at its owner's expense
+                if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
+                    seen.add(status.st_ino)
+                counts[status.st_uid] += 1
+                if counts[status.st_uid] <= _MAX_FILES or status.st_uid == _OVERFLOW_UID:
+                    yield entry.name, status
 
 
 class _Reading:

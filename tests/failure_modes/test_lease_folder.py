@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import subprocess
 import sys
 from pathlib import Path
 
@@ -150,3 +151,66 @@ def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(host, commands, i
     said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
     assert [why in line for line in said].count(True) == 1, said
     assert {call.gpu for call in server.calls(call="context")} == {1}
+
+
+# As a network file system without locks.
+CAN_NOT_LOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int is_there(int file) {
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  return readlink(link, path, sizeof path - 1) > 0 && strstr(path, getenv("AUTOGPU_LEASE_DIR")) == path;
+}
+int flock(int file, int what) {
+  int (*real)(int, int) = dlsym(RTLD_NEXT, "flock");
+  return is_there(file) ? (errno = ENOLCK, -1) : real(file, what);
+}
+int fcntl64(int file, int what, ...) {
+  int (*real)(int, int, ...) = dlsym(RTLD_NEXT, "fcntl64");
+  va_list rest;
+  va_start(rest, what);
+  void *argument = va_arg(rest, void *);
+  va_end(rest);
+  int locks = what == F_OFD_GETLK || what == F_OFD_SETLK || what == F_OFD_SETLKW;
+  return locks && is_there(file) ? (errno = ENOLCK, -1) : real(file, what, argument);
+}
+int fcntl(int file, int what, ...) __attribute__((alias("fcntl64")));
+"""
+LINE = "nothing is claimed, so that other jobs don't see this one: the lease folder {} can't be used: No locks"
+
+
+@pytest.fixture
+def no_locks(tmp_path: Path, lease_folder: Path) -> dict[str, str]:
+    """The environment of a process to which the lease folder is on a file system that can't lock."""
+    source = tmp_path / "no_locks.c"
+    source.write_text(CAN_NOT_LOCK)
+    library = str(source.with_suffix(".so"))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source), "-ldl"], check=True, timeout=60)
+    return {"LD_PRELOAD": library, "AUTOGPU_LEASE_DIR": str(lease_folder)}
+
+
+def test_10_a_program_is_started_where_the_folder_can_not_lock(lab, lease_folder, no_locks):
+    autogpu = lab(Gpu(processes={5004242: "9GiB"}), Gpu())
+    job = autogpu.hold(environ=no_locks)
+    assert job.gpus() == [1]
+    assert LINE.format(lease_folder) in job.end()[1]
+
+
+@pytest.mark.tensorflow
+def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(host, installed, tmp_path, lease_folder, no_locks):
+    server = host(Gpu(processes={5004242: "9GiB"}), Gpu(), Gpu()).server
+    script = tmp_path / "train.py"
+    script.write_text("import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n")
+    done = server.run([str(installed), str(script)], environ={**no_locks, "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "GPU:0\n"), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+    assert [LINE.format(lease_folder) in line for line in said].count(True) == 1, said
+    assert {call.gpu for call in server.calls(call="context")} == {2}

@@ -180,7 +180,7 @@ def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(fo
             return really_is_held(opened)
 
         monkeypatch.setattr(locks, "is_held", is_held)
-        found = FolderReader(folder).read(descriptor, remove_stale=remove_stale)
+        found = FolderReader().read(descriptor, remove_stale=remove_stale)
         assert [holder.claims for holder in found.holders] == [{"GPU-2": 1}]
         assert file.is_alive(descriptor)
         file.withdraw(descriptor)

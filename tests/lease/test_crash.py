@@ -46,7 +46,7 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
             sys.settrace(None)
             with mutex.held(folder) as descriptor:
                 for remove_stale in (False, True)[: 1 + (lines < 300)]:
-                    found = FolderReader(folder).read(descriptor, remove_stale=remove_stale)
+                    found = FolderReader().read(descriptor, remove_stale=remove_stale)
                     seen.add(tuple(str(dict(holder.claims)) for holder in found.holders))
             sys.settrace(tidy_up)
         return tidy_up

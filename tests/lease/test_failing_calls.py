@@ -1,0 +1,143 @@
+"""Whatever call the system refuses, of a claim, a wait or a look: one error of ours, and nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import itertools
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import (
+    Demand,
+    LeaseUnavailable,
+    acquire_lease,
+    ancestor_lease,
+    find_folder,
+    snapshot,
+    wait_for_lease,
+)
+from autogpu.variables import LEASE, LEASE_DIR
+from tests.lease.conftest import holders, waiters
+from tests.lease.worker import OURS
+
+CALLS = [(os, name) for name in dir(os) if name in {
+    "open", "fstat", "stat", "lstat", "scandir", "listdir", "unlink", "rename", "link", "mkdir", "rmdir", "close",
+    "fchmod", "utime", "read", "write", "readlink", "dup", "set_inheritable",
+}]  # fmt: skip
+CALLS += [(fcntl, "flock"), (fcntl, "fcntl")]
+
+
+class Refusing:
+    """Stands before the calls that the lease package makes, itself or through pathlib, and lets one of them fail."""
+
+    def __init__(self, monkeypatch, number, refused=()):
+        self.refused_at, self.made, self._number, self._refused = None, 0, number, refused
+        for module, name in CALLS:
+            monkeypatch.setattr(module, name, functools.partial(self._call, getattr(module, name), name))
+
+    def _call(self, call, name, *arguments, **options):
+        if not is_ours(sys._getframe(1)):
+            return call(*arguments, **options)
+        self.made += 1
+        if self.made == self.refused_at or name in self._refused:
+            self.refused = name, sys._getframe(1).f_code.co_name, sys._getframe(1).f_lineno
+            if name == "close":  # Linux closes it nevertheless
+                call(*arguments, **options)
+            raise OSError(self._number, os.strerror(self._number))
+        return call(*arguments, **options)
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def is_ours(frame):
+    for _ in range(4):
+        if frame is None or frame.f_code.co_filename == __file__:
+            return False
+        if frame.f_code.co_filename.startswith(OURS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def claim(folder, environ):
+    lease = acquire_lease(find_folder(environ), lambda *_: {"GPU-0": 1}, script="a.py", on_problem=lambda problem: None)
+    try:
+        assert lease.is_alive in (True, False)
+    finally:
+        lease.release()
+
+
+def wait(folder, environ):
+    looks = iter([None, None])
+    demand, choose = Demand(), lambda *_: next(looks, {"GPU-0": 1})
+    # A change, at which those who wait look again.
+    changes = lambda _: (folder.path / "job.1.1.00000000").write_bytes(b"")  # noqa: E731
+    wait_for_lease(folder, choose, demand=demand, script="a.py", timeout_s=20, on_wait=changes).release()
+
+
+def look(folder, environ):
+    snapshot(find_folder(environ, make=False))
+    ancestor_lease({LEASE: "v1:job.1.1.00000000:1:1:"}, folder)
+
+
+def make(folder, environ):
+    for file in folder.path.iterdir():
+        file.unlink()
+    folder.path.rmdir()
+    try:
+        claim(folder, environ)
+    finally:
+        folder.path.mkdir(exist_ok=True)
+        folder.path.chmod(0o1777)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
+@pytest.mark.parametrize("what", [claim, look, make, pytest.param(wait, marks=pytest.mark.slow)])
+def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path, monkeypatch, what, number):
+    environ = {LEASE_DIR: str(path)}
+    what(folder, environ)
+    before = open_files()
+    for refused_at in itertools.count(1):
+        with monkeypatch.context() as patched:
+            refusing = Refusing(patched, number)
+            refusing.refused_at = refused_at
+            with suppress(LeaseUnavailable):
+                what(folder, environ)
+        assert open_files() == before, refusing.refused
+        assert (holders(folder), waiters(folder)) == ((), ()), refused_at
+        if refusing.made < refused_at:
+            break
+    assert refused_at > 10
+
+
+CAN_NOT_LOCK = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE]
+
+
+@pytest.mark.parametrize("number", CAN_NOT_LOCK, ids=errno.errorcode.get)
+def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
+    with monkeypatch.context() as patched:
+        Refusing(patched, number, refused=("flock", "fcntl"))
+        with pytest.raises(LeaseUnavailable) as caught:
+            acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a.py")
+    assert caught.value.what == f"the lease folder {folder.path} can't be used: {os.strerror(number)}"
+    assert caught.value.remedy == "name another folder by AUTOGPU_LEASE_DIR, on a local file system"
+    assert [file.name for file in folder.path.iterdir()] == ["mutex"]
+
+
+def test_what_a_signals_handler_raises_is_the_scripts(folder):
+    for error in (TimeoutError("the script's own"), OSError("any")):
+
+        def choose(*_, error=error):
+            raise error
+
+        with pytest.raises(OSError) as caught:
+            acquire_lease(folder, choose, script="a.py")
+        assert caught.value is error
