@@ -10,9 +10,9 @@ from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.preview import request_for_new_process
+from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import environment_for, index_is_certain
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 

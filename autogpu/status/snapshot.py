@@ -16,11 +16,11 @@ from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.lists import unmatched_lists
 from autogpu.selection.members import family_of
 from autogpu.selection.model import Decision, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
+from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.model import (
     GpuStatus,
     HostStatus,
