@@ -313,7 +313,7 @@ class VisibleDevices:
         if self.spec.source == "script" and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
-        self.order = self._order() if devices else Order.GIVEN
+        self.order = self._order_of(devices)
         self.hidden_pool = () if devices else pool
         self.pool = tuple(device.uuid for device in devices)
         if self.spec.value is None:
@@ -321,7 +321,9 @@ class VisibleDevices:
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
             self._environ.update(self._listing(inventory, devices))
 
-    def _order(self) -> Order:
+    def _order_of(self, devices: Sequence[Device]) -> Order:
+        if not devices:
+            return Order.GIVEN
         if self.grant.rank is not None:
             return Order.RANKS
         if self._is_worker:
@@ -332,18 +334,19 @@ class VisibleDevices:
         """Of the pool what the variable can list as long as nothing is claimed: before R570 CUDA shows one instance, or
         cards. Ranks count what they divide, on any driver."""
         devices = tuple(device for device in devices if not device.mig_enabled)
+        shows_several = instances.shows_several(inventory.driver_version)
         if len(devices) < 2 or not instances.are_among(devices):
             return devices
-        if instances.shows_several(inventory.driver_version) and self.grant.rank is None:
+        if shows_several and self.grant.rank is None:
             return instances.best_kind_first(devices)
         self.candidates = tuple(device.uuid for device in devices)
         parents = self._parents_order(inventory)
-        mine = tuple(device for device in devices if device.uuid in parents) or devices
-        is_card = mine[0].parent is None or (self.grant.rank is not None and bool(instances.cards(mine)))
-        several = parents and instances.shows_several(inventory.driver_version)
-        listed = instances.cards(mine) if is_card else mine if several else mine[:1]
-        count = self._policy.count
-        return listed[:count] if self.lists_chosen and count != "all" else listed
+        listed = instances.listed_before_claim(
+            tuple(device for device in devices if device.uuid in parents) or devices,
+            is_rank=self.grant.rank is not None,
+            shows_several=shows_several and bool(parents),
+        )
+        return listed[: self._policy.count] if self.lists_chosen and self._policy.count != "all" else listed
 
     def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
         """What the variable names, or is restored to name."""

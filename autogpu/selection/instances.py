@@ -125,6 +125,13 @@ def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
 
 
+def listed_before_claim(devices: Sequence[Device], *, is_rank: bool, shows_several: bool) -> tuple[Device, ...]:
+    """The GPUs of a process, best first, that its list names until it claims one of them: cards, else an instance."""
+    if devices[0].parent is None or (is_rank and cards(devices)):
+        return cards(devices)
+    return tuple(devices if shows_several else devices[:1])
+
+
 def to_list(
     taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
 ) -> tuple[Device, ...]:

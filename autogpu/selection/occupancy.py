@@ -83,9 +83,7 @@ def other_processes(device: Device, own_pid: int | None) -> tuple[Process, ...]:
     return tuple(process for process in device.compute_processes or () if process.pid != own_pid)
 
 
-def unmanaged_processes(
-    device: Device, claims: Sequence[Claim], own_pid: int | None = None
-) -> tuple[Process, ...]:
+def unmanaged_processes(device: Device, claims: Sequence[Claim], own_pid: int | None = None) -> tuple[Process, ...]:
     """Those that compute on the GPU and are of no job, apart from this one."""
     holders = {pid for claim in claims for pid in claim.pids}
     return tuple(process for process in other_processes(device, own_pid) if process.pid not in holders)
