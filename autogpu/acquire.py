@@ -43,8 +43,8 @@ _READING_EVERY_S = 2.0
 
 
 @frozen
-class Acquisition:
-    """What a process got.
+class Taken:
+    """The decision for a process, and what it holds by it.
 
     Attributes:
         lease: Keeps its claim for the life of the process, and a rank's what all ranks of its job were promised;
@@ -52,6 +52,7 @@ class Acquisition:
         problem: What stood in the way of claiming; ``None`` if nothing did.
         is_parents: Whether the claim is a part of its parent process's.
         is_unclaimed: The problem is that no lease could be written: others don't see what the process takes.
+        is_listed: ``CUDA_VISIBLE_DEVICES`` was written by it, so that CUDA counts the claimed GPUs first.
     """
 
     decision: Decision
@@ -59,6 +60,27 @@ class Acquisition:
     problem: LeaseUnavailable | None = None
     is_parents: bool = False
     is_unclaimed: bool = False
+    is_listed: bool = False
+
+    def covers(self, selection: SelectionRequest, *, is_assigned: bool) -> bool:
+        """Whether this is all that a framework wants.
+
+        Args:
+            is_assigned: A framework was told of it, so that the process can't have others instead.
+        """
+        if self.lease is None:
+            return is_assigned and selection.chosen is None
+        uuids, claimed = selection.uuids or (), frozenset(self.lease.claims)
+        if uuids and claimed.issuperset(uuids):
+            return True
+        # The script may name several, of which nothing was known before CUDA's start.
+        if not is_assigned and (selection.named_count > len(claimed) or not self.is_listed):
+            return False
+        if selection.chosen is None:
+            wanted = {device.uuid for device in self.decision.devices}
+        else:
+            wanted = {uuids[ordinal] for ordinal in selection.chosen if ordinal < len(uuids)}
+        return wanted <= claimed.intersection(uuids)
 
 
 def acquire(
@@ -67,7 +89,7 @@ def acquire(
     script: str,
     read: Callable[[], Inventory | None],
     on_wait: OnWait,
-) -> Acquisition:
+) -> Taken:
     """Decide which GPUs the process takes and claim them.
 
     Args:
@@ -82,7 +104,7 @@ def acquire(
         WaitTimeout: No GPU came free in the time that the policy gives.
     """
     if why_none(request):
-        return Acquisition(decide(request))
+        return Taken(decide(request))
     request, folder, begun_s = by_scripts_list(request), None, monotonic_s()
     family: Family | None = None
     shared: Decision | None = None
@@ -96,7 +118,7 @@ def acquire(
             held = lease.acquire_lease(
                 folder, lambda *_: claims, script=script, group=group, on_problem=problems.append
             )
-            return Acquisition(shared, held, problem=next(iter(problems), None), is_parents=True)
+            return Taken(shared, held, problem=next(iter(problems), None), is_parents=True)
         return _Acquirer(request, folder, script, read, on_wait, job_of_ranks(request), family).acquire()
     except (NoEligibleDevice, WaitTimeout):
         raise
@@ -104,9 +126,9 @@ def acquire(
         # However the leases fail: one GPU, chosen by the readings, and growth are kept.
         problem = _as_problem(error)
         if shared is not None:  # its parent's claim stands
-            return Acquisition(shared, problem=problem, is_parents=True, is_unclaimed=True)
+            return Taken(shared, problem=problem, is_parents=True, is_unclaimed=True)
         decision = _Acquirer(request, folder, script, read, on_wait, "", family).decide_unclaimed(begun_s)
-        return Acquisition(decision, problem=problem, is_unclaimed=True)
+        return Taken(decision, problem=problem, is_unclaimed=True)
 
 
 def _as_problem(error: Exception) -> LeaseUnavailable:
@@ -163,7 +185,7 @@ class _Acquirer:
         self._is_waiting = False
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
 
-    def acquire(self) -> Acquisition:
+    def acquire(self) -> Taken:
         assert self._folder is not None
         held = lease.acquire_lease(
             self._folder,
@@ -181,7 +203,7 @@ class _Acquirer:
                 held = None
             self._decision = explain.after_wait(self._decision, monotonic_s() - begun_s)
         raise_if_refused(self._decision)
-        return Acquisition(self._decision, held, self._problem)
+        return Taken(self._decision, held, self._problem)
 
     def _caps(self) -> Mapping[str, int]:
         """By UUID, what was granted of each GPU: children may not be able to ask that."""

@@ -11,7 +11,7 @@ import threading
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.readings import Readings
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import replace
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.ranks import told_of_siblings
@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, ContextManager, Iterable, MutableMapping
 
+    from autogpu.acquire import Taken
     from autogpu.devices.model import CudaDriver, DeviceReader, Reading
     from autogpu.lease import Lease
     from autogpu.policy import Policy, Resolved
@@ -48,42 +49,6 @@ def claim_moment(*, hides_others: bool, has_candidates: bool, wants_order: bool)
     if hides_others or (has_candidates and not wants_order):
         return Moment.IMPORT  # any library may start CUDA from now on
     return Moment.CUDA_START if wants_order else Moment.CONTEXT
-
-
-@frozen
-class Taken:
-    """What was decided for a process, and what it holds.
-
-    Attributes:
-        lease: ``None`` where nothing is claimed.
-        is_parents: The claim is a part of what the process that started this one has claimed.
-        is_listed: ``CUDA_VISIBLE_DEVICES`` was written by it, so that CUDA counts the claimed GPUs first.
-    """
-
-    decision: Decision
-    lease: Lease | None = None
-    is_parents: bool = False
-    is_listed: bool = False
-
-    def covers(self, selection: SelectionRequest, *, is_assigned: bool) -> bool:
-        """Whether this is all that a framework wants.
-
-        Args:
-            is_assigned: A framework was told of it, so that the process can't have others instead.
-        """
-        if self.lease is None:
-            return is_assigned and selection.chosen is None
-        uuids, claimed = selection.uuids or (), frozenset(self.lease.claims)
-        if uuids and claimed.issuperset(uuids):
-            return True
-        # The script may name several, of which nothing was known before CUDA's start.
-        if not is_assigned and (selection.named_count > len(claimed) or not self.is_listed):
-            return False
-        if selection.chosen is None:
-            wanted = {device.uuid for device in self.decision.devices}
-        else:
-            wanted = {uuids[ordinal] for ordinal in selection.chosen if ordinal < len(uuids)}
-        return wanted <= claimed.intersection(uuids)
 
 
 class Allocation:
@@ -199,18 +164,19 @@ class Allocation:
         waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
         try:
-            acquired = acquire(request, environ, script, self.readings.take, waiting)
+            self.taken = acquire(request, environ, script, self.readings.take, waiting)
         except KeyboardInterrupt as error:
             waiting.interrupted(error)
             raise
-        self.taken = Taken(acquired.decision, acquired.lease, acquired.is_parents)
         self.tell_children()
-        if acquired.problem:
-            self.say([messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed)])
-        return acquired.decision
+        if self.taken.problem:
+            self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
+        return self.taken.decision
 
     def decided(self, decision: Decision, *, is_listed: bool | None = None) -> Decision:
         """Hold ``decision`` for what was decided; the claim stays."""
+        from autogpu.acquire import Taken
+
         taken = self.taken or Taken(decision)
         self.taken = replace(taken, decision=decision, is_listed=taken.is_listed if is_listed is None else is_listed)
         return decision
