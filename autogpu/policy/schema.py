@@ -46,4 +46,4 @@ def schema_file() -> Path | None:
 
 def _schema_of(key: Key) -> dict[str, object]:
     description = f"{key.sentence}\n{key.more}\nAllowed: {key.kind.allowed}."
-    return {**key.kind.schema(), "default": key.kind.plain(key.default), "description": description}
+    return {**key.kind.schema, "default": key.kind.plain(key.default), "description": description}
