@@ -8,8 +8,8 @@ import threading
 
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.words import memory_in_words
 from autogpu.frozen import replace
+from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import sys
 from functools import partial
 
 from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.tensorflow import context, entry_points, listing, names
+from autogpu.frameworks.tensorflow import context, entry_points, names
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
-from autogpu.frameworks.tensorflow.proto import FORCE_GROWTH
+from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
@@ -82,7 +82,11 @@ _POINTS = (
         lambda original, resolver: names.list_devices(original, resolver.missing_devices),
     ),
     _HookPoint(
-        "client.device_lib", "", "list_local_devices", "listing makes a context on each GPU", listing.list_local_devices
+        "client.device_lib",
+        "",
+        "list_local_devices",
+        "listing makes a context on each GPU",
+        entry_points.list_local_devices,
     ),
     _HookPoint("training.server_lib", "Server", "__init__", f"servers {_PLAIN}", entry_points.server),
     _HookPoint(

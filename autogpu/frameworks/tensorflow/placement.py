@@ -7,17 +7,17 @@ import threading
 from contextlib import contextmanager
 
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.tensorflow.logical import named_gpus, named_logical, script_limits
-from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus, named_logical, script_limits
 from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, renumbered
-from autogpu.frameworks.tensorflow.proto import (
+from autogpu.frameworks.tensorflow.settings import (
+    DevicePlacement,
+    UserSettings,
     asked_count,
     has_invalid_list,
     read_user_settings,
     usage_of,
     write_placement,
 )
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 from autogpu.frozen import replace
 
 TYPE_CHECKING = False

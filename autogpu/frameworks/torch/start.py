@@ -10,7 +10,7 @@ import threading
 import autogpu
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.words import memory_in_words
+from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
