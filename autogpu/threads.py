@@ -29,6 +29,16 @@ def in_forked_children(function: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
+def renewed_in_children(owner: Any, name: str = "lock") -> threading.RLock:
+    """A lock that may be taken again, for an attribute of ``owner``; children that are forked get another, open one."""
+
+    def renew() -> None:
+        setattr(owner, name, threading.RLock())
+
+    in_forked_children(renew)
+    return threading.RLock()
+
+
 def one_at_a_time(method: Method) -> Method:
     """Let one thread at a time run the methods of an object that has a ``lock``, which may be taken again."""
 

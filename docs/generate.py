@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from autogpu.policy.model import KEYS, SECTIONS, SYSTEM_FILE, Key
-from autogpu.policy.schema import schema
-from autogpu.policy.templates import example
+from autogpu.policy.templates import example, schema
 
 ROOT = Path(__file__).resolve().parent.parent
 

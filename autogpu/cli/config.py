@@ -16,10 +16,9 @@ from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE
 from autogpu.policy.model import DEFAULT
-from autogpu.policy.schema import schema as json_schema
-from autogpu.policy.schema import schema_file
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
-from autogpu.policy.templates import template
+from autogpu.policy.templates import schema as json_schema
+from autogpu.policy.templates import schema_file, template
 from autogpu.reporting.text import printable
 from autogpu.variables import POLICY_FILE
 

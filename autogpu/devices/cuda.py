@@ -45,7 +45,7 @@ def visible_uuids() -> tuple[str, ...] | None:
 
 
 def can_run(version: tuple[int, int]) -> bool:
-    """Whether there is a driver that programs can use which are built for ``version`` of CUDA.
+    """There is a driver that programs can use which are built for ``version`` of CUDA.
 
     It is loaded if nothing else has done so, and not initialised. Source: ``cuDriverGetVersion``; from CUDA 11 on the
     first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
@@ -62,7 +62,7 @@ def can_run(version: tuple[int, int]) -> bool:
 
 
 def _can_open(path: str) -> bool:
-    """Whether a file of the driver is there for this process; true where the driver has other files, as on WSL2."""
+    """A file of the driver is there for this process; true where the driver has other files, as on WSL2."""
     return os.access(path, os.R_OK | os.W_OK) or not os.access(_CONTROL_FILE, os.F_OK)
 
 
@@ -79,7 +79,7 @@ def ordinals_in_use() -> tuple[int, ...]:
 
 
 def attributes() -> tuple[CudaAttributes, ...] | None:
-    """What the driver tells of this process's GPUs without a context, by CUDA ordinal; ``None`` if it does not."""
+    """The attributes of this process's GPUs, by CUDA ordinal; ``None`` if the driver does not tell."""
     cuda: Any = _loaded_library()
     devices = _devices(cuda)
     if devices is None:

@@ -104,12 +104,7 @@ class Device:
 
 @frozen
 class CudaAttributes:
-    """What CUDA tells of one of this process's GPUs without a context.
-
-    Attributes:
-        compute_capability: Such as ``7.5``.
-        pci_bus_id: Such as ``0000:05:00.0``.
-    """
+    """CUDA's attributes of one of this process's GPUs, such as ``7.5`` and ``0000:05:00.0``; they need no context."""
 
     name: str
     compute_capability: str
@@ -149,27 +144,26 @@ class Inventory:
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
-        """An inventory from what :func:`autogpu.devices.nvml.read_inventory` returned, perhaps by way of marshal."""
+        """An inventory of what :func:`autogpu.devices.nvml.read_inventory` returned, perhaps by way of marshal."""
         return cls(
-            devices=tuple(_device_from(fields) for fields in reading["devices"]),
-            unreadable=tuple(UnreadableDevice(**fields) for fields in reading["unreadable"]),
-            driver_version=reading["driver_version"],
-            failure=reading["failure"],
-            failure_cause=reading["failure_cause"],
-            pynvml_lacks=tuple(reading["pynvml_lacks"]),
-            denied=reading["denied"],
-            topology=MappingProxyType({frozenset(pair): what for pair, what in reading["topology"]}),
+            **{
+                **reading,
+                "devices": tuple(_device_from(fields) for fields in reading.get("devices", ())),
+                "unreadable": tuple(UnreadableDevice(**fields) for fields in reading.get("unreadable", ())),
+                "pynvml_lacks": tuple(reading.get("pynvml_lacks", ())),
+                "topology": MappingProxyType({frozenset(pair): what for pair, what in reading.get("topology", ())}),
+            }
         )
 
     def without(self, index: int, reason: str) -> Inventory:
-        """The same readings where the GPU of that index can't be read any more."""
+        """The same readings, but the GPU of that index can't be read any more."""
         devices = tuple(device for device in self.devices if device.index != index)
         known = tuple(lost for lost in self.unreadable if lost.index != index)
         return replace(self, devices=devices, unreadable=(*known, UnreadableDevice(index, reason)))
 
     @property
     def has_no_driver(self) -> bool:
-        """Whether this is a machine without an NVIDIA driver."""
+        """This is a machine without an NVIDIA driver."""
         return self.failure_cause == "no-driver"
 
 
@@ -182,7 +176,7 @@ def _device_from(fields: Mapping[str, Any]) -> Device:
 
 
 def by_uuid(devices: Sequence[Device]) -> dict[str, Device]:
-    """The devices by their only stable name."""
+    """The devices, by their only stable name."""
     return {device.uuid: device for device in devices}
 
 
@@ -195,10 +189,10 @@ if TYPE_CHECKING:
             """The reading, or ``None`` if it has not come ``deadline_s`` seconds after its start."""
 
         def close(self) -> None:
-            """The reading is not needed any more. Leaves no process behind for a script's ``os.wait`` to find."""
+            """End it. Leaves no process behind for a script's ``os.wait`` to find."""
 
     class DeviceReader(Protocol):
-        """What reads the GPUs of the machine: :mod:`autogpu.devices.probe`."""
+        """Reads the GPUs of the machine: :mod:`autogpu.devices.probe`."""
 
         def start(self, environ: Mapping[str, str]) -> Reading:
             """Begin a reading that no state of the driver can turn against this process."""
@@ -214,13 +208,13 @@ if TYPE_CHECKING:
             """Do what a later :meth:`start_in_process` needs and what can be done now."""
 
     class CudaDriver(Protocol):
-        """What is asked of the CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
+        """The CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
 
         def visible_uuids(self) -> tuple[str, ...] | None:
             """By CUDA ordinal; ``None`` while CUDA is not initialised."""
 
         def can_run(self, version: tuple[int, int]) -> bool:
-            """Whether there is a driver that programs can use which are built for that version of CUDA."""
+            """There is a driver that programs can use which are built for that version of CUDA."""
 
         def ordinals_in_use(self) -> tuple[int, ...]:
             """The ordinals on which this process has a context."""

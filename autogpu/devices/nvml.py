@@ -13,7 +13,6 @@ from itertools import combinations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
@@ -56,11 +55,7 @@ class UnusableBinding(Exception):
 
 
 class Nvml:
-    """NVML, as far as this pynvml and this driver offer it.
-
-    Attributes:
-        lacks: Functions that were asked for and that this pynvml does not have.
-    """
+    """NVML, as far as this pynvml and this driver offer it; ``lacks`` has the functions that this pynvml does not."""
 
     def __init__(self, pynvml: Any) -> None:
         self.error: type[Exception] = pynvml.NVMLError
@@ -68,19 +63,11 @@ class Nvml:
         self._pynvml = pynvml
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of NVML.
-
-        Raises:
-            NVMLError: ``self.error``: NVML reports an error.
-        """
+        """Call a function of NVML; an error of NVML's is a ``self.error``."""
         return getattr(self._pynvml, name)(*arguments)
 
     def reading(self, name: str, *arguments: Any) -> Any:
-        """What a function returns; ``None`` where this GPU, driver or pynvml does not have it.
-
-        Raises:
-            NVMLError: The GPU is lost, which is not a missing reading.
-        """
+        """Call a function; ``None`` where this GPU, driver or pynvml does not have it. A GPU that is lost raises."""
         if not hasattr(self._pynvml, name):
             self.lacks.add(name)
             return None
@@ -92,7 +79,7 @@ class Nvml:
             return None
 
     def answer(self, name: str, *arguments: Any) -> Any:
-        """What a function returns; ``None`` for every failure, of a call that no decision has to have."""
+        """Call a function without which a decision can do; ``None`` for every failure."""
         try:
             return self.call(name, *arguments)
         except Exception:  # a pynvml of another age may lack the function, or count its arguments otherwise
@@ -104,38 +91,33 @@ class Nvml:
         Args:
             ids: Of a GPU instance and a compute instance: the processes of others are left out.
         """
-        versions = [name + version for version in _PROCESS_LIST_VERSIONS if hasattr(self._pynvml, name + version)]
-        for version in versions:
+        for version in [name + version for version in _PROCESS_LIST_VERSIONS if hasattr(self._pynvml, name + version)]:
             try:
                 found = self.call(version, gpu)
             except self.error as error:
                 if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
                     raise
-                if self.is_code(error, "NVML_ERROR_FUNCTION_NOT_FOUND"):
-                    continue
-                return None
+                if not self.is_code(error, "NVML_ERROR_FUNCTION_NOT_FOUND"):
+                    return None
             except getattr(self._pynvml, "NVMLLibraryMismatchError", self.error):
                 return None  # what pynvml makes of FUNCTION_NOT_FOUND for a name without a version
-            return [(each.pid, each.usedGpuMemory) for each in found if ids is None or _is_of(each, ids)]
+            else:
+                return [(each.pid, each.usedGpuMemory) for each in found if ids is None or _is_of(each, ids)]
         return None
 
     def is_code(self, error: Exception, *names: str) -> bool:
-        """Whether ``error`` is one of these constants of ``nvmlReturn_t``."""
+        """``error`` is one of these constants of ``nvmlReturn_t``."""
         return getattr(error, "value", None) in [getattr(self._pynvml, name, ()) for name in names]
 
 
 def _is_of(process: Any, ids: tuple[Any, Any]) -> bool:
-    """Whether a process is on that instance, as far as its entry tells."""
+    """A process is on that instance, as far as its entry tells."""
     theirs = (getattr(process, "gpuInstanceId", _NO_ID), getattr(process, "computeInstanceId", _NO_ID))
     return all(their == own or _NO_ID in (their, own) for their, own in zip(theirs, ids))
 
 
-def load_pynvml() -> ModuleType:
-    """Import pynvml.
-
-    Raises:
-        UnusableBinding: There is none that could be used, with the reason in words.
-    """
+def load_pynvml() -> Any:
+    """Import pynvml; ``UnusableBinding`` says why there is none that could be used."""
     try:
         import pynvml
     except ImportError as error:
@@ -148,15 +130,14 @@ def load_pynvml() -> ModuleType:
     if missing:
         where = getattr(pynvml, "__file__", None)
         raise UnusableBinding(f"{where} is not NVIDIA's pynvml: it has no {missing[0]}")
-    binding: ModuleType = pynvml
-    return binding
+    return pynvml
 
 
 def read_inventory(
     silent: Collection[int] | None = None,
     on_asking: Callable[[int], None] = lambda index: None,
 ) -> Iterator[dict[str, Any]]:
-    """Read what :class:`autogpu.devices.model.Inventory` holds, in built-in types. Never raises.
+    """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
     Yields:
         The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
@@ -169,29 +150,18 @@ def read_inventory(
             in which one that hangs blocks no other.
         on_asking: Is told of each before it is asked, where they are asked one after the other.
     """
-    reading: dict[str, Any] = {
-        "devices": [],
-        "unreadable": [],
-        "driver_version": None,
-        "failure": None,
-        "failure_cause": None,
-        "pynvml_lacks": [],
-        "denied": 0,
-        "topology": [],
-    }
     try:
         nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
-        reading.update(failure=str(error), failure_cause="pynvml")
-        yield reading
+        yield {"failure": str(error), "failure_cause": "pynvml"}
         return
+    version = None
     try:
         nvml.call("nvmlInit")
-        reading["driver_version"] = text(nvml.reading("nvmlSystemGetDriverVersion"))
+        version = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
-        reading.update(_failure(nvml, error))
-        yield reading
+        yield {"driver_version": version, **_failure(nvml, error)}
         return
     if silent is None:
         answers = _ask_all_at_once(nvml, range(count))
@@ -200,20 +170,22 @@ def read_inventory(
         for index in range(count):
             on_asking(index)
             answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
-    for index in range(count):
-        answer = answers.get(index, NO_ANSWER)
-        if answer is None:
-            reading["denied"] += 1
-        elif isinstance(answer, str):
-            reading["unreadable"].append({"index": index, "reason": answer})
-        else:
-            reading["devices"] += answer
+    reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
     reading["pynvml_lacks"] = sorted(nvml.lacks)
     yield reading
     if silent is None:
         yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
+
+
+def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
+    told = answers.items()
+    return {
+        "devices": [device for _, answer in told if isinstance(answer, list) for device in answer],
+        "unreadable": [{"index": index, "reason": answer} for index, answer in told if isinstance(answer, str)],
+        "denied": sum(answer is None for _, answer in told),
+    }
 
 
 def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
@@ -228,7 +200,7 @@ def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
 
 
 def _ask_all_at_once(nvml: Nvml, indices: Sequence[int]) -> dict[int, Any]:
-    """By index, what each says; a GPU that does not answer is missing."""
+    """Ask each GPU in a thread; one that does not answer is missing in the answers, which are by index."""
     answers: dict[int, Any] = {}
 
     def ask(index: int) -> None:
@@ -244,8 +216,7 @@ def _ask_all_at_once(nvml: Nvml, indices: Sequence[int]) -> dict[int, Any]:
 
 
 def _answer(nvml: Nvml, index: int) -> list[dict[str, Any]] | str | None:
-    """The readings of a GPU and of its MIG instances, or the reason why there are none; ``None`` for one that is not
-    this process's to use."""
+    """Read a GPU and its MIG instances, or tell why not; ``None`` for one that is not this process's to use."""
     try:
         return _read_device(nvml, index)
     except nvml.error as error:
@@ -284,10 +255,10 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
 
 
 def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The MIG instances of a card, each as a device. One that can't be read is left out, and costs no other.
+    """Read the MIG instances of a card, each as a device. One that can't be read is left out, and costs no other.
 
     Args:
-        card: Its own readings; instances have its health, and no utilization, of which NVML tells nothing.
+        card: Its readings; instances have its health, and no utilization, of which NVML tells nothing.
     """
     found = []
     for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
@@ -303,6 +274,13 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
     memory = nvml.answer("nvmlDeviceGetMemoryInfo", instance)
     names = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
     ids: tuple[Any, Any] = (nvml.answer(names[0], instance), nvml.answer(names[1], instance))
+    known: tuple[Any, Any] = (_NO_ID if ids[0] is None else ids[0], _NO_ID if ids[1] is None else ids[1])
+
+    def processes(name: str) -> list[tuple[int, int | None]] | None:
+        found = nvml.processes(name, instance, known)
+        # In the card's list each process says on which instance it is.
+        return nvml.processes(name, gpu, known) if found is None and _NO_ID not in known else found
+
     return {
         "name": _instance_name(nvml, instance, str(card["name"])),
         "memory_total_bytes": memory.total if memory else None,
@@ -310,24 +288,13 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
         "utilization_percent": None,
         "idle_s": None,
         "active_pids": None,
-        "compute_processes": _processes_of_instance(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu, instance, ids),
-        "graphics_processes": _processes_of_instance(nvml, "nvmlDeviceGetGraphicsRunningProcesses", gpu, instance, ids),
+        "compute_processes": processes("nvmlDeviceGetComputeRunningProcesses"),
+        "graphics_processes": processes("nvmlDeviceGetGraphicsRunningProcesses"),
         "mig_enabled": False,
         "parent": card["uuid"],
         "gpu_instance_id": ids[0],
         "compute_instance_id": ids[1],
     }
-
-
-def _processes_of_instance(
-    nvml: Nvml, name: str, gpu: Any, instance: Any, ids: tuple[Any, Any]
-) -> list[tuple[int, int | None]] | None:
-    known = tuple(_NO_ID if each is None else each for each in ids)
-    found = nvml.processes(name, instance, (known[0], known[1]))
-    if found is None and _NO_ID not in known:
-        # The card's list, in which each process says on which instance it is.
-        return nvml.processes(name, gpu, (known[0], known[1]))
-    return found
 
 
 def _instance_name(nvml: Nvml, instance: Any, of_card: str) -> str:
@@ -345,7 +312,7 @@ def _instance_name(nvml: Nvml, instance: Any, of_card: str) -> str:
 
 
 def _file_cache_bytes(pci: Any) -> int:
-    """What files that were read take of a GPU whose memory is a NUMA node of the host, as a GH200's may be.
+    """The part of a GPU's memory that caches files, where it is a NUMA node of the host, as a GH200's may be.
 
     NVML counts it as used (``nvmlDeviceGetMemoryInfo_v2``), and the kernel gives it up to any process that allocates.
     """
@@ -362,7 +329,7 @@ def _file_cache_bytes(pci: Any) -> int:
 
 
 def _has_mps(environ: Mapping[str, str]) -> bool:
-    """Whether CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY)."""
+    """CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY)."""
     folder = environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
     return os.access(f"{folder}/control", os.F_OK)
 
@@ -388,25 +355,26 @@ def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tup
     Of eight cards that is 28 calls without NVLink, 44 with NVSwitch, and some 130 with the six NVLinks of a V100 each.
     """
     # A MIG instance has its card's bus, and no links.
-    cards = [card for card in devices if not card.get("parent")]
+    cards = [card for card in devices if "parent" not in card]
     gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
     at = {card["pci_bus_id"].upper(): card["uuid"] for card in cards if card["pci_bus_id"]}
     ends = {uuid: _ends_of_links(nvml, gpu, at) for uuid, gpu in gpus.items() if gpu is not None}
-    found: list[tuple[tuple[str, str], int | str]] = []
-    for one, other in combinations(ends, 2):
-        pair = (gpus[one], gpus[other])
-        # One of the two may not tell.
-        nvlinks = max(ends[one].count(other), ends[other].count(one))
-        lead_elsewhere = None in ends[one] and None in ends[other]
-        if nvlinks:
-            found.append(((one, other), nvlinks))
-        elif lead_elsewhere and nvml.answer("nvmlDeviceGetP2PStatus", *pair, _P2P_OVER_NVLINK) == _P2P_OK:
-            found.append(((one, other), "nvswitch"))
-        else:
-            level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", *pair)
-            if level in _ANCESTORS:
-                found.append(((one, other), _ANCESTORS[level]))
-    return found
+    connections = ((pair, _connection(nvml, gpus, ends, *pair)) for pair in combinations(ends, 2))
+    return [(pair, connection) for pair, connection in connections if connection is not None]
+
+
+def _connection(
+    nvml: Nvml, gpus: Mapping[str, Any], ends: Mapping[str, Sequence[str | None]], one: str, other: str
+) -> int | str | None:
+    # One of the two may not tell.
+    nvlinks = max(ends[one].count(other), ends[other].count(one))
+    if nvlinks:
+        return nvlinks
+    lead_elsewhere = None in ends[one] and None in ends[other]
+    pair = (gpus[one], gpus[other])
+    if lead_elsewhere and nvml.answer("nvmlDeviceGetP2PStatus", *pair, _P2P_OVER_NVLINK) == _P2P_OK:
+        return "nvswitch"
+    return _ANCESTORS.get(nvml.answer("nvmlDeviceGetTopologyCommonAncestor", *pair))
 
 
 def _ends_of_links(nvml: Nvml, gpu: Any, at: Mapping[str, str]) -> list[str | None]:
@@ -428,7 +396,7 @@ def _ends_of_links(nvml: Nvml, gpu: Any, at: Mapping[str, str]) -> list[str | No
 
 
 def _samples(nvml: Nvml, gpu: Any) -> list[tuple[int, int]]:
-    """When, in the driver's microseconds, and how busy in percent."""
+    """Pairs of a time, in the driver's microseconds, and how busy the GPU was, in percent."""
     gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
     found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
     return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []

@@ -19,14 +19,10 @@ _SECOND_CHANCE_S = 3.0
 
 
 class Readings:
-    """The newest reading of the GPUs, and the one that is under way.
-
-    Attributes:
-        newest: ``None`` until one came.
-    """
+    """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way."""
 
     def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
-        """The first one is under way."""
+        """Begin with ``first``, which is under way."""
         self.newest: Inventory | None = None
         self._reader = reader
         self._environ = environ
@@ -34,7 +30,7 @@ class Readings:
 
     @property
     def is_pending(self) -> bool:
-        """Whether one is under way."""
+        """One is under way."""
         return self._pending is not None
 
     def begin(self) -> None:
@@ -63,11 +59,11 @@ class Readings:
         return self.newest
 
     def take(self) -> Inventory | None:
-        """One more reading, at once."""
+        """Take one more reading, at once."""
         return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
 
     def close(self) -> None:
-        """No reading is needed any more."""
+        """End the reading that is under way: none is needed any more."""
         if self._pending:
             self._pending.close()
             self._pending = None

@@ -1,6 +1,6 @@
-"""What the layers say, held against the model: types, ranges, and names that do not exist.
+"""The values of each layer, checked against the model: types, ranges, and names that do not exist.
 
-A key that can't be read is left out of its layer and becomes a :class:`Problem`; the others hold.
+A key that can't be read is left out of its layer and becomes a :class:`Problem`; the others count.
 """
 
 from __future__ import annotations
@@ -23,13 +23,28 @@ NOT_FOLLOWED = "it is ignored"
 MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
 
+# What people call a key whose own name is not similar.
+_ALSO_CALLED = {
+    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids"), "devices"),
+    **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
+    **dict.fromkeys(("memory", "mem", "vram"), "need"),
+    "timeout": "wait",
+    "verbose": "level",
+}
+
+# Values that are for another key: those of a key that look like this.
+_FOR_ANOTHER = (
+    ("select.count", r"a list$|[0-9]+ ?[,:-]|GPU-|MIG-", "select.devices"),
+    ("select.need", r"[0-9.]+ ?%", "memory.limit"),
+)
+
 
 class Layer:
-    """What one source says.
+    """The settings of one source.
 
     Attributes:
-        values: By dotted key, the value and where it stands.
-        problems: What is wrong in it, in the order of the text where that is known.
+        values: By dotted key, the value and where it was set.
+        problems: In the order of the text where that is known.
         unknown: Names this version does not know, apart because in the system file they are no problem.
     """
 
@@ -39,39 +54,72 @@ class Layer:
         self.problems = list(problems)
         self.unknown: list[Problem] = []
 
+    def take_text(self, key: Key, text: str, origin: Origin) -> None:
+        """Read the value of a variable or a flag."""
+        try:
+            self._keep(key, key.kind.from_text(text.strip()), origin)
+        except Refused as refused:
+            self.problems.append(_refusal(key, text, refused, origin))
 
-def file_layer(source: Source, paths: PolicyPaths) -> Layer:
-    """The keys of a file."""
-    layer = Layer(source.layer, source.problems)
-    if source.file is None or source.table is None:
-        return layer
-    _Reader(layer, source, paths).read()
-    layer.problems = _bounded(layer.problems)
-    layer.unknown = _bounded(layer.unknown)
-    return layer
+    def take_toml(self, key: Key, value: object, origin: Origin) -> None:
+        """Read a value of a TOML file."""
+        try:
+            self._keep(key, key.kind.from_toml(value), origin)
+        except Refused as refused:
+            self.problems.append(_refusal(key, value, refused, origin))
+
+    def _keep(self, key: Key, value: object, origin: Origin) -> None:
+        if not key.system_only or self.name == model.SYSTEM:
+            self.values[key.dotted] = (value, origin)
+        elif value != key.default:
+            # The default says nothing, so a copy of the example file is allowed in any place.
+            what = f"{origin}: {key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
+            self.problems.append(Problem(what, "", origin, key.dotted))
+
+
+def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> Problem:
+    verb = "can't be" if refused.element is None else "can't hold"
+    hint = refused.why or _for_another(key, value, origin)
+    if not hint and isinstance(value, str):
+        near = _nearest(value.strip(), key.kind.words)
+        hint = f'nearest is "{near}"' if near else ""
+    seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
+    return Problem(f"{origin}: {key.dotted} {verb} {seen}; allowed: {key.kind.allowed}", "", origin, key.dotted)
+
+
+def _for_another(key: Key, value: object, origin: Origin) -> str:
+    text = value.strip() if isinstance(value, str) else brief(value)
+    for dotted, pattern, meant in _FOR_ANOTHER:
+        if dotted == key.dotted and re.match(pattern, text, re.IGNORECASE):
+            other = BY_DOTTED[meant]
+            by_layer = {model.ENVIRONMENT: other.variable, model.COMMAND_LINE: other.flag}
+            return f"did you mean {by_layer.get(origin.layer, meant)}?"
+    return ""
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     by_variable = {key.variable: key for key in KEYS}
-    ends = {name[len(variables.PREFIX) :].lower(): name for name in (*by_variable, *variables.INTERNAL)}
     for name in sorted(environ):
-        if not name.startswith(variables.PREFIX) or not environ[name].strip():
-            continue
-        if name in variables.INTERNAL or name.startswith(variables.INTERNAL_PREFIXES):
+        is_ours = name.startswith(variables.PREFIX) and environ[name].strip()
+        if not is_ours or name in variables.INTERNAL or name.startswith(variables.INTERNAL_PREFIXES):
             continue
         origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME), variable=name)
         if name in by_variable:
-            _take_text(layer, by_variable[name], environ[name], origin)
+            layer.take_text(by_variable[name], environ[name], origin)
         else:
-            near = ends.get(_nearest_name(name[len(variables.PREFIX) :], ends) or "")
-            hint = f", nearest is {near}" if near else "; `autogpu config` lists the keys"
-            allowed = f" ({by_variable[near].kind.allowed})" if near in by_variable else ""
-            what = f"{origin} is not a variable of autogpu{hint}{allowed}"
+            what = f"{origin} is not a variable of autogpu{_nearest_variable(name, by_variable)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
-    layer.problems = _bounded(layer.problems)
     return layer
+
+
+def _nearest_variable(name: str, by_variable: Mapping[str, Key]) -> str:
+    ends = {known[len(variables.PREFIX) :].lower(): known for known in (*by_variable, *variables.INTERNAL)}
+    near = ends.get(_nearest_name(name[len(variables.PREFIX) :], ends) or "")
+    if near is None:
+        return "; `autogpu config` lists the keys"
+    return f", nearest is {near}" + (f" ({by_variable[near].kind.allowed})" if near in by_variable else "")
 
 
 def switch_layer(environ: Mapping[str, str]) -> Layer:
@@ -80,7 +128,7 @@ def switch_layer(environ: Mapping[str, str]) -> Layer:
     text = environ.get(variables.SWITCH, "").strip()
     if text:
         origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
-        _take_text(layer, BY_DOTTED["enabled"], text, origin)
+        layer.take_text(BY_DOTTED["enabled"], text, origin)
     return layer
 
 
@@ -93,16 +141,23 @@ def flag_layer(flags: Mapping[str, str]) -> Layer:
         flag = key.flag if key else "--" + printable(name.lstrip("-"), _LONGEST_NAME)
         origin = Origin(model.COMMAND_LINE, flag)
         if key is None:
-            near = _nearest_key(plain, KEYS)
+            near = _nearest_key(plain)
             hint = f", nearest is {near.flag} ({near.kind.allowed})" if near else ""
             layer.problems.append(Problem(f"{origin} is not a key of the policy{hint}", NOT_FOLLOWED, origin))
         elif text.strip():
-            _take_text(layer, key, text, origin)
-    layer.problems = _bounded(layer.problems)
+            layer.take_text(key, text, origin)
     return layer
 
 
-class _Reader:
+def file_layer(source: Source, paths: PolicyPaths) -> Layer:
+    """The keys of a file."""
+    layer = Layer(source.layer, source.problems)
+    if source.file is not None and source.table is not None:
+        _FileReader(layer, source, paths).read()
+    return layer
+
+
+class _FileReader:
     """Walks the table of one file."""
 
     def __init__(self, layer: Layer, source: Source, paths: PolicyPaths) -> None:
@@ -116,32 +171,28 @@ class _Reader:
             self._problem((), f"{self._header('')} must be a table, not {brief(table)}")
             return
         for name, value in table.items():
-            key = BY_DOTTED.get(name)
-            if key is not None and not key.section:
-                self._take(key, value)
-            elif name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
+            if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
                 self._of_pyproject(value["autogpu"])
-            elif name not in SECTIONS or not name:
-                self._unknown("", name, value)
-            elif not isinstance(value, dict):
-                names = ", ".join(key.name for key in KEYS if key.section == name)
-                self._problem((name,), f"{name} can't be {brief(value)}; allowed: a table with {names}")
+            elif name in SECTIONS and name:
+                self._section(name, value)
             else:
-                for inner, inner_value in value.items():
-                    key = BY_DOTTED.get(f"{name}.{inner}")
-                    if key is not None and key.section:
-                        self._take(key, inner_value)
-                    else:
-                        self._unknown(name, inner, inner_value)
+                self._entry("", name, value)
 
-    def _take(self, key: Key, value: object) -> None:
-        origin = self._origin((key.section, key.name) if key.section else (key.name,))
-        try:
-            read = key.kind.from_toml(value)
-        except Refused as refused:
-            self._layer.problems.append(_refusal(key, value, refused, origin))
+    def _section(self, section: str, table: object) -> None:
+        if not isinstance(table, dict):
+            names = ", ".join(key.name for key in KEYS if key.section == section)
+            self._problem((section,), f"{section} can't be {brief(table)}; allowed: a table with {names}")
+            return
+        for name, value in table.items():
+            self._entry(section, name, value)
+
+    def _entry(self, section: str, name: str, value: object) -> None:
+        key = BY_NAME.get(name)
+        if key is not None and key.section == section:
+            self._layer.take_toml(key, value, self._origin((section, name) if section else (name,)))
         else:
-            _keep(self._layer, key, read, origin)
+            # "[limit]" is no misplaced "limit".
+            self._unknown(section, name, value, None if isinstance(value, dict) else key)
 
     def _of_pyproject(self, ours: object) -> None:
         """Answer ``[tool.autogpu.select]`` in a file that is all autogpu's."""
@@ -154,9 +205,9 @@ class _Reader:
             what = "[tool.autogpu] is for pyproject.toml; here its keys are written at the top, without a table"
             self._problem(("tool", "autogpu"), what)
 
-    def _unknown(self, section: str, name: str, value: object) -> None:
-        key = BY_NAME.get(name)
-        # Hosts carry several versions: what this one does not know may be another's. A known key elsewhere is not.
+    def _unknown(self, section: str, name: str, value: object, key: Key | None) -> None:
+        # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
+        # is a mistake.
         is_for_doctor = self._layer.name == model.SYSTEM and key is None
         problems = self._layer.unknown if is_for_doctor else self._layer.problems
         if len(problems) > MOST_PROBLEMS:
@@ -168,21 +219,21 @@ class _Reader:
             here, there = self._place(section), self._place(key.section)
             what = f"{origin}: {name} belongs {there}, not {here}; allowed: {key.kind.allowed}"
         else:
-            hint = self._hint(section, name, value)
             bare = name if re.fullmatch("[A-Za-z0-9_-]{1,64}", name) else quoted(name)
             dotted = f"{section}.{bare}" if section else bare
-            what = f"{origin}: unknown {'table' if isinstance(value, dict) else 'key'} {dotted}{hint}"
+            kind = "table" if isinstance(value, dict) else "key"
+            what = f"{origin}: unknown {kind} {dotted}{self._hint(section, name, value)}"
         problems.append(Problem(what, NOT_FOLLOWED, origin))
 
     def _hint(self, section: str, name: str, value: object) -> str:
-        here = [key for key in KEYS if key.section == section]
-        near = _nearest_key(name, here) or _nearest_key(name, KEYS)
-        near_section = _nearest(name, [s for s in SECTIONS if s]) if not section else None
-        if near_section and (near is None or isinstance(value, dict)):
-            return f", nearest is {self._header(near_section)}"
+        near = _nearest_key(name) if section or not isinstance(value, dict) else None
         if near:
             return f", nearest is {near.dotted} ({near.kind.allowed})"
-        names = [key.name for key in here] + ([] if section else [f"[{s}]" for s in SECTIONS if s])
+        near_section = "" if section else _nearest_section(name, value)
+        if near_section:
+            return f", nearest is {self._header(near_section)}"
+        names = [key.name for key in KEYS if key.section == section]
+        names += [] if section else [f"[{s}]" for s in SECTIONS if s]
         return f"; known {self._place(section)}: " + ", ".join(names)
 
     def _problem(self, path: tuple[str, ...], what: str) -> None:
@@ -191,9 +242,8 @@ class _Reader:
 
     def _origin(self, path: tuple[str, ...]) -> Origin:
         source = self._source
-        line = source.lines.of(source.prefix + path) if source.lines else None
         assert source.file is not None
-        return self._paths.origin(source.layer, source.file, line)
+        return self._paths.origin(source.layer, source.file, source.line_of(path))
 
     def _place(self, section: str) -> str:
         return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
@@ -201,36 +251,6 @@ class _Reader:
     def _header(self, section: str) -> str:
         parts = self._source.prefix + ((section,) if section else ())
         return f"[{'.'.join(parts)}]"
-
-
-def _take_text(layer: Layer, key: Key, text: str, origin: Origin) -> None:
-    try:
-        value = key.kind.from_text(text.strip())
-    except Refused as refused:
-        layer.problems.append(_refusal(key, text, refused, origin))
-    else:
-        _keep(layer, key, value, origin)
-
-
-def _keep(layer: Layer, key: Key, value: object, origin: Origin) -> None:
-    """Take a value into its layer, unless it says in the wrong layer what only the system file may say."""
-    if not key.system_only or layer.name == model.SYSTEM:
-        layer.values[key.dotted] = (value, origin)
-    elif value != key.default:
-        # The default says nothing, so a copy of the example file is allowed in any place.
-        what = f"{origin}: {key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
-        layer.problems.append(Problem(what, "", origin, key.dotted))
-
-
-def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> Problem:
-    verb = "can't be" if refused.element is None else "can't hold"
-    hint = f" ({refused.why})" if refused.why else ""
-    if isinstance(value, str) and not hint:
-        near = _nearest(value.strip(), key.kind.words)
-        hint = f' (nearest is "{near}")' if near else ""
-    seen = refused.element or brief(value)
-    what = f"{origin}: {key.dotted} {verb} {seen}{hint}; allowed: {key.kind.allowed}"
-    return Problem(what, "", origin, key.dotted)
 
 
 def locks(system: Layer) -> dict[str, Origin]:
@@ -246,7 +266,7 @@ def unknown_locks(system: Layer) -> list[Problem]:
     notes = []
     for name in sorted(names)[:MOST_PROBLEMS]:
         if name not in BY_DOTTED and name not in BY_NAME:
-            near = _nearest_key(name, KEYS)
+            near = _nearest_key(name)
             hint = f", nearest is {near.dotted}" if near else ""
             what = f"{origin}: locked names {brief(name)}, which is no key{hint}"
             notes.append(Problem(what, "it locks nothing", origin))
@@ -259,18 +279,23 @@ def _locked(system: Layer) -> tuple[frozenset[str], Origin]:
     return names, origin
 
 
-def _nearest_key(name: str, keys: Iterable[Key]) -> Key | None:
-    """The key that was meant: the one that a longer name ends in (``memory_limit``), or the most similar."""
-    by_name = {key.name: key for key in keys}
-    return by_name.get(_nearest_name(name, by_name) or "")
+def _nearest_section(name: str, table: object) -> str | None:
+    """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
+    inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
+    return inside[0] if inside and inside[0] else _nearest(name, [section for section in SECTIONS if section])
+
+
+def _nearest_key(name: str) -> Key | None:
+    return BY_NAME.get(_nearest_name(name, BY_NAME) or "")
 
 
 def _nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar."""
     plain = name.lower().replace("-", "_").split(".")[-1]
     for own in sorted(names, key=len, reverse=True):
         if plain == own or plain.endswith("_" + own):
             return own
-    return _nearest(plain, names)
+    return _ALSO_CALLED.get(plain) or _nearest(plain, names)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
@@ -280,7 +305,8 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _bounded(problems: list[Problem]) -> list[Problem]:
+def bounded(problems: list[Problem]) -> list[Problem]:
+    """The first of them, and how many there are besides."""
     if len(problems) <= MOST_PROBLEMS:
         return problems
     rest = len(problems) - MOST_PROBLEMS

@@ -1,4 +1,4 @@
-"""What a policy value may be: one kind per sort of value, each reads TOML, reads text, and writes itself back.
+"""The kinds of policy values: each reads TOML, reads text, and writes its values back.
 
 A kind is independent of keys, files and layers. ``from_toml`` takes what a TOML file holds, ``from_text`` what a
 variable or a flag holds, without space around it; both give the value that :class:`autogpu.policy.Policy` carries, or
@@ -13,15 +13,17 @@ from abc import ABC, abstractmethod
 from autogpu.frozen import frozen
 from autogpu.reporting.text import printable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping
+
 SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
 LONGEST_S = 365 * 86400.0
 
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-_DECIMAL = {"K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 # Digits are bounded so that int() and float() stay cheap and never meet Python's limit on long numbers.
-_SIZE = r"[0-9]{1,16}(?:\.[0-9]{1,6})? ?(?:[KkMmGgTt][Ii]?[Bb]?|[Bb])"
-_PERCENT = r"[0-9]{1,3}(?:\.[0-9]{1,3})? ?%"
+_SIZE = r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?(?:([KkMmGgTt])([Ii]?)([Bb]?)|[Bb])"
+_PERCENT = r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%"
 _NUMBER = r"[0-9]{1,7}(?:\.[0-9]{1,3})?"
 # As people write times, and as autogpu itself does: 30m, 30 min, 2 hours, 1h 30m.
 _DURATION = (
@@ -30,8 +32,20 @@ _DURATION = (
 )
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
+# An index, an instance of a card, a range.
+_NUMBERS = "([0-9]{1,3})(?:(:| ?- ?)([0-9]{1,3}))?"
+
 # What a MIG instance is made of, which begins with a number: "1g.5gb", "1c.3g.20gb", "1g.*".
-_INSTANCE_NAME = re.compile(r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?")
+_INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
+
+# What else is not the name of a device, and why.
+_NO_DEVICES = (
+    (".*,", "each GPU is an entry of its own"),
+    # "3090" is far more often a card's name than the index of a GPU.
+    ("[0-9]{4}$", 'for a name, write "*{}*"'),
+    ("[0-9+-]", ""),
+    ("(?i:GPU-|MIG-)(?![0-9A-Fa-fGPU/-]*$)", "a UUID has only hexadecimal digits and dashes"),
+)
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
@@ -49,12 +63,7 @@ class Refused(Exception):
 
 @frozen
 class MemoryLimit:
-    """A cap on the memory of one GPU: so many bytes, or a percentage of what the GPU has.
-
-    Attributes:
-        bytes: The cap in bytes; ``None`` where it is a percentage.
-        percent: Above 0, up to 100; ``None`` where the cap is in bytes.
-    """
+    """A cap on the memory of one GPU: either ``bytes``, or ``percent`` of what the GPU has (above 0, up to 100)."""
 
     bytes: int | None = None
     percent: float | None = None
@@ -78,14 +87,14 @@ def quoted(text: str, longest: int = 60) -> str:
 
 def brief(value: object) -> str:
     """Any TOML value in a few words; what could be long or nested is only named."""
+    if isinstance(value, str):
+        return quoted(value)
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, int):
         return str(value) if -(2**63) <= value < 2**63 else "a number beyond 64 bits"
     if isinstance(value, float):
         return repr(value)
-    if isinstance(value, str):
-        return quoted(value)
     if isinstance(value, (list, tuple)):
         return "a list"
     return "a table" if isinstance(value, dict) else "a date or time"
@@ -100,10 +109,10 @@ def toml_text(value: object) -> str:
 
 def size_text(size_bytes: int) -> str:
     """The shortest exact way to write a size: ``8GiB``, ``8GB``, ``1536MiB``."""
-    for prefix in "TGMK":
-        for unit, factor in ((f"{prefix}iB", _UNITS[prefix]), (f"{prefix}B", _DECIMAL[prefix])):
-            if size_bytes and size_bytes % factor == 0:
-                return f"{size_bytes // factor}{unit}"
+    for power in (4, 3, 2, 1):
+        for unit, base in (("iB", 1024), ("B", 1000)):
+            if size_bytes and size_bytes % base**power == 0:
+                return f"{size_bytes // base**power}{' KMGT'[power]}{unit}"
     return f"{size_bytes}B"
 
 
@@ -119,15 +128,17 @@ def duration_text(duration_s: float) -> str:
 
 
 class Kind(ABC):
-    """One sort of value.
+    """One kind of value.
 
     Attributes:
         allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
         words: Those among which the nearest to a misspelt value is looked for.
+        schema: The JSON schema of what ``from_toml`` takes. The ranges of sizes and durations are not in it.
     """
 
     allowed = ""
     words: tuple[str, ...] = ()
+    schema: Mapping[str, object] = {}
 
     def from_toml(self, value: object) -> object:
         """The value of a key in a TOML file."""
@@ -139,13 +150,9 @@ class Kind(ABC):
     def from_text(self, text: str) -> object:
         """The value of a variable or a flag."""
 
-    def plain(self, value: object) -> object:
+    def plain(self, value: Any) -> object:
         """The value as TOML and JSON hold it; ``from_toml`` reads it back."""
         return value
-
-    @abstractmethod
-    def schema(self) -> dict[str, object]:
-        """The JSON schema of what ``from_toml`` takes. The ranges of sizes and durations are not in it."""
 
 
 class Flag(Kind):
@@ -153,50 +160,17 @@ class Flag(Kind):
 
     allowed = "true or false"
     words = ("true", "false", "yes")
+    schema = {"type": "boolean"}
 
     def from_toml(self, value: object) -> object:
-        if isinstance(value, str) and value.lower() in _ON + _OFF:
-            raise Refused(f"say {brief(self.from_text(value))}, without quotes")
-        if not isinstance(value, bool):
-            raise Refused
-        return value
+        if isinstance(value, bool):
+            return value
+        raise Refused(f"say {brief(super().from_toml(value))}, without quotes")
 
     def from_text(self, text: str) -> object:
-        word = text.lower()
-        if word not in _ON + _OFF:
+        if text.lower() not in _ON + _OFF:
             raise Refused
-        return word in _ON
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "boolean"}
-
-
-class Number(Kind):
-    """A whole number in a range, or one of a few ``words``."""
-
-    def __init__(self, allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> None:
-        self.allowed = allowed
-        self._smallest = smallest
-        self._largest = largest
-        self.words = words
-
-    def from_toml(self, value: object) -> object:
-        if isinstance(value, str) and value.lower() in self.words:
-            return value.lower()
-        if isinstance(value, str) and re.fullmatch(_INTEGER, value):
-            raise Refused("numbers stand without quotes")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise Refused
-        if not self._smallest <= value <= self._largest:
-            raise Refused
-        return value
-
-    def from_text(self, text: str) -> object:
-        return self.from_toml(int(text) if re.fullmatch(_INTEGER, text) else text)
-
-    def schema(self) -> dict[str, object]:
-        number = {"type": "integer", "minimum": self._smallest, "maximum": self._largest}
-        return {"anyOf": [number, {"enum": list(self.words)}]} if self.words else number
+        return text.lower() in _ON
 
 
 class Choice(Kind):
@@ -205,75 +179,94 @@ class Choice(Kind):
     def __init__(self, *words: str) -> None:
         self.words = words
         self.allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-
-    def from_toml(self, value: object) -> object:
-        if not isinstance(value, str) or value.lower() not in self.words:
-            raise Refused
-        return value.lower()
+        self.schema = {"enum": list(words)}
 
     def from_text(self, text: str) -> object:
-        return self.from_toml(text)
+        if text.lower() not in self.words:
+            raise Refused
+        return text.lower()
 
-    def schema(self) -> dict[str, object]:
-        return {"enum": list(self.words)}
+
+class Number(Kind):
+    """A whole number in a range, or one of a few ``words``."""
+
+    def __init__(self, allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> None:
+        self.allowed = allowed
+        self.words = words
+        self._range = smallest, largest
+        number = {"type": "integer", "minimum": smallest, "maximum": largest}
+        self.schema = {"anyOf": [number, {"enum": list(words)}]} if words else number
+
+    def from_toml(self, value: object) -> object:
+        if type(value) is int and self._range[0] <= value <= self._range[1]:
+            return value
+        if isinstance(value, str) and re.fullmatch(_INTEGER, value):
+            raise Refused("numbers stand without quotes")
+        return super().from_toml(value)
+
+    def from_text(self, text: str) -> object:
+        if re.fullmatch(_INTEGER, text) and self._range[0] <= int(text) <= self._range[1]:
+            return int(text)
+        if text.lower() not in self.words:
+            raise Refused
+        return text.lower()
 
 
 class Size(Kind):
-    """An amount of memory, or nothing said."""
+    """An amount of memory, or nothing."""
 
     allowed = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
+    schema = {
+        "anyOf": [
+            {"type": "string", "pattern": f"^(?:|[Nn][Oo][Nn][Ee]|[0-9]{{7,18}}|{_SIZE})$"},
+            {"type": "integer", "minimum": SMALLEST_BYTES, "maximum": LARGEST_BYTES},
+        ]
+    }
 
     def from_toml(self, value: object) -> object:
-        if isinstance(value, str):
-            return self.from_text(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise Refused
-        return _bytes(value)
+        return _bytes(value) if type(value) is int else super().from_toml(value)
 
     def from_text(self, text: str) -> object:
         return _bytes_of_text(text)
 
-    def plain(self, value: object) -> object:
-        return size_text(value) if isinstance(value, int) else ""
-
-    def schema(self) -> dict[str, object]:
-        text = {"type": "string", "pattern": f"^(?:|[Nn][Oo][Nn][Ee]|[0-9]{{7,18}}|{_SIZE})$"}
-        return {"anyOf": [text, {"type": "integer", "minimum": SMALLEST_BYTES, "maximum": LARGEST_BYTES}]}
+    def plain(self, value: Any) -> object:
+        return "" if value is None else size_text(value)
 
 
-class Limit(Size):
-    """A :class:`MemoryLimit`, or nothing said."""
+class Limit(Kind):
+    """A :class:`MemoryLimit`, or nothing."""
 
     allowed = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
+    schema = {"anyOf": [{"type": "string", "pattern": f"^{_PERCENT}$"}, Size.schema]}
 
     def from_toml(self, value: object) -> object:
         if isinstance(value, float) and 0 < value <= 1:
             raise Refused(f'say "{value * 100:g}%"')
-        if isinstance(value, int) and not isinstance(value, bool):
-            return MemoryLimit(bytes=_bytes(value))
-        return super().from_toml(value)
+        return MemoryLimit(bytes=_bytes(value)) if type(value) is int else super().from_toml(value)
 
     def from_text(self, text: str) -> object:
-        text = text.strip()
-        if not re.fullmatch(_PERCENT, text):
+        found = re.fullmatch(_PERCENT, text.strip())
+        if found is None:
             size_bytes = _bytes_of_text(text)
             return None if size_bytes is None else MemoryLimit(bytes=size_bytes)
-        percent = float(text.rstrip("% "))
-        if not 0 < percent <= 100:
+        if not 0 < float(found.group(1)) <= 100:
             raise Refused("a percentage is above 0 and up to 100")
-        return MemoryLimit(percent=percent)
+        return MemoryLimit(percent=float(found.group(1)))
 
-    def plain(self, value: object) -> object:
-        return str(value) if isinstance(value, MemoryLimit) else ""
-
-    def schema(self) -> dict[str, object]:
-        return {"anyOf": [{"type": "string", "pattern": f"^{_PERCENT}$"}, super().schema()]}
+    def plain(self, value: Any) -> object:
+        return "" if value is None else str(value)
 
 
 class Duration(Kind):
     """A time in seconds."""
 
     allowed = 'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds'
+    schema = {
+        "anyOf": [
+            {"type": "string", "pattern": f"^(?:{_NUMBER}|{_DURATION})$"},
+            {"type": "number", "minimum": 0, "maximum": LONGEST_S},
+        ]
+    }
 
     def from_toml(self, value: object) -> object:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -297,44 +290,47 @@ class Duration(Kind):
             raise Refused
         return float(seconds)
 
-    def plain(self, value: object) -> object:
-        return duration_text(value) if isinstance(value, (int, float)) else value
-
-    def schema(self) -> dict[str, object]:
-        number = {"type": "number", "minimum": 0, "maximum": LONGEST_S}
-        return {"anyOf": [{"type": "string", "pattern": f"^(?:{_NUMBER}|{_DURATION})$"}, number]}
+    def plain(self, value: Any) -> object:
+        return duration_text(value)
 
 
 class Devices(Kind):
     """Which GPUs: a tuple of indexes, ranges, UUID prefixes and name patterns, as text."""
 
     allowed = 'a list of indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*")'
+    schema = {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                {
+                    "type": "string",
+                    "pattern": rf"^(?:{_NUMBERS}|{_INSTANCE_NAME}|[^0-9,\s\x00-\x1f+-][^,\x00-\x1f]*)$",
+                    "maxLength": 128,
+                },
+                {"type": "integer", "minimum": 0, "maximum": 999},
+            ]
+        },
+    }
 
     def from_toml(self, value: object) -> object:
         if not isinstance(value, list):
             raise Refused("a list stands in [ ]")
-        return tuple(_device_pattern(item) for item in value)
+        return tuple(_device(item) for item in value)
 
     def from_text(self, text: str) -> object:
         if text.strip().lower() == NONE:
             return ()
         return self.from_toml([item.strip() for item in text.split(",") if item.strip()])
 
-    def plain(self, value: object) -> object:
-        return list(value) if isinstance(value, tuple) else []
-
-    def schema(self) -> dict[str, object]:
-        number, name = "[0-9]{1,3}", r"[^0-9,\s\x00-\x1f+-][^,\x00-\x1f]*"
-        instance = f"{number}:[0-9]{{1,2}}|{_INSTANCE_NAME.pattern}"
-        text = {"type": "string", "pattern": f"^(?:{number}(?: ?- ?{number})?|{instance}|{name})$", "maxLength": 128}
-        index = {"type": "integer", "minimum": 0, "maximum": 999}
-        return {"type": "array", "items": {"anyOf": [text, index]}}
+    def plain(self, value: Any) -> object:
+        return list(value)
 
 
 class KeyNames(Kind):
     """Names of keys. Whether such keys exist is not asked here."""
 
     allowed = 'a list of keys such as ["select.exclude"]'
+    schema = {"type": "array", "items": {"type": "string"}}
 
     def from_toml(self, value: object) -> object:
         if not isinstance(value, list):
@@ -347,17 +343,13 @@ class KeyNames(Kind):
     def from_text(self, text: str) -> object:
         return frozenset(item.strip() for item in text.split(",") if item.strip())
 
-    def plain(self, value: object) -> object:
-        return sorted(value) if isinstance(value, frozenset) else []
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "array", "items": {"type": "string"}}
+    def plain(self, value: Any) -> object:
+        return sorted(value)
 
 
 def _bytes(number: int) -> int:
     if number < SMALLEST_BYTES:
-        # People who write 6 mean GiB, those who write 8192 mean MiB: guessing would be wrong for half of
-        # them.
+        # People who write 6 mean GiB, those who write 8192 mean MiB: guessing would be wrong for half of them.
         raise Refused(f'{brief(number)} would be bytes: give the unit, as in "6GiB"')
     return _in_range(number)
 
@@ -368,14 +360,13 @@ def _bytes_of_text(text: str) -> int | None:
         return None
     if re.fullmatch("[0-9]{1,18}", text):
         return _bytes(int(text))
-    found = re.fullmatch(r"([0-9.]+) ?([A-Za-z]+)", text) if re.fullmatch(_SIZE, text) else None
+    found = re.fullmatch(_SIZE, text)
     if found is None:
         raise Refused
-    number, unit = found.groups()
-    prefix = unit[0].upper() if unit[0] not in "Bb" else ""
+    number, prefix, binary, byte = found.groups()
     # "8G" and "8Gi" are 2**30, as Slurm, Docker and Kubernetes read one or the other; only "GB" is decimal.
-    is_decimal = len(unit) == 2 and unit[1] in "Bb"
-    return _in_range(round(float(number) * (_DECIMAL if is_decimal else _UNITS)[prefix]))
+    base = 1000 if byte and not binary else 1024
+    return _in_range(round(float(number) * base ** " KMGT".index((prefix or " ").upper())))
 
 
 def _in_range(size_bytes: int) -> int:
@@ -384,30 +375,25 @@ def _in_range(size_bytes: int) -> int:
     return size_bytes
 
 
-def _device_pattern(item: object) -> str:
-    if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 999:
+def _device(item: object) -> str:
+    if type(item) is int and 0 <= item <= 999:
         return str(item)
-    if not isinstance(item, str):
+    text = item.strip() if isinstance(item, str) else ""
+    if not text.isprintable() or not 0 < len(text) <= 128:
         raise Refused(element=brief(item))
-    text = item.strip()
-    if not text or len(text) > 128 or not text.isprintable():
-        raise Refused(element=brief(item))
-    if "," in text:
-        raise Refused("each GPU is an entry of its own", element=brief(item))
-    if re.fullmatch("[0-9]{1,3}:[0-9]{1,2}", text):
-        return ":".join(str(int(number)) for number in text.split(":"))  # an instance of a card
-    if (text[0].isdigit() or text[0] in "+-") and not _INSTANCE_NAME.fullmatch(text):
-        found = re.fullmatch("([0-9]{1,3})(?: ?- ?([0-9]{1,3}))?", text)
-        if found is None:
-            # "3090" is far more often a card's name than the index of a GPU.
-            hint = f'for a name, write "*{text}*"' if re.fullmatch("[0-9]{4}", text) else ""
-            raise Refused(hint, element=brief(item))
-        first, last = found.groups()
-        if last is None:
-            return str(int(first))
-        if int(last) < int(first):
-            raise Refused("a range runs upwards", element=brief(item))
-        return f"{int(first)}-{int(last)}"
-    if text[:4].upper() in ("GPU-", "MIG-") and not re.fullmatch("[0-9A-Fa-fGPU/-]*", text[4:]):
-        raise Refused("a UUID has only hexadecimal digits and dashes", element=brief(item))
+    numbers = re.fullmatch(_NUMBERS, text)
+    if numbers:
+        return _in_numbers(text, *numbers.groups())
+    if not re.fullmatch(_INSTANCE_NAME, text):
+        for pattern, why in _NO_DEVICES:
+            if re.match(pattern, text):
+                raise Refused(why.format(text), element=brief(item))
     return text
+
+
+def _in_numbers(text: str, first: str, separator: str | None, last: str) -> str:
+    if separator is None:
+        return str(int(first))
+    if separator != ":" and int(last) < int(first):
+        raise Refused("a range runs upwards", element=brief(text))
+    return f"{int(first)}{separator.strip()}{int(last)}"

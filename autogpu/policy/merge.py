@@ -1,4 +1,4 @@
-"""Layers become one policy, each value with its history."""
+"""Merge the layers into one policy, each value with its history."""
 
 from __future__ import annotations
 
@@ -31,17 +31,15 @@ def resolve(
     """Read every layer and merge them. Bad input never raises: it becomes ``problems``, and the rest holds.
 
     Args:
-        environ: Gives ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*``. Without ``HOME`` there is no user
-            file.
-        script: The file of the running script; ``None`` at a prompt, with ``-c`` and in a notebook.
-        working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is
-            relative to.
+        environ: Gives ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*``. Without ``HOME`` there is no user file.
+        script: ``None`` at a prompt, with ``-c`` and in a notebook.
+        working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is relative to.
         flags: The command line of ``autogpu run``: key to text, as in the environment.
-        system_file: The host's own policy.
     """
     paths = sources.PolicyPaths.of(environ)
-    system = sources.system_source(paths, system_file)
-    user = sources.user_source(paths)
+    # Who can write there owns the host, or the home.
+    system = sources.source_of(paths, model.SYSTEM, system_file)
+    user = sources.source_of(paths, model.USER, paths.user_file) if paths.user_file else sources.Source(model.USER)
     named = environ.get(POLICY_FILE, "").strip()
     if named:
         project = sources.named_source(paths, named, working_directory)
@@ -51,16 +49,14 @@ def resolve(
     switch = check.switch_layer(environ)
     environment, command_line = check.environment_layer(environ), check.flag_layer(flags)
     is_off = switch.values.get("enabled", (True,))[0] is False
-    # Off is obeyed by the start-up hook before this package is even imported, so nothing can stand above it
-    # here.
+    # The start-up hook obeys "off" before this package is even imported, so that it overrides every layer here as well.
     texts = [environment, command_line, switch] if is_off else [environment, switch, command_line]
 
     settings, refused = merge([*files, *texts])
-    problems = [problem for layer in [*files, *texts] for problem in layer.problems]
+    problems = [problem for layer in [*files, *texts] for problem in check.bounded(layer.problems)]
     locked = frozenset(check.locks(files[0]))
     problems += [*refused, *_contradictions(settings, locked)]
-    notes = list(files[0].unknown)
-    notes += check.unknown_locks(files[0])
+    notes = [*check.bounded(files[0].unknown), *check.unknown_locks(files[0])]
     return Resolved(
         policy=_policy(settings, locked),
         settings=MappingProxyType(settings),
@@ -72,22 +68,21 @@ def resolve(
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
-    """What is wrong in one file, taken by itself.
+    """The mistakes in one file, wherever it is and whoever owns it.
 
     Args:
-        file: Of which nothing else is asked: neither where it lies nor whose it is.
         environ: As for :func:`resolve`.
         is_system: It is the host's own, which may say more; names that this version does not know count.
     """
     paths = sources.PolicyPaths.of(environ)
-    source = sources.plain_source(paths, file, model.SYSTEM if is_system else model.PROJECT)
+    source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
     if source.table is None and not source.problems:
         origin = paths.origin(source.layer, file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
     layer = check.file_layer(source, paths)
     settings, refused = merge([layer])
-    unknown = [*layer.unknown, *check.unknown_locks(layer)] if is_system else []
-    found = [*layer.problems, *unknown, *refused, *_contradictions(settings, frozenset())]
+    unknown = [*check.bounded(layer.unknown), *check.unknown_locks(layer)] if is_system else []
+    found = [*check.bounded(layer.problems), *unknown, *refused, *_contradictions(settings, frozenset())]
     return tuple(_with_outcome(problem, settings) for problem in found)
 
 
@@ -123,30 +118,23 @@ def _is_off_switch(dotted: str, value: object, origin: Origin) -> bool:
 
 
 def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> list[Problem]:
-    """Keys that can't hold together on any machine; the one that gives way is taken back to its default.
-
-    That is the limit, unless the system file has locked it.
-    """
+    """Keys that can't hold together on any machine; the limit, or what is not locked, is taken back to its default."""
     parts, limit = settings["memory.virtual_gpus"], settings["memory.limit"]
     if not isinstance(parts.value, int) or not isinstance(limit.value, MemoryLimit):
         return []
     if limit.value.percent is None or limit.value.percent * parts.value <= 100:
         return []
     if "memory.limit" in locked:
-        settings["memory.virtual_gpus"] = _setting(
-            "memory.virtual_gpus", 1, Origin(model.DEFAULT, model.DEFAULT), parts
-        )
-        what = (
-            f"{parts.origin}: memory.virtual_gpus can't be {parts.text} with memory.limit = {limit.text} "
-            f"({limit.origin}), which is locked; allowed: up to {int(100 / limit.value.percent)}"
-        )
-        return [Problem(what, "each virtual GPU gets an equal share", parts.origin, "memory.virtual_gpus")]
-    settings["memory.limit"] = _setting("memory.limit", None, Origin(model.DEFAULT, model.DEFAULT), limit)
+        wrong, other, why, allowed = parts, limit, ", which is locked", f"{int(100 / limit.value.percent)}"
+    else:
+        wrong, other, why, allowed = limit, parts, "", f"{100 / parts.value:.4g}%"
+    default = Origin(model.DEFAULT, model.DEFAULT)
+    settings[wrong.key] = _setting(wrong.key, BY_DOTTED[wrong.key].default, default, wrong)
     what = (
-        f"{limit.origin}: memory.limit can't be {limit.text} with memory.virtual_gpus = {parts.text} "
-        f"({parts.origin}); allowed: up to {100 / parts.value:.4g}%"
+        f"{wrong.origin}: {wrong.key} can't be {wrong.text} with {other.key} = {other.text} ({other.origin}){why}; "
+        f"allowed: up to {allowed}"
     )
-    return [Problem(what, "each virtual GPU gets an equal share", limit.origin, "memory.limit")]
+    return [Problem(what, "each virtual GPU gets an equal share", wrong.origin, wrong.key)]
 
 
 def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
@@ -160,6 +148,7 @@ def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
     if problem.instead or problem.key is None:
         return problem
     used = settings[problem.key]
-    is_default = used.origin.layer == model.DEFAULT
-    instead = f"the default {used.text} is used" if is_default else f"{used.text} from {used.origin} is used"
-    return replace(problem, instead=instead)
+    if used.origin.layer != model.DEFAULT:
+        return replace(problem, instead=f"{used.text} from {used.origin} is used")
+    is_unset = used.text in ('""', "[]")
+    return replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")

@@ -1,7 +1,7 @@
-"""The shape of a policy: its keys, their defaults, and where each value was set.
+"""The keys of a policy, their defaults, and where each value was set.
 
-Every other part of the package (checks, example file, JSON schema) and the reference page are derived from ``KEYS``
-and from the defaults of :class:`Policy`, so that a key is described once.
+Checks, example file, JSON schema and reference page are derived from ``KEYS`` and the defaults of :class:`Policy`, so
+that a key is described once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ LAYERS = (DEFAULT, SYSTEM, USER, PROJECT, ENVIRONMENT, COMMAND_LINE)
 
 @frozen
 class Policy:
-    """What holds for this process, all layers merged. The defaults here are the defaults of the product.
+    """The settings of this process, all layers merged. The defaults here are the defaults of the product.
 
     Attributes:
-        need_bytes: What the job will need on each GPU; ``None`` means unknown.
-        devices: Choose only among these; empty means all. Each entry is an index (``"0"``), a range
-            (``"0-3"``), an instance of a card (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or
-            else a name in which ``*`` stands for anything.
-        limit: The cap on each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
-        per_user: GPUs one user may lease on this host at a time; 0 means no cap.
+        need_bytes: ``None`` means unknown.
+        devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
+            (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
+        limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
+        per_user: 0 means no cap.
         locked: Dotted keys that only the system file may change; names of no key are not in it.
     """
 
@@ -58,32 +57,42 @@ class Policy:
     level: Literal["quiet", "line", "explain"] = "line"
 
 
+_WITH_UNIT = {"need": "need_bytes", "wait": "wait_s"}
+
+
 @frozen
 class Key:
-    """One thing a policy can say.
+    """One setting of a policy.
 
     Attributes:
-        section: The TOML table it stands in; ``""`` is the top level.
-        attribute: Its name in :class:`Policy`, which carries the unit.
+        dotted: The name that messages and ``locked`` use: ``select.count``.
         about: What it does, in the few words that fit beside it in the example file.
         more: The same at length, for the reference page.
         example: A line of TOML for the reference page.
         system_only: Counts in the system file alone.
     """
 
-    section: str
-    name: str
+    dotted: str
     kind: kinds.Kind
     about: str
     more: str
     example: str
-    attribute: str
     system_only: bool = False
 
     @property
-    def dotted(self) -> str:
-        """The name that messages and ``locked`` use: ``select.count``."""
-        return f"{self.section}.{self.name}" if self.section else self.name
+    def section(self) -> str:
+        """The TOML table it stands in; ``""`` is the top level."""
+        return self.dotted.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name in that table, which no other key has."""
+        return self.dotted.rpartition(".")[2]
+
+    @property
+    def attribute(self) -> str:
+        """Its name in :class:`Policy`, which carries the unit."""
+        return _WITH_UNIT.get(self.name, self.name)
 
     @property
     def variable(self) -> str:
@@ -97,12 +106,12 @@ class Key:
 
     @property
     def default(self) -> object:
-        """What holds when no layer sets it."""
+        """The value where no layer sets it."""
         return getattr(Policy(), self.attribute)
 
     @property
     def summary(self) -> str:
-        """What it does, on one line."""
+        """``about`` on one line."""
         return self.about.replace("\n", " ")
 
     @property
@@ -121,9 +130,9 @@ class Origin:
 
     Attributes:
         layer: One of ``LAYERS``.
-        place: What people read: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
-        line: Line in ``file``, from 1; ``None`` where it is not certain.
-        variable: The environment variable, for the layer of the environment.
+        place: For people: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
+        line: In ``file``, from 1; ``None`` where it is not certain.
+        variable: For the layer of the environment.
     """
 
     layer: str
@@ -138,13 +147,12 @@ class Origin:
 
 @frozen
 class Setting:
-    """The value that holds for one key, and what it overrode.
+    """The value of one key, and what it overrode.
 
     Attributes:
         key: Dotted, such as ``select.count``.
-        value: As :class:`Policy` carries it.
-        text: As a TOML file would hold it; safe for a terminal.
-        overrides: The next lower layer that says something, down to the default.
+        text: The value as a TOML file would hold it; safe for a terminal.
+        overrides: The next lower layer that sets the key, down to the default.
     """
 
     key: str
@@ -156,12 +164,12 @@ class Setting:
 
 @frozen
 class Problem:
-    """Something in the policy that does not hold, as one line that is safe for a terminal.
+    """A mistake in the policy, as one line that is safe for a terminal.
 
     Attributes:
-        what: Where it stands, what is wrong, and what is allowed.
-        instead: What holds in its place.
-        key: The dotted key it is about; ``None`` where it is about a file or an unknown name.
+        what: Where it is, what is wrong, and what is allowed.
+        instead: What is used in its place.
+        key: Dotted; ``None`` where it is about a file or an unknown name.
     """
 
     what: str
@@ -179,10 +187,10 @@ class Resolved:
 
     Attributes:
         settings: One for each key, under its dotted name, in the order of ``KEYS``.
-        problems: All that was wrong, in the order of the layers. For people, at every run.
-        system_notes: Names that this version does not know in the system file. For ``doctor`` alone, since a
-            host carries several versions.
-        project_file: The project file that counts, also where it could not be read.
+        problems: In the order of the layers. For people, at every run.
+        system_notes: Names in the system file that this version does not know. For ``doctor`` alone, since a host
+            carries several versions.
+        project_file: The one that counts, also where it could not be read.
         files: Every file that was read in full, lowest layer first.
     """
 
@@ -205,202 +213,164 @@ SECTIONS = {
 
 KEYS = (
     Key(
-        section="",
-        name="enabled",
-        kind=kinds.Flag(),
+        "enabled",
+        kinds.Flag(),
         about="whether autogpu does anything at all",
         more="With `false` the framework starts as if autogpu were not installed. For one process, `AUTOGPU=0` does "
         "the same; it overrides every layer and every lock, because it is checked before any policy is read.",
         example="enabled = false",
-        attribute="enabled",
     ),
     Key(
-        section="",
-        name="locked",
-        kind=kinds.KeyNames(),
+        "locked",
+        kinds.KeyNames(),
         about="keys that no other layer may change. Counts only in the system file",
         more="The value that the system file gives a locked key, or else the default, is final. Where another layer "
         "asks for a different one, a line says that it is not followed.",
         example='locked = ["select.exclude", "limits.per_user"]',
-        attribute="locked",
         system_only=True,
     ),
     Key(
-        section="select",
-        name="count",
-        kind=kinds.Number('a number of GPUs (0 for CPU only), or "all"', 0, 1024, ("all",)),
+        "select.count",
+        kinds.Number('a number of GPUs (0 for CPU only), or "all"', 0, 1024, ("all",)),
         about='GPUs for this process: a number, "all", or 0 for CPU only',
-        more="Where the machine has fewer, the process gets those, and one line says so. With 0 the script runs on the "
-        "CPU although GPUs exist.",
+        more="Where the machine has fewer, the process gets those, and one line says so. With 0 the script runs on "
+        "the CPU although GPUs exist.",
         example="count = 2",
-        attribute="count",
     ),
     Key(
-        section="select",
-        name="need",
-        kind=kinds.Size(),
+        "select.need",
+        kinds.Size(),
         about='memory the job will need on each GPU, such as "6GiB". "" = unknown',
-        more="A GPU with less memory left is not chosen, and only that much is claimed, so that others "
-        "may use the rest. Unknown means that the whole GPU is claimed. `GiB`, `Gi` and `G` are 2^30 "
-        "bytes, `GB` is 10^9; a bare number below 1048576 is refused, because its unit was left out.",
+        more="A GPU with less memory left is not chosen, and only that much is claimed, so that others may use the "
+        "rest. Unknown means that the whole GPU is claimed. `GiB`, `Gi` and `G` are 2^30 bytes, `GB` is 10^9; a bare "
+        "number below 1048576 is refused, because its unit was left out.",
         example='need = "6GiB"',
-        attribute="need_bytes",
     ),
     Key(
-        section="select",
-        name="devices",
-        kind=kinds.Devices(),
+        "select.devices",
+        kinds.Devices(),
         about='choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
-        more="An empty list means every GPU. Indexes are those of `nvidia-smi`. A UUID prefix "
-        "begins with `GPU-` or `MIG-`. Anything else is a name, in which `*` stands for any text; "
-        "without a `*` it must be the whole name. A MIG instance is `0:1` (the instance 1 of GPU 0) or is named "
-        "by what it is made of, as in `1g.*`; what means a GPU means its instances. In a variable, entries are "
-        "separated by commas, and `none` is the empty list.",
+        more="An empty list means every GPU. Indexes are those of `nvidia-smi`. A UUID prefix begins with `GPU-` or "
+        "`MIG-`. Anything else is a name, in which `*` stands for any text; without a `*` it must be the whole name. "
+        "A MIG instance is `0:1` (the instance 1 of GPU 0) or is named by what it is made of, as in `1g.*`; what "
+        "means a GPU means its instances. In a variable, entries are separated by commas, and `none` is the empty "
+        "list.",
         example='devices = ["0-3", "*A100*"]',
-        attribute="devices",
     ),
     Key(
-        section="select",
-        name="exclude",
-        kind=kinds.Devices(),
+        "select.exclude",
+        kinds.Devices(),
         about="never choose these; written like devices",
-        more="Overrides `devices`. A `CUDA_VISIBLE_DEVICES` that you set yourself overrides `exclude`, "
-        "unless the system file locks it.",
+        more="Overrides `devices`. A `CUDA_VISIBLE_DEVICES` that you set yourself overrides `exclude`, unless the "
+        "system file locks it.",
         example='exclude = ["0"]   # the one with the display',
-        attribute="exclude",
     ),
     Key(
-        section="select",
-        name="faulty",
-        kind=kinds.Choice("last", "never"),
+        "select.faulty",
+        kinds.Choice("last", "never"),
         about='a GPU whose memory has faults: "last", after the healthy ones, or "never"',
         more="Faults are a row remapping that failed or waits for a reset of the GPU, and uncorrectable errors since "
-        "boot, as NVML tells them. A job there may crash. `last` takes such a GPU only where no healthy one is equally "
-        "free, and the line says what is wrong with it. A `CUDA_VISIBLE_DEVICES` that you set yourself overrides "
-        "`never`, unless the system file locks it.",
+        "boot, as NVML tells them. A job there may crash. `last` takes such a GPU only where no healthy one is "
+        "equally free, and the line says what is wrong with it. A `CUDA_VISIBLE_DEVICES` that you set yourself "
+        "overrides `never`, unless the system file locks it.",
         example='faulty = "never"',
-        attribute="faulty",
     ),
     Key(
-        section="select",
-        name="busy",
-        kind=kinds.Choice("share", "share-own", "wait", "cpu", "error"),
+        "select.busy",
+        kinds.Choice("share", "share-own", "wait", "cpu", "error"),
         about='when no GPU is free: "share" one with memory left, "share-own" only beside my\n'
         'own jobs, "wait" for one, "cpu" to continue without, or "error"',
-        more="What happens when every GPU has a job. `share` places this one beside another where memory"
-        " is left, and caps it unless `need` or `limit` says how much it takes; `share-own` does so only"
-        " beside jobs of the same user. `wait` queues for a free GPU, `cpu` continues without one, "
-        "`error` stops the script.",
+        more="What happens when every GPU has a job. `share` places this one beside another where memory is left, "
+        "and caps it unless `need` or `limit` says how much it takes; `share-own` does so only beside jobs of the "
+        "same user. `wait` queues for a free GPU, `cpu` continues without one, `error` stops the script.",
         example='busy = "wait"',
-        attribute="busy",
     ),
     Key(
-        section="select",
-        name="wait",
-        kind=kinds.Duration(),
+        "select.wait",
+        kinds.Duration(),
         about='how long "wait" waits',
         more='Counts for `busy = "wait"`. After that time the script ends with an error and exit status 75.',
         example='wait = "1h30m"',
-        attribute="wait_s",
     ),
     Key(
-        section="select",
-        name="script",
-        kind=kinds.Choice("respect", "override"),
+        "select.script",
+        kinds.Choice("respect", "override"),
         about='a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"',
-        more="Scripts copied from another machine often carry a number that means nothing here. `override`"
-        " chooses as if that line were not there. A `CUDA_VISIBLE_DEVICES` that was set outside the "
-        "script, by you, a shell or a scheduler, is respected in any case.",
+        more="Scripts copied from another machine often carry a number that means nothing here. `override` chooses "
+        "as if that line were not there. A `CUDA_VISIBLE_DEVICES` that was set outside the script, by you, a shell "
+        "or a scheduler, is respected in any case.",
         example='script = "override"',
-        attribute="script",
     ),
     Key(
-        section="select",
-        name="visible",
-        kind=kinds.Choice("pool", "chosen"),
+        "select.visible",
+        kinds.Choice("pool", "chosen"),
         about='CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
-        more="With `pool`, code that names another GPU stays valid, and only the framework is restricted to the chosen "
-        "one. `chosen` hides the others from every library in the process. It chooses, claims and waits at the import "
-        "already, also for a process that only imports the framework.",
+        more="With `pool`, code that names another GPU stays valid, and only the framework is restricted to the "
+        "chosen one. `chosen` hides the others from every library in the process. It chooses, claims and waits at "
+        "the import already, also for a process that only imports the framework.",
         example='visible = "chosen"',
-        attribute="visible",
     ),
     Key(
-        section="select",
-        name="identifier",
-        kind=kinds.Choice("uuid", "index"),
+        "select.identifier",
+        kinds.Choice("uuid", "index"),
         about='"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers',
-        more="How GPUs are written into `CUDA_VISIBLE_DEVICES`. With `index`, "
-        "`CUDA_DEVICE_ORDER=PCI_BUS_ID` is set along with it, without which a number would not say "
-        "which GPU is meant.",
+        more="How GPUs are written into `CUDA_VISIBLE_DEVICES`. With `index`, `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set "
+        "along with it, without which a number would not say which GPU is meant.",
         example='identifier = "index"',
-        attribute="identifier",
     ),
     Key(
-        section="memory",
-        name="growth",
-        kind=kinds.Flag(),
+        "memory.growth",
+        kinds.Flag(),
         about="allocate memory as needed, instead of all at the start",
         more="Memory that has been allocated is kept until the process ends.",
         example="growth = false",
-        attribute="growth",
     ),
     Key(
-        section="memory",
-        name="limit",
-        kind=kinds.Limit(),
+        "memory.limit",
+        kinds.Limit(),
         about='hard cap on each GPU: "8GiB" or "50%", "" = none. With growth it grows up to the cap',
         more="A job that needs more gets the framework's out-of-memory error, and the other jobs on the GPU are not "
         "affected. Sizes are written as for `need`.",
         example='limit = "50%"',
-        attribute="limit",
     ),
     Key(
-        section="memory",
-        name="limit_includes",
-        kind=kinds.Choice("arena", "process"),
+        "memory.limit_includes",
+        kinds.Choice("arena", "process"),
         about='"arena": what the framework allocates; a context of 300 to 600 MiB comes in addition.\n'
         '"process": all that nvidia-smi shows; the framework gets what the context leaves.',
-        more="A CUDA context and the libraries loaded into it take some hundreds of MiB that the framework's "
-        "own accounting does not include. `arena` gives the framework exactly `limit`; `process` keeps the "
-        "whole process within `limit`, so that shares of a card add up. The context is measured on the GPU just "
-        "before the framework makes it, and 256 MiB are added for the libraries that a script loads later, which "
-        "can't be known beforehand; at least 512 MiB are reserved, also where the driver does not show what a "
-        'process takes. With `level = "explain"` a line says what the context really took.',
+        more="A CUDA context and the libraries loaded into it take some hundreds of MiB that the framework's own "
+        "accounting does not include. `arena` gives the framework exactly `limit`; `process` keeps the whole process "
+        "within `limit`, so that shares of a card add up. The context is measured on the GPU just before the "
+        "framework makes it, and 256 MiB are added for the libraries that a script loads later, which can't be known "
+        "beforehand; at least 512 MiB are reserved, also where the driver does not show what a process takes. With "
+        '`level = "explain"` a line says what the context really took.',
         example='limit_includes = "process"',
-        attribute="limit_includes",
     ),
     Key(
-        section="memory",
-        name="virtual_gpus",
-        kind=kinds.Number("a number from 1 to 64", 1, 64),
+        "memory.virtual_gpus",
+        kinds.Number("a number from 1 to 64", 1, 64),
         about="split each chosen GPU into N logical GPUs of `limit` each",
         more="For writing multi-GPU code on one card: a distribution strategy sees N replicas on each chosen GPU. N "
-        "times `limit` is claimed. Without `limit` each gets an equal part of what the framework would allocate: what "
-        "is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of its half. "
+        "times `limit` is claimed. Without `limit` each gets an equal part of what the framework would allocate: "
+        "what is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of its half. "
         "Percentages that add up to more than the whole GPU are refused.",
         example="virtual_gpus = 2",
-        attribute="virtual_gpus",
     ),
     Key(
-        section="limits",
-        name="per_user",
-        kind=kinds.Number("a number of GPUs (0 for no cap)", 0, 1024),
+        "limits.per_user",
+        kinds.Number("a number of GPUs (0 for no cap)", 0, 1024),
         about="GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
         more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it.",
         example="per_user = 2",
-        attribute="per_user",
         system_only=True,
     ),
     Key(
-        section="report",
-        name="level",
-        kind=kinds.Choice("quiet", "line", "explain"),
+        "report.level",
+        kinds.Choice("quiet", "line", "explain"),
         about='"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
         more="`explain` adds why each of the other GPUs was not taken, and what the process takes in addition to the "
         "framework's memory. `quiet` prints nothing as long as there is no problem.",
         example='level = "explain"',
-        attribute="level",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Where a policy is written: the files of each layer."""
+"""The files of each layer: where they are, and what is in them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import MappingProxyType
 
-from autogpu.frozen import frozen
+from autogpu.frozen import frozen, replace
 from autogpu.policy import model, trust
-from autogpu.policy.model import Origin, Problem
+from autogpu.policy.kinds import Refused
+from autogpu.policy.model import BY_NAME, Origin, Problem
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Mapping
-
-    from autogpu.policy.lines import KeyLines
+    from typing import Iterator, Mapping, Sequence
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 IGNORED = "this file is ignored"
 
-# A header is looked for by eye where the file can't be parsed, or is not trusted enough to be.
+# A header is searched for where the file can't be parsed, or is not trusted enough to be.
 _OUR_HEADER = re.compile(r"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[\].]""", re.MULTILINE)
 _DEEPEST_BRACKETS = 100
-_DEEPEST_NAME = 100
+_MOST_DOTS = 100
+
+_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
+_NAME = rf"({_PART}(?:[ \t]*\.[ \t]*{_PART})*)"
+_HEADER, _ASSIGNMENT = rf"[ \t]*\[(\[)?[ \t]*{_NAME}[ \t]*\]\]?[ \t]*(?:#.*)?\r?$", rf"[ \t]*{_NAME}[ \t]*="
+_LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
 class InvalidFile(Exception):
@@ -39,22 +44,27 @@ class InvalidFile(Exception):
 
 @frozen
 class Source:
-    """What was found for one layer of files.
+    """The file of one layer.
 
     Attributes:
-        layer: Which layer it is.
         file: ``None`` where there is none.
         table: The keys in it; ``None`` where there is no file or it could not be read.
         prefix: Where in the file the keys stand: ``("tool", "autogpu")`` in a pyproject.toml.
-        lines: On which lines they stand.
+        lines: On which line a key or a table stands, by its path; ``None`` where that is not certain.
     """
 
     layer: str
     file: Path | None = None
     table: object = None
     prefix: tuple[str, ...] = ()
-    lines: KeyLines | None = None
+    lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
     problems: tuple[Problem, ...] = ()
+
+    def line_of(self, path: tuple[str, ...]) -> int | None:
+        """The line where a key or table of the file is written, or the one that holds it."""
+        path = self.prefix + path
+        found = (path[:end] for end in range(len(path), 0, -1))
+        return next((self.lines[each] for each in found if each in self.lines), None)
 
 
 @frozen
@@ -86,16 +96,6 @@ class PolicyPaths:
         return Origin(layer, self.short(file), file, line)
 
 
-def system_source(paths: PolicyPaths, file: Path) -> Source:
-    """The host's file. Its owner is not checked: who can write there owns the host."""
-    return _source(paths, model.SYSTEM, file)
-
-
-def user_source(paths: PolicyPaths) -> Source:
-    """The file in the user's configuration folder, if there is a home."""
-    return _source(paths, model.USER, paths.user_file) if paths.user_file else Source(model.USER)
-
-
 def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Source:
     """The project file that ``AUTOGPU_POLICY`` names: trusted, and missed if it is not there."""
     if name == os.devnull:
@@ -103,7 +103,7 @@ def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Sour
     if name.startswith("~/") and paths.homes:
         name = str(paths.homes[0] / name[2:])
     file = working_directory / name
-    source = _source(paths, model.PROJECT, file)
+    source = source_of(paths, model.PROJECT, file)
     if source.file is None:
         origin = Origin(model.ENVIRONMENT, POLICY_FILE, variable=POLICY_FILE)
         what = f"{POLICY_FILE} names {paths.short(file)}, which does not exist or can't be reached"
@@ -113,11 +113,6 @@ def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Sour
         problem = Problem(what, "no project file is read", paths.origin(model.PROJECT, file))
         return Source(model.PROJECT, file, problems=(problem,))
     return source
-
-
-def plain_source(paths: PolicyPaths, file: Path, layer: str) -> Source:
-    """A file as it is, whatever its owner."""
-    return _source(paths, layer, file)
 
 
 def found_source(paths: PolicyPaths, script: Path | None, working_directory: Path, *, system_file: Path) -> Source:
@@ -130,12 +125,11 @@ def found_source(paths: PolicyPaths, script: Path | None, working_directory: Pat
     for file in _candidates(paths, script, working_directory):
         if file in (system_file, paths.user_file):
             continue
-        source = _source(paths, model.PROJECT, file, judge=True)
+        source = source_of(paths, model.PROJECT, file, judge=True)
         if source.file is None:
             refused.extend(source.problems)
         elif source.table is not None or source.problems:
-            problems = (*refused, *source.problems)
-            return Source(source.layer, file, source.table, source.prefix, source.lines, problems)
+            return replace(source, problems=(*refused, *source.problems))
     return Source(model.PROJECT, problems=tuple(refused))
 
 
@@ -154,8 +148,12 @@ def _candidates(paths: PolicyPaths, script: Path | None, working_directory: Path
                 break
 
 
-def _source(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) -> Source:
-    """Read one file. No ``file`` in the result: none that counts. No ``table``: nothing in it for us."""
+def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) -> Source:
+    """Read one file. No ``file`` in the result: none that counts. No ``table``: nothing in it for us.
+
+    Args:
+        judge: Count it only if nobody else could have written it.
+    """
     is_shared = file.name == PYPROJECT
     origin = paths.origin(layer, file)
     try:
@@ -170,31 +168,29 @@ def _source(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) 
         return Source(layer)
     if is_shared and b"autogpu" not in opened.content:
         return Source(layer, file)
-    has_our_header = _OUR_HEADER.search(opened.content.decode("utf-8", "replace"))
-    if opened.distrust:
-        if is_shared and not has_our_header:
-            return Source(layer)
-        what = (
-            f"{origin} does not count as a project file: {printable(opened.distrust)} "
-            f"({POLICY_FILE}={printable(str(file))} names it outright)"
-        )
-        return Source(layer, problems=(Problem(what, IGNORED, origin),))
+    is_ours = not is_shared or bool(_OUR_HEADER.search(opened.content.decode("utf-8", "replace")))
+    if not opened.distrust:
+        return _parsed_source(paths, layer, file, opened.content, is_ours)
+    what = (
+        f"{origin} does not count as a project file: {printable(opened.distrust)} "
+        f"({POLICY_FILE}={printable(str(file))} names it outright)"
+    )
+    return Source(layer, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
+
+
+def _parsed_source(paths: PolicyPaths, layer: str, file: Path, content: bytes, is_ours: bool) -> Source:
     try:
-        text = _decoded(opened.content)
+        text = _decoded(content)
         table = _parsed(text)
     except InvalidFile as error:
-        if is_shared and not has_our_header:
-            return Source(layer, file)
         origin = paths.origin(layer, file, error.line)
-        return Source(layer, file, problems=(Problem(f"{origin} {error}", IGNORED, origin),))
-    # Most processes have no file, and its expressions take a ms to compile.
-    from autogpu.policy.lines import KeyLines
-
-    if not is_shared:
-        return Source(layer, file, table, (), KeyLines(text))
+        problems = (Problem(f"{origin} {error}", IGNORED, origin),)
+        return Source(layer, file, problems=problems if is_ours else ())
+    if file.name != PYPROJECT:
+        return Source(layer, file, table, (), key_lines(text))
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
-    return Source(layer, file, ours, ("tool", "autogpu"), None if ours is None else KeyLines(text))
+    return Source(layer, file, ours, ("tool", "autogpu"), {} if ours is None else key_lines(text))
 
 
 def _decoded(content: bytes) -> str:
@@ -206,18 +202,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _parsed(text: str) -> dict[str, object]:
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
-        if depth > _DEEPEST_BRACKETS:
-            # The compiled parsers may overflow the C stack, which no exception reports.
-            raise InvalidFile(f"is not valid TOML: brackets are nested more than {_DEEPEST_BRACKETS} deep")
-    if text.count(".") > _DEEPEST_NAME:
-        from autogpu.policy.lines import deepest_name
-
-        if deepest_name(text) > _DEEPEST_NAME:
-            # The parsers take time that grows with the square of it.
-            raise InvalidFile(f"can't be read: a name has more than {_DEEPEST_NAME} dots")
+    _refuse_excess(text)
     try:
         if sys.version_info >= (3, 11):
             import tomllib
@@ -226,16 +211,69 @@ def _parsed(text: str) -> dict[str, object]:
     except ImportError:
         raise InvalidFile("can't be read: the package tomli is not installed") from None
     try:
-        table: dict[str, object] = tomllib.loads(text)
+        # Of a mistake in a last line without an end the parser tells no number.
+        table: dict[str, object] = tomllib.loads(text + "\n")
     except RecursionError:
         raise InvalidFile("is not valid TOML: it is nested too deep") from None
     except ValueError as error:
-        why = str(error)
-        place = re.search(r" \(at line ([0-9]+), column [0-9]+\)$", why)
-        line = int(place.group(1)) if place else None
-        why = why[: place.start()] if place else why
-        raise InvalidFile(f"is not valid TOML: {printable(why)}", line) from None
+        found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
+        why, line = (found.group(1), int(found.group(2))) if found else (str(error), None)
+        mistake = _mistake(text.split("\n")[line - 1], why) if line else ""
+        raise InvalidFile(f"is not valid TOML: {printable(mistake or why)}", line) from None
     return table
+
+
+def _refuse_excess(text: str) -> None:
+    """Keep from the parsers what brings the process down with them."""
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > _DEEPEST_BRACKETS:
+            # The compiled parsers may overflow the C stack, which no exception reports.
+            raise InvalidFile(f"is not valid TOML: brackets are nested more than {_DEEPEST_BRACKETS} deep")
+    if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
+        # The parsers take time that grows with the square of it.
+        raise InvalidFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
+
+
+def _mistake(line: str, why: str) -> str:
+    """What is wrong with a line at which the parser stopped, if it is one of the usual mistakes; else ``""``."""
+    if why.startswith(("Cannot overwrite", "Cannot declare")):
+        return f"{re.split('[=#]', line)[0].strip()} is written twice"
+    name, _, value = line.partition("#")[0].partition("=")
+    key = BY_NAME.get(name.strip().rpartition(".")[2])
+    if key is not None and value.strip():
+        try:
+            right = key.written(key.kind.from_text(value.strip()))
+        except Refused:
+            return ""
+        return f"write {key.name} = {right}, not {key.name} = {value.strip()}"
+    return ""
+
+
+def key_lines(text: str) -> dict[Sequence[str], int | None]:
+    """By path, the lines of the keys and tables of a valid TOML file, which the standard parser does not tell.
+
+    What is written in a way that this does not follow is missing, and what seems to be written twice has no line.
+    """
+    header, assignment = re.compile(_HEADER), re.compile(_ASSIGNMENT)
+    lines: dict[Sequence[str], int | None] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        begins_table, sets_key = header.match(line), assignment.match(line)
+        if begins_table:
+            table = path = _parts(begins_table.group(2))
+        elif sets_key:
+            path = table + _parts(sets_key.group(1))
+        else:
+            continue
+        is_certain = path not in lines and not (begins_table and begins_table.group(1))
+        lines[path] = number if is_certain else None
+    return lines
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, name))
 
 
 def working_directory() -> Path:

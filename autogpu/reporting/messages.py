@@ -1,7 +1,8 @@
-"""What a process is told: which GPUs it takes and why, what is not in force, and what it is waiting for."""
+"""The lines that a process prints: which GPUs it takes and why, what is not in force, what it is waiting for."""
 
 from __future__ import annotations
 
+from autogpu.policy.model import BY_DOTTED
 from autogpu.reporting.text import MIB, counted, listed, printable, span
 from autogpu.selection import explain
 from autogpu.selection.model import Tier
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Assignment, Hooks, Usage
     from autogpu.lease import LeaseUnavailable, QueueState
-    from autogpu.policy import Resolved, Setting
+    from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision
 
@@ -22,7 +23,7 @@ _MOST_GPUS = 4
 
 STOPPED_WAITING = "stopped waiting for a GPU; nothing is claimed"
 
-# What can't be in force where a framework lacks its essential hook: one that is set must be named.
+# Not in force where a framework lacks its essential hook: one that is set must be named.
 _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
 
 
@@ -34,15 +35,12 @@ def outcome(
     framework: str,
     task: str = "",
 ) -> list[str]:
-    """What a process is told when its framework has settled which GPUs it takes; often one line, sometimes none.
+    """The lines about the GPUs that a framework takes; often one, sometimes none.
 
     Args:
         decision: ``None`` if the framework sees no GPU, so that none was chosen.
-        usage: What the framework takes.
-        resolved: The policy with its history.
         inventory: The readings behind the decision.
-        framework: Its name.
-        task: What an engine calls this process: its log may have the lines of many.
+        task: An engine's name for this process: its log may have the lines of many.
     """
     if decision is None:
         return _no_gpu_seen(inventory, framework)
@@ -96,7 +94,7 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
 
 
 def visible_devices_ignored(value: str, framework: str) -> str:
-    """That the script's ``CUDA_VISIBLE_DEVICES`` came too late; ``value`` is what it says."""
+    """The script's ``CUDA_VISIBLE_DEVICES``, which is ``value``, came too late."""
     return (
         f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect, as without "
         f"autogpu; set it before {framework} lists GPUs"
@@ -104,12 +102,7 @@ def visible_devices_ignored(value: str, framework: str) -> str:
 
 
 def kept_by_worker(now: str, before: str, grant: Grant) -> str:
-    """That a worker of Ray which has GPUs runs a task that was given others, or another part of them.
-
-    Args:
-        now: What the task was given, in words.
-        before: What the process keeps.
-    """
+    """A worker of Ray that keeps the GPUs ``before`` runs a task that was given ``now``."""
     return (
         f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} from an "
         "earlier one; to have a process for each task: max_calls=1"
@@ -126,12 +119,12 @@ def granted(grant: Grant, visible: str | None) -> str:
 
 
 def not_applied(why: str, framework: str) -> str:
-    """That nothing is done for this process."""
+    """Nothing is done for this process."""
     return f"policy not applied: {why}; {framework} continues with its defaults"
 
 
 def internal_error(error: Exception, place: str) -> str:
-    """That autogpu itself failed."""
+    """Autogpu itself failed."""
     return (
         f"internal error ({type(error).__name__} at {place}: {printable(str(error))}); "
         "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"
@@ -139,17 +132,15 @@ def internal_error(error: Exception, place: str) -> str:
 
 
 def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
-    """That the lock of the host's leases could not be had, or that nothing could be claimed at all."""
-    what = (
-        "nothing is claimed, so that other jobs don't see this one"
-        if is_unclaimed
-        else "claiming without the host's lock"
-    )
+    """The lock of the host's leases could not be had, or nothing could be claimed at all."""
+    what = "claiming without the host's lock"
+    if is_unclaimed:
+        what = "nothing is claimed, so that other jobs don't see this one"
     return f"{what}: {printable(error.what)}; {printable(error.remedy)}"
 
 
 def waiting(state: QueueState, decision: Decision) -> str:
-    """What a process waits for, and for how long."""
+    """The place of a process in the queue, and what keeps it waiting."""
     gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
     return (
         f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)} of "
@@ -159,36 +150,21 @@ def waiting(state: QueueState, decision: Decision) -> str:
 
 def origins(resolved: Resolved) -> str:
     """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
-    found = []
-    for setting in resolved.settings.values():
-        origin = setting.origin
-        if origin.layer != "default":
-            name = origin.place
-            if name not in found:
-                found.append(name)
-    return printable(", ".join(found)) if found else "defaults"
+    found = [setting.origin.place for setting in resolved.settings.values() if setting.origin.layer != "default"]
+    return printable(", ".join(dict.fromkeys(found))) if found else "defaults"
 
 
 def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
-    """What is not in force because this version of a framework differs from those that autogpu knows."""
-    not_in_force = []
-    for name in () if hooks.has_essential else _NEEDS_HOOKS:
-        setting = resolved.settings[name]
-        if setting.overrides is not None and setting.value != _default(setting).value:
-            not_in_force.append(f"{name} ({setting.origin})")
+    """This version of a framework differs from those that autogpu knows; what is set and not in force is named."""
+    set_here = [resolved.settings[name] for name in _NEEDS_HOOKS if not hooks.has_essential]
+    not_in_force = [f"{each.key} ({each.origin})" for each in set_here if each.value != BY_DOTTED[each.key].default]
     lacks = ", ".join(f"{name} ({effect})" for name, effect in hooks.missing.items())
     line = f"this {framework} ({printable(hooks.version)}) lacks what autogpu hooks into: {lacks}"
     return line + ("; not in force: " + ", ".join(not_in_force) if not_in_force else "")
 
 
-def _default(setting: Setting) -> Setting:
-    while setting.overrides is not None:
-        setting = setting.overrides
-    return setting
-
-
 def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int = 0) -> list[str]:
-    """That a strategy which wants all GPUs has a part of the pool, and how to get more; else nothing."""
+    """A strategy that wants all GPUs has a part of the pool, and how to get more; no line if it has all."""
     taken, pool = len(decision.ordinals), explain.pool_size(decision.ranking)
     if not taken or taken >= pool:
         return []
@@ -211,31 +187,29 @@ def context_memory(
     *,
     is_asked: bool,
 ) -> list[str]:
-    """What a process takes on its GPUs beside what its framework allocates, as the driver shows it.
+    """List the memory that a process takes beside what its framework allocates, as the driver shows it.
 
     Args:
-        decision: Names the GPUs.
-        assignment: Their caps.
         measured: By CUDA ordinal, what the process takes with its context and nothing else; GPUs of which the driver
             does not tell are not in it.
         reserves: By CUDA ordinal, what was kept free for that, under a limit on the whole process.
-        is_asked: Whether the user wants to know; else only what breaks a promise is said.
+        is_asked: The user wants to know; else only what breaks a promise is said.
     """
+    if is_asked and not measured:
+        return [f"  NVML does not show what this process takes in addition to {framework}'s own memory"]
     lines = []
     for ordinal, size in measured.items():
         device = decision.visible[ordinal] if ordinal < len(decision.visible) else None
         reserve = reserves.get(ordinal)
-        if device is None or (not is_asked and (reserve is None or size <= reserve)):
+        breaks_limit = reserve is not None and size > reserve
+        if device is None or not (is_asked or breaks_limit):
             continue
         line = f"  GPU {device.label}: NVML shows {_mib(size)} of this process before {framework} allocates anything"
         if reserve is not None:
             line += f"; {_mib(reserve)} of its limit are reserved for that and for libraries"
-            line += ": it may exceed the limit" if size > reserve else ""
         elif ordinal in assignment.caps:
             line += f", in addition to the {_mib(assignment.caps[ordinal] * assignment.logical_gpus)} of its limit"
-        lines.append(line)
-    if is_asked and not measured:
-        lines.append(f"  NVML does not show what this process takes in addition to {framework}'s own memory")
+        lines.append(line + (": it may exceed the limit" if breaks_limit else ""))
     return lines
 
 

@@ -1,14 +1,16 @@
-"""What a person sees of a job that waits for a GPU."""
+"""The lines of a job that waits for a GPU, and how it ends at Ctrl-C."""
 
 from __future__ import annotations
 
+import sys
+
 from autogpu.clock import monotonic_s
 from autogpu.reporting import messages
-from autogpu.reporting.interrupt import end_in_one_line
-from autogpu.reporting.stderr import is_terminal
+from autogpu.reporting.stderr import is_terminal, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Callable
 
     from autogpu.lease import QueueState
@@ -35,4 +37,25 @@ class WaitingReport:
     def interrupted(self, error: KeyboardInterrupt) -> None:
         """Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's."""
         if self._printed_s is not None:
-            end_in_one_line(error, messages.STOPPED_WAITING)
+            _end_in_one_line(error, messages.STOPPED_WAITING)
+
+
+def _end_in_one_line(error: KeyboardInterrupt, line: str) -> None:
+    """Let Python print ``line`` in place of a traceback, if the script catches ``error`` nowhere.
+
+    It stays the exception that the script expects, and ends the process by SIGINT as always. A ``sys.excepthook`` of
+    the script's own is left as it is.
+    """
+    before = sys.excepthook
+    # A subclass of KeyboardInterrupt would do without a hook, and Python ends by SIGINT for that very class only.
+    if before is not sys.__excepthook__:
+        return
+
+    def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = before
+        if value is error:
+            say(line)
+        else:
+            before(kind, value, trace)
+
+    sys.excepthook = report

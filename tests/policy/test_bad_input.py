@@ -9,6 +9,7 @@ from autogpu.policy import Policy
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
+SIZES = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
 SELECT = "a table with count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
@@ -38,11 +39,11 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f"{FILE}:2: count belongs in [select], not at the top level; allowed: {COUNTS}; it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f'{FILE}:6: select.need can\'t be 6 (6 would be bytes: give the unit, as in "6GiB"); '
-        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the default "" is used',
+        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"share-own", "wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
-        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the default [] is used',
+        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m"; '
         'a number alone is seconds; the default "30m" is used',
@@ -69,8 +70,8 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param(
             '[select]\ncount = "2"', '2: select.count can\'t be "2" (numbers stand without quotes)', id="quoted-number"
         ),
-        pytest.param("[select]\ncount = [2]", "2: select.count can't be a list", id="list"),
-        pytest.param("[select]\ncount = 1979-05-27", "2: select.count can't be a date or time", id="date"),
+        pytest.param("[select]\ncount = 2024-05-27", "2: select.count can't be a date or time", id="date"),
+        pytest.param("[select]\nbusy = [2]", "2: select.busy can't be a list", id="list"),
         pytest.param(
             "[select]\ncount = 0x" + "f" * 5000, "2: select.count can't be a number beyond 64 bits", id="endless-number"
         ),
@@ -97,6 +98,8 @@ def test_wrong_types_and_ranges(workplace, text, what):
             id="array-of-tables",
         ),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
+        pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
+        pytest.param("[gpus]\ncount = 2", ":1: unknown table gpus, nearest is [select]", id="section-of-its-keys"),
         pytest.param("[gpu]\n", f":1: unknown table gpu; known at the top level: {TOP_LEVEL}", id="nothing-near"),
         pytest.param(
             "[tool.autogpu.select]\ncount = 2",
@@ -169,6 +172,7 @@ def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_
     [
         pytest.param("AUTOGPU_CUONT", f", nearest is AUTOGPU_COUNT ({COUNTS})", id="misspelt"),
         pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="with-section"),
+        pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="named-as-a-section"),
         pytest.param("AUTOGPU_POLCY", ", nearest is AUTOGPU_POLICY", id="other-variable"),
         pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="nothing-near"),
     ],
@@ -177,7 +181,73 @@ def test_unknown_variables_are_told_the_nearest(workplace, name, problem):
     assert workplace.problems({name: "1"}) == [f"{name} is not a variable of autogpu{problem}; it is ignored"]
 
 
-def test_variables_of_other_rooms_are_no_problem(workplace):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("GPU", "devices"),
+        ("GPU_IDS", "devices"),
+        ("VISIBLE_DEVICES", "devices"),
+        ("GPUS", "count"),
+        ("NUM_GPUS", "count"),
+        ("MEM", "need"),
+        ("MEM_LIMIT", "limit"),
+        ("TIMEOUT", "wait"),
+        ("VERBOSE", "level"),
+    ],
+)
+def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplace, name, meant):
+    (variable,) = workplace.problems({f"AUTOGPU_{name}": "1"})
+    assert variable.startswith(f"AUTOGPU_{name} is not a variable of autogpu, nearest is AUTOGPU_{meant.upper()} (")
+    workplace.autogpu_toml(f"{name.lower()} = 1\n")
+    (key,) = workplace.problems()
+    assert re.search(rf"unknown key {name.lower()}, nearest is \w+\.{meant} \(", key)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "meant"),
+    [
+        pytest.param("count", "1,2", "devices", id="list-of-gpus"),
+        pytest.param("count", "0-3", "devices", id="range-of-gpus"),
+        pytest.param("count", "GPU-5d0f", "devices", id="uuid"),
+        pytest.param("need", "50%", "limit", id="percentage"),
+    ],
+)
+def test_a_value_for_another_key_is_told_which(workplace, key, text, meant):
+    workplace.autogpu_toml(f'[select]\n{key} = "{text}"\n')
+    seen = f'select.{key} can\'t be "{text}" (did you mean '
+    in_file, in_variable, in_flag = workplace.problems({f"AUTOGPU_{key.upper()}": text}, flags={key: text})
+    assert re.match(rf"{re.escape(f'{FILE}:2: {seen}')}\w+\.{meant}\?\); allowed: ", in_file)
+    assert in_variable.startswith(f"AUTOGPU_{key.upper()}: {seen}AUTOGPU_{meant.upper()}?); allowed: ")
+    assert in_flag.startswith(f"--{key}: {seen}--{meant}?); allowed: ")
+
+
+def test_a_list_of_gpus_is_no_count(workplace):
+    workplace.autogpu_toml("[select]\ncount = [1, 2]\n")
+    (problem,) = workplace.problems()
+    assert problem.startswith(f"{FILE}:2: select.count can't be a list (did you mean select.devices?); allowed: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
+        pytest.param("select.need = 6 GiB  # big", 'write need = "6GiB", not need = 6 GiB', id="spaces-and-comment"),
+        pytest.param("wait = 30m", 'write wait = "30m", not wait = 30m', id="duration"),
+        pytest.param("limit = 50%", 'write limit = "50%", not limit = 50%', id="percentage"),
+        pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
+        pytest.param("growth = yes", "write growth = true, not growth = yes", id="yes"),
+        pytest.param("devices = 0,1", 'write devices = ["0", "1"], not devices = 0,1', id="list"),
+        pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
+        pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
+    ],
+)
+def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, mistake):
+    workplace.autogpu_toml("\n" + text)
+    line = 2 + text.count("\n")
+    assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
+
+
+def test_variables_that_are_no_keys_are_no_problem(workplace):
     names = "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"
     assert workplace.problems(dict.fromkeys(names, "anything")) == []
 

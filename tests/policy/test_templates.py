@@ -9,8 +9,7 @@ import jsonschema
 import pytest
 
 from autogpu.policy import KEYS, Policy
-from autogpu.policy.schema import schema
-from autogpu.policy.templates import example, template
+from autogpu.policy.templates import example, schema, template
 from tests.policy.test_layers import OTHERS
 
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")

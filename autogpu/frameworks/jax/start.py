@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import threading
 
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.words import memory_in_words
 from autogpu.frozen import replace
+from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Mapping, Sequence
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
 
@@ -32,19 +31,11 @@ class BackendStart:
     """The backends of one process, as JAX starts them."""
 
     def __init__(self, allocator: GpuAllocator, bridge: Any) -> None:
-        """Nothing has been started.
-
-        Args:
-            bridge: ``jax._src.xla_bridge``.
-        """
+        """Start nothing yet; ``bridge`` is ``jax._src.xla_bridge``."""
         self._allocator = allocator
         self._bridge = bridge
-        self._lock = threading.RLock()
+        self._lock = threads.renewed_in_children(self, "_lock")
         self._has_prepared = False
-        threads.in_forked_children(self._unlock_in_child)
-
-    def _unlock_in_child(self) -> None:
-        self._lock = threading.RLock()
 
     def before_backends(self) -> None:
         """JAX is about to start what it has: decide first whether it is to have a GPU."""
@@ -53,22 +44,24 @@ class BackendStart:
                 return
             # Before the plug-in's check of CUDA's version, which initialises CUDA.
             self._has_prepared = True
-            self._allocator.prepare(_said({}, self._flag(), 0))
+            self._allocator.prepare(_request({}, self._flag(), 0))
             self._bridge._discover_and_register_pjrt_plugins()
-            if PLATFORM not in self._bridge._backend_factories:
-                return
-            count = self._allocator.gpu_count
-            # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
-            is_decided = bool(count) or self._allocator.listing() == ()
-            assignment = self._allocator.assign(_said({}, self._flag(), count or 0)) if is_decided else None
-            is_none = assignment is not None and assignment.ordinals == ()
-            if is_none:
-                self._leave_out_gpus()
-            if (is_none and not self._names_gpus) or count == 0:
-                self._allocator.on_usage(Usage((), ""))
+            if PLATFORM in self._bridge._backend_factories:
+                self._decide()
+
+    def _decide(self) -> None:
+        count = self._allocator.gpu_count
+        is_none = False
+        # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
+        if count or self._allocator.listing() == ():
+            is_none = self._allocator.assign(_request({}, self._flag(), count or 0)).ordinals == ()
+        if is_none:
+            self._leave_out_gpus()
+        if (is_none and not self._names_gpus) or count == 0:
+            self._allocator.on_usage(Usage((), ""))
 
     def after_backends(self, started: Mapping[str, Any]) -> None:
-        """The backends are there."""
+        """Give the GPUs back where the backends, which are there now, use none."""
         with self._allocator.guard():
             if self._has_prepared and PLATFORM not in started:
                 self._allocator.on_unused()
@@ -80,7 +73,7 @@ class BackendStart:
             self._allocator.prepare()
             count = self._allocator.gpu_count
             if count:
-                request = _said(options or {}, (), count)
+                request = _request(options or {}, (), count)
                 assignment = self._allocator.assign(request)
                 if assignment.ordinals == ():
                     # The script has named no other platform: JAX takes what it sees, in spite of the policy.
@@ -96,39 +89,23 @@ class BackendStart:
         if assignment.ordinals:  # with an empty list JAX aborts
             ordinals = assignment.ordinals
             options["visible_devices"] = list(ordinals)
-        self._fill_memory(options, assignment, ordinals)
-        return options
-
-    def _fill_memory(self, options: dict[str, Any], assignment: Assignment, ordinals: tuple[int, ...]) -> None:
-        by_script = float(options.get("memory_fraction", 0))
         if assignment.growth:
             options.setdefault("preallocate", False)
-        # One number for all: the GPU on which it is the least keeps its limit, and the others theirs.
-        most = assignment.ceilings if by_script else assignment.caps
-        parts = [
-            most[o] * (1 if by_script else assignment.logical_gpus) / assignment.totals[o]
-            for o in ordinals
-            if o in most and assignment.totals.get(o)
-        ]
-        if parts:
-            options["memory_fraction"] = min([*parts, by_script or 1.0])
-        grows = not options.get("preallocate", True)
-        fraction = float(options.get("memory_fraction", 0))
-        totals = [assignment.totals.get(ordinal) if parts and not by_script else None for ordinal in ordinals]
-        caps = [None if total is None else int(total * fraction) for total in totals]
-        memory = memory_in_words(caps, fraction if by_script else 0.0, grows=grows)
-        allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
-        if (parts or by_script) and allocator in _UNLIMITED:
-            memory += f" (not enforced with {_ALLOCATOR}={allocator})"
-        self._allocator.on_usage(Usage(ordinals, memory))
+        by_script = float(options.get("memory_fraction", 0))
+        least = _least_part(assignment, ordinals, by_script)
+        if least:
+            options["memory_fraction"] = min(least, by_script or 1.0)
+        totals = [assignment.totals.get(ordinal) if least and not by_script else None for ordinal in ordinals]
+        self._allocator.on_usage(Usage(ordinals, _memory(options, totals, by_script)))
+        return options
 
     def after_client(self) -> None:
-        """The client has its contexts, and has allocated nothing."""
+        """Report the contexts that the client has made; it has allocated nothing."""
         with self._allocator.guard():
             self._allocator.on_context()
 
     def _may_use_gpus(self) -> bool:
-        """Whether JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""
+        """JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""
         if self._bridge.config.jax_platforms.value and not self._names_gpus:
             return False
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
@@ -141,7 +118,7 @@ class BackendStart:
 
     @property
     def _names_gpus(self) -> bool:
-        """Whether GPUs are among the platforms that the script or the shell names."""
+        """GPUs are among the platforms that the script or the shell names."""
         platforms = self._bridge.config.jax_platforms.value or ""
         return any(name.strip() in _ALIASES for name in platforms.split(","))
 
@@ -161,8 +138,8 @@ class BackendStart:
             return ()
 
 
-def _said(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) -> DeviceRequest:
-    """What the script has said, by the client's options or before there are any."""
+def _request(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) -> DeviceRequest:
+    """The script's own settings, by the client's options or before there are any."""
     visible = tuple(options.get("visible_devices", ())) or flag
     fraction = options.get("memory_fraction") or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
     try:
@@ -170,3 +147,25 @@ def _said(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) -> 
     except ValueError:  # for JAX to complain about
         part = 0.0
     return DeviceRequest(gpu_count, visible or None, fraction=part)
+
+
+def _least_part(assignment: Assignment, ordinals: Sequence[int], by_script: float) -> float:
+    """The part of each GPU that JAX may take; 0 for no limit.
+
+    It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
+    """
+    most, times = (assignment.ceilings, 1) if by_script else (assignment.caps, assignment.logical_gpus)
+    known = [ordinal for ordinal in ordinals if ordinal in most and assignment.totals.get(ordinal)]
+    return min((most[ordinal] * times / assignment.totals[ordinal] for ordinal in known), default=0.0)
+
+
+def _memory(options: Mapping[str, Any], limited: Sequence[int | None], by_script: float) -> str:
+    """How JAX allocates; ``limited`` has the memory of each GPU that the policy limits."""
+    fraction = float(options.get("memory_fraction", 0))
+    caps = [None if total is None else int(total * fraction) for total in limited]
+    grows = not options.get("preallocate", True)
+    memory = memory_in_words(caps, fraction if by_script else 0.0, grows=grows)
+    allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
+    if (any(caps) or by_script) and allocator in _UNLIMITED:
+        memory += f" (not enforced with {_ALLOCATOR}={allocator})"
+    return memory

@@ -6,22 +6,13 @@ in a ConfigProto, and there the assignment is filled in where the script set not
 
 from __future__ import annotations
 
-from autogpu.frameworks.tensorflow.hooks import fallback_environment, find_hooks, install_hooks
+from autogpu.frameworks.tensorflow.hooks import fallback_environment as fallback_environment
+from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
+from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.base import Diagnosis
-
-__all__ = [
-    "DEFAULT_SHARE",
-    "NAME",
-    "TAKES_FIRST_GPUS",
-    "WANTS_ORDER",
-    "fallback_environment",
-    "find_hooks",
-    "install_hooks",
-    "load_diagnosis",
-]
 
 NAME = "TensorFlow"
 

@@ -7,7 +7,7 @@ from typing import Any, Mapping
 
 from autogpu.doctor.model import Finding, failed, not_applicable, passed
 from autogpu.frameworks.diagnosis import hooks_finding
-from autogpu.frameworks.tensorflow.proto import FORCE_GROWTH
+from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.reporting.text import counted, printable
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""Where a script gives TensorFlow a ConfigProto of its own, or names the device of a result.
+"""Where a script gives TensorFlow a ConfigProto of its own, names the device of a result, or lists GPUs.
 
 TensorFlow merges nothing into such a proto, so it is completed here, in a copy: the script's own object may be used
 again, and compared.
@@ -7,11 +7,15 @@ again, and compared.
 from __future__ import annotations
 
 import functools
+import os
+
+from autogpu.frameworks.tensorflow.settings import asked_count, has_invalid_list, listed_ordinals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from autogpu.frameworks.base import GpuListing
     from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 
@@ -117,3 +121,83 @@ def device_iterator(original: Any, resolver: PlacementResolver) -> Any:
         self._devices = devices  # by these it is asked for the next elements
 
     return __init__
+
+
+# What TensorFlow up to 2.3 says of its devices for XLA, on which it makes contexts to list them, and of its CPU.
+_XLA_BYTES = 16 << 30
+_CPU_BYTES = 256 << 20
+
+
+def list_local_devices(original: Any, resolver: PlacementResolver) -> Any:
+    """``device_lib.list_local_devices``, and ``tf.test.gpu_device_name`` and ``is_gpu_available`` which call it.
+
+    TensorFlow makes a context on every GPU that it lists. Here the other devices are its own answer, and the GPUs that
+    there would be without autogpu are composed from what the driver tells without a context.
+    """
+
+    @functools.wraps(original)
+    def list_local_devices(session_config: Any = None) -> Any:
+        devices = None  # also where that fails
+        with resolver.lock, resolver.allocator.guard():
+            devices = _composed(original, resolver, session_config)
+        return original(session_config) if devices is None else devices
+
+    return list_local_devices
+
+
+def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -> list[Any] | None:
+    """``None`` where TensorFlow's own answer has to do: it lists no GPU then, or autogpu knows nothing of them."""
+    proto = resolver.config_proto()
+    if isinstance(session_config, resolver.config_proto):
+        proto.CopyFrom(session_config)
+    elif session_config is not None:
+        return None
+    wanted = asked_count(proto)
+    resolver.allocator.prepare()
+    count = len(resolver.listed_gpus())
+    if wanted == 0 or not count or has_invalid_list(proto, count):
+        return None
+    gpus = resolver.allocator.listing()
+    if gpus is None:
+        return None
+    named = listed_ordinals(proto, count) or range(count)
+    ordinals = [ordinal for ordinal in named if ordinal < len(gpus)][:wanted]
+    kind = original.__globals__["device_attributes_pb2"].DeviceAttributes
+    fraction = proto.gpu_options.per_process_gpu_memory_fraction
+    entries = [_gpu_entry(kind, number, o, gpus[o], fraction) for number, o in enumerate(ordinals)]
+    if resolver.has_xla_devices:
+        return _entries_beside_xla(kind, proto.device_count.get("CPU") or 1, ordinals) + entries
+    proto.device_count["GPU"] = 0
+    return [*original(proto), *entries]
+
+
+def _entries_beside_xla(kind: Any, cpu_count: int, ordinals: list[int]) -> list[Any]:
+    xla = [("XLA_CPU", 0), *(("XLA_GPU", ordinal) for ordinal in ordinals)]
+    cpus = [_entry(kind, "CPU", cpu, _CPU_BYTES) for cpu in range(cpu_count)]
+    return cpus + [_entry(kind, name, number, _XLA_BYTES, f"device: {name} device") for name, number in xla]
+
+
+def _gpu_entry(kind: Any, number: int, ordinal: int, gpu: GpuListing, fraction: float) -> Any:
+    memory_limit = int(gpu.total_bytes * fraction) if fraction else gpu.memory_bytes
+    cuda = gpu.attributes
+    description = (
+        f"device: {ordinal}, name: {cuda.name}, pci bus id: {cuda.pci_bus_id}, "
+        f"compute capability: {cuda.compute_capability}"
+    )
+    entry = _entry(kind, "GPU", number, memory_limit, description)
+    entry.locality.bus_id = 1
+    entry.locality.links.SetInParent()
+    return entry
+
+
+def _entry(kind: Any, device_type: str, number: int, memory_limit: int, description: str = "") -> Any:
+    entry = kind(
+        name=f"/device:{device_type}:{number}",
+        device_type=device_type,
+        memory_limit=memory_limit,
+        # Not from `random`, whose numbers the script may count on.
+        incarnation=int.from_bytes(os.urandom(8), "little"),
+        physical_device_desc=description,
+    )
+    entry.locality.SetInParent()
+    return entry

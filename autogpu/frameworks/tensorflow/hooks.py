@@ -6,10 +6,9 @@ import sys
 from functools import partial
 
 from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.tensorflow import context, entry_points, listing, names
+from autogpu.frameworks.tensorflow import context, entry_points, names
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
-from autogpu.frameworks.tensorflow.proto import FORCE_GROWTH
-from autogpu.frozen import frozen
+from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,95 +24,53 @@ _ROOTS = ("tensorflow", "tensorflow_core")
 _CONTEXT = "eager.context"
 _PLAIN = "take what they would without autogpu"
 
-
-@frozen
-class _HookPoint:
-    """A function that is replaced.
-
-    Attributes:
-        effect: What is not in force where a version lacks it; empty where nothing is, and it is not asked for.
-        wrap: Given the original and the resolver, what takes its place.
-    """
-
-    module: str
-    owner: str
-    attribute: str
-    effect: str
-    wrap: Callable[[Any, PlacementResolver], Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.owner or self.module.split('.')[-1]}.{self.attribute}"
-
-    def holder(self) -> Any:
-        module = _module(self.module)
-        return getattr(module, self.owner, None) if self.owner else module
-
-    def original(self) -> Any:
-        """``None`` where this TensorFlow has nothing callable there."""
-        found: Any = getattr(self.holder(), "__dict__", {}).get(self.attribute)
-        return found if callable(found) else None
-
-
-_POINTS = (
-    _HookPoint(
-        _CONTEXT,
-        "Context",
-        "set_visible_devices",
-        "a script that makes every GPU visible gets the policy's choice",
+# By function: how it is replaced, given the original and the resolver, and what is not in force where a version lacks
+# it; "" where nothing is, and it is not asked for.
+_HOOKS: Mapping[str, tuple[Callable[[Any, PlacementResolver], Any], str]] = {
+    "eager.context.Context.set_visible_devices": (
         context.set_visible_devices,
+        "a script that makes every GPU visible gets the policy's choice",
     ),
-    _HookPoint(_CONTEXT, "Context", "_initialize_physical_devices", "", context.initialize_physical_devices),
-    _HookPoint(
-        _CONTEXT,
-        "Context",
-        "ensure_initialized",
-        "the lease says what was assigned, not what the driver shows",
+    "eager.context.Context._initialize_physical_devices": (context.initialize_physical_devices, ""),
+    "eager.context.Context.ensure_initialized": (
         lambda original, resolver: context.ensure_initialized(original, resolver, _module(_CONTEXT).Context),
+        "the lease says what was assigned, not what the driver shows",
     ),
-    _HookPoint(
-        "client.session", "BaseSession", "__init__", f"sessions with a ConfigProto {_PLAIN}", entry_points.session
-    ),
-    _HookPoint(
-        "client.session",
-        "BaseSession",
-        "list_devices",
-        "multi_gpu_model refuses GPUs that the process does not have",
+    "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
+    "client.session.BaseSession.list_devices": (
         lambda original, resolver: names.list_devices(original, resolver.missing_devices),
+        "multi_gpu_model refuses GPUs that the process does not have",
     ),
-    _HookPoint(
-        "client.device_lib", "", "list_local_devices", "listing makes a context on each GPU", listing.list_local_devices
+    "client.device_lib.list_local_devices": (
+        entry_points.list_local_devices,
+        "listing makes a context on each GPU",
     ),
-    _HookPoint("training.server_lib", "Server", "__init__", f"servers {_PLAIN}", entry_points.server),
-    _HookPoint(
-        "distribute.mirrored_strategy",
-        "MirroredExtended",
-        "__init__",
-        "its replicas are not counted",
+    "training.server_lib.Server.__init__": (entry_points.server, f"servers {_PLAIN}"),
+    "distribute.mirrored_strategy.MirroredExtended.__init__": (
         entry_points.mirrored,
+        "its replicas are not counted",
     ),
     # What is told a device by name and is not placed softly: Tensor.gpu(1) and prefetch_to_device("/gpu:1").
-    _HookPoint("framework.ops", "_EagerTensorBase", "_copy_nograd", "", entry_points.on_named_device),
-    _HookPoint(
-        "data.experimental.ops.prefetching_ops", "_CopyToDeviceDataset", "__init__", "", entry_points.on_named_device
-    ),
-    *(
-        _HookPoint("data.ops.multi_device_iterator_ops", name, "__init__", "", entry_points.device_iterator)
+    "framework.ops._EagerTensorBase._copy_nograd": (entry_points.on_named_device, ""),
+    "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (entry_points.on_named_device, ""),
+    **{
+        f"data.ops.multi_device_iterator_ops.{name}.__init__": (entry_points.device_iterator, "")
         for name in ("MultiDeviceIterator", "MultiDeviceIteratorV2", "OwnedMultiDeviceIterator")
-    ),
+    },
     # Readings of memory by a GPU's name. Each version has some of them.
-    *(
-        _HookPoint(_CONTEXT, "Context", name, "", partial(context.memory_reading, unused=unused))
+    **{
+        f"eager.context.Context.{name}": (partial(context.memory_reading, unused=unused), "")
         for name, unused in context.UNUSED_MEMORY.items()
-    ),
-)
+    },
+}
 
-# Strategies that are told their devices. Not every version has each, and a name that is not seen is placed softly.
-_STRATEGIES = (
-    ("distribute.mirrored_strategy", "MirroredExtended"),
-    ("distribute.one_device_strategy", "OneDeviceExtended"),
-    ("distribute.central_storage_strategy", "CentralStorageStrategy"),
-    ("distribute.central_storage_strategy", "CentralStorageStrategyV1"),
+# What is told devices by name. Not every version has each strategy, and a name that is not seen is placed softly.
+_NAMING = (
+    "eager.context.device",
+    "distribute.mirrored_strategy.MirroredExtended.__init__",
+    "distribute.one_device_strategy.OneDeviceExtended.__init__",
+    "distribute.central_storage_strategy.CentralStorageStrategy.__init__",
+    "distribute.central_storage_strategy.CentralStorageStrategyV1.__init__",
 )
 
 
@@ -124,9 +81,9 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
     if _config_property() is None:
         return Hooks(version, missing={"Context.config": "autogpu chooses at the import, and claims nothing"})
-    needed = [point for point in _POINTS if point.effect]
-    found = [point.name for point in needed if point.original()]
-    missing = {point.name: point.effect for point in needed if not point.original()}
+    effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
+    found = [_short(path) for path in effects if _original(path)]
+    missing = {_short(path): effect for path, effect in effects.items() if not _original(path)}
     return Hooks(version, ("Context.config", *found), missing, has_essential=True)
 
 
@@ -146,33 +103,29 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     wrapped = context.config(config.fget, resolver)
     setattr(wrapped, _INSTALLED, True)
     module.Context.config = property(wrapped, doc=config.__doc__)
-    for point in _POINTS:
-        original = point.original()
+    for path, (wrap, _) in _HOOKS.items():
+        original = _original(path)
         if original:
-            setattr(point.holder(), point.attribute, point.wrap(original, resolver))
+            setattr(_holder(path), path.rpartition(".")[2], wrap(original, resolver))
     placement = module.Context.__dict__.get("soft_device_placement")
     if isinstance(placement, property) and placement.fset is not None:
         module.Context.soft_device_placement = placement.setter(context.soft_device_placement(placement.fset, resolver))
-    _note_names_until_first_context(module, resolver)
+    _note_names_until_first_context(resolver)
     return hooks
 
 
-def _note_names_until_first_context(module: Any, resolver: PlacementResolver) -> None:
+def _note_names_until_first_context(resolver: PlacementResolver) -> None:
     """Eager code comes through ``context.device`` at each operation: it is itself again after the first context."""
-    holders = [(module, "device"), *((getattr(_module(path), name, None), "__init__") for path, name in _STRATEGIES)]
-    owners: list[tuple[Any, str, Any, Any]] = []
-    for owner, attribute in holders:
-        original = getattr(owner, attribute, None)
-        if owner is not None and callable(original):
-            owners.append((owner, attribute, original, names.noted(original, resolver.named)))
+    originals = {path: _original(path) for path in _NAMING}
+    ours = {path: names.noted(original, resolver.named) for path, original in originals.items() if original}
 
     def put_back() -> None:
-        for owner, attribute, original, ours in owners:
-            if getattr(owner, attribute, None) is ours:
-                setattr(owner, attribute, original)
+        for path, replaced in ours.items():
+            if _original(path) is replaced:
+                setattr(_holder(path), path.rpartition(".")[2], originals[path])
 
-    for owner, attribute, _, ours in owners:
-        setattr(owner, attribute, ours)
+    for path, replacing in ours.items():
+        setattr(_holder(path), path.rpartition(".")[2], replacing)
     resolver.on_first_context = put_back
 
 
@@ -195,6 +148,23 @@ def _module(path: str) -> Any:
         if f"{root}.python.{path}" in sys.modules:
             return sys.modules[f"{root}.python.{path}"]
     return None
+
+
+def _short(path: str) -> str:
+    return ".".join(path.split(".")[-2:])
+
+
+def _holder(path: str) -> Any:
+    """The module or class in which a function is; ``None`` where this TensorFlow has none such."""
+    holder = path.rpartition(".")[0]
+    module, _, owner = holder.rpartition(".")
+    return _module(holder) or getattr(_module(module), owner, None)
+
+
+def _original(path: str) -> Any:
+    """``None`` where this TensorFlow has nothing callable there."""
+    found: Any = getattr(_holder(path), "__dict__", {}).get(path.rpartition(".")[2])
+    return found if callable(found) else None
 
 
 def _default_graph() -> Any:

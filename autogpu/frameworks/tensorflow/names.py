@@ -44,10 +44,9 @@ def renumbered(name: str, number: int) -> str:
 
 
 class NamedGpus:
-    """What has been named so far, as numbers of logical GPUs.
+    """The logical GPUs that have been named so far, by number.
 
     Attributes:
-        found: The numbers.
         leaves_unplaced: A graph has operations without a device.
     """
 
@@ -57,7 +56,7 @@ class NamedGpus:
         self._looked_at: MutableMapping[Any, int] = WeakKeyDictionary()
 
     def note(self, names: Iterable[Any]) -> None:
-        """Note what ``names`` mean; what can't be read is for TensorFlow to judge."""
+        """Note the GPUs that ``names`` mean; what can't be read is for TensorFlow to judge."""
         try:
             numbers = {named_gpu(name) for name in names}
         except Exception:
@@ -65,7 +64,7 @@ class NamedGpus:
         self.found |= {number for number in numbers if number is not None}
 
     def note_arguments(self, *args: Any, **kwargs: Any) -> None:
-        """Note what the arguments of a call mean, each a name or several."""
+        """Note the GPUs that the arguments of a call mean, each a name or several."""
         for argument in (*args, *kwargs.values()):
             self.note(argument if isinstance(argument, (list, tuple)) else [argument])
 
@@ -83,7 +82,7 @@ class NamedGpus:
             return
 
     def note_callers(self) -> None:
-        """Note what Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
+        """Note the GPUs that Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
         frame = _caller_named("multi_gpu_model")
         if frame is not None:
             gpus = frame.f_locals.get("gpus")
@@ -92,7 +91,7 @@ class NamedGpus:
 
 
 def noted(original: Any, named: NamedGpus) -> Any:
-    """What is told devices by name, and makes the first context before it looks at them."""
+    """A function that is told devices by name, and makes the first context before it looks at them."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

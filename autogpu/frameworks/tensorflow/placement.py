@@ -1,23 +1,23 @@
-"""What all entry points of a process share: the one assignment, and the map of GPUs that TensorFlow has been given."""
+"""The one assignment of a process, shared by all entry points, and the map of GPUs that TensorFlow has been given."""
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import contextmanager
 
+from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.tensorflow.logical import named_gpus, named_logical, script_limits
-from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus, named_logical, script_limits
 from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, renumbered
-from autogpu.frameworks.tensorflow.proto import (
+from autogpu.frameworks.tensorflow.settings import (
+    DevicePlacement,
+    UserSettings,
     asked_count,
     has_invalid_list,
     read_user_settings,
     usage_of,
     write_placement,
 )
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 from autogpu.frozen import replace
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable, Iterator
 
-    from autogpu.frameworks.base import GpuAllocator
+    from autogpu.frameworks.base import Assignment, GpuAllocator
 
 # Set on a Context whose GPUs the script chose.
 SCRIPT_CHOSE = "_autogpu_script_chose"
@@ -37,8 +37,6 @@ class PlacementResolver:
     Attributes:
         named: The GPUs that the script has named so far.
         gpu_count: How many GPUs TensorFlow lists; 0 until it was asked.
-        has_xla_devices: Whether this TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process,
-            so that it can't add a GPU later to those that it has made.
         on_first_context: Called once, when the first context is there.
     """
 
@@ -51,21 +49,20 @@ class PlacementResolver:
         sees_choice: bool,
         has_xla_devices: bool,
     ) -> None:
-        """Nothing is resolved yet.
+        """Resolve nothing yet.
 
         Args:
             context_module: TensorFlow's ``eager.context``.
             default_graph: Gives the graph to which operations are added; ``None`` where there is none.
-            sees_choice: Whether ``set_visible_devices`` is hooked, so that a script's choice of all GPUs is known.
-            has_xla_devices: See the attribute.
+            sees_choice: ``set_visible_devices`` is hooked, so that a script's choice of all GPUs is known.
+            has_xla_devices: This TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process, so
+                that it can't add a GPU later to those that it has made.
         """
         self.allocator = allocator
         self.named = NamedGpus()
         self.gpu_count = 0
-        self.on_first_context: Callable[[], None] = _nothing
-        self.lock = threading.RLock()
-        # A child that is forked while another thread is at work here would find it locked for ever.
-        os.register_at_fork(after_in_child=self._unlock_in_child)
+        self.on_first_context: Callable[[], None] | None = None
+        self.lock = threads.renewed_in_children(self)
         self._context_module: Any = context_module
         self._default_graph = default_graph
         self._sees_choice = sees_choice
@@ -74,31 +71,26 @@ class PlacementResolver:
         self._first: DevicePlacement | None = None
         self._thread = threading.local()
 
-    def _unlock_in_child(self) -> None:
-        self.lock = threading.RLock()
-
     def completed(self, proto: Any) -> Any:
         """A copy of an explicit ConfigProto that sets what the script left unset; ``None`` stands for an empty one.
 
         The proto itself where there is nothing to fill in.
         """
-        config_proto = self.config_proto
-        if not isinstance(proto, config_proto) and proto is not None:
+        copy = self.config_proto()
+        if proto is not None and not isinstance(proto, self.config_proto):
             return proto  # TensorFlow says what is wrong with it
+        if proto is not None:
+            copy.CopyFrom(proto)
+        if asked_count(copy) == 0:
+            return proto
         result = proto
         with self.lock, self.allocator.guard():
-            if proto is not None and asked_count(proto) == 0:
-                return proto
             self.allocator.prepare()
             gpus = self.listed_gpus()
-            context = self._context_module.context()
-            copy = config_proto()
-            if proto is not None:
-                copy.CopyFrom(proto)
             if has_invalid_list(copy, len(gpus)):
                 return proto
-            settings = read_user_settings(copy, len(gpus)).over(self.settings_of(context, gpus))
-            placement = self.resolve_placement(settings, len(gpus))
+            settings = self.settings_of(self._context_module.context(), gpus)
+            placement = self.resolve_placement(read_user_settings(copy, len(gpus)).over(settings), len(gpus))
             if placement is not None:
                 self.apply(placement, copy)
                 result = copy
@@ -115,7 +107,7 @@ class PlacementResolver:
         return gpus
 
     def settings_of(self, context: Any, gpus: list[Any]) -> UserSettings:
-        """What the script set through ``tf.config``, and by ``enable_eager_execution``."""
+        """The script's settings through ``tf.config``, and by ``enable_eager_execution``."""
         limits = {}
         for ordinal, gpu in enumerate(gpus):
             each = tuple(logical.memory_limit for logical in context._virtual_device_map.get(gpu, ()))
@@ -140,7 +132,7 @@ class PlacementResolver:
         return tuple(ordinal for ordinal, gpu in enumerate(gpus) if gpu in visible) if has_chosen else None
 
     def resolve_placement(self, settings: UserSettings, gpu_count: int) -> DevicePlacement | None:
-        """What TensorFlow gets at this entry point; ``None`` where it has no GPU, or the script asks for none."""
+        """Decide for this entry point; ``None`` where TensorFlow has no GPU, or the script asks for none."""
         if settings.max_count == 0:
             return None
         self.gpu_count = gpu_count
@@ -150,23 +142,27 @@ class PlacementResolver:
             return None
         self.named.note_callers()
         self.named.note_graph(self._default_graph())
-        found, leaves_unplaced = self.named.found, self.named.leaves_unplaced
-        settings = replace(settings, named=settings.named | found, leaves_unplaced=leaves_unplaced)
+        settings = replace(
+            settings, named=settings.named | self.named.found, leaves_unplaced=self.named.leaves_unplaced
+        )
         assignment = self.allocator.assign(_request(settings, gpu_count))
+        settings = self._as_assigned(settings, assignment)
+        if self._allowed is None:
+            chosen = tuple(range(gpu_count)) if settings.visible is None else settings.visible
+            self._allowed = chosen if assignment.ordinals is None else assignment.ordinals
+        return merge_settings(settings, assignment, self._allowed, self._first, self.has_xla_devices, gpu_count)
+
+    def _as_assigned(self, settings: UserSettings, assignment: Assignment) -> UserSettings:
         is_eager = self._context_module.context().executing_eagerly()
         if is_eager and len(settings.named) == 1 and assignment.caps and not settings.has_size:
             # Eager code runs softly where there is a GPU, so that one name and what has none need not divide a limit.
             settings = replace(settings, named=frozenset())
         if settings.visible and assignment.ordinals == ():
             settings = replace(settings, visible=())
-        settings = settings.on_moved(assignment.moved)
-        if self._allowed is None:
-            chosen = tuple(range(gpu_count)) if settings.visible is None else settings.visible
-            self._allowed = chosen if assignment.ordinals is None else assignment.ordinals
-        return merge_settings(settings, assignment, self._allowed, self._first, self.has_xla_devices, gpu_count)
+        return settings.on_moved(assignment.moved)
 
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
-        """Write ``placement`` into a ConfigProto that TensorFlow is about to use, and report it."""
+        """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the allocator."""
         write_placement(proto, placement, self.gpu_count)
         self.place_softly(proto, len(placement.logical))
         if self._first is None or len(placement.logical) > len(self._first.logical):
@@ -174,19 +170,18 @@ class PlacementResolver:
         self.allocator.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
     def place_softly(self, proto: Any, logical_count: int | None = None) -> None:
-        """Let what names a GPU later run on one of those that there are, where without autogpu there would be more.
-
-        Args:
-            logical_count: How many there are; by default as many as TensorFlow has been given.
-        """
-        if logical_count is None:
-            logical_count = len(self._first.logical) if self._first else self.gpu_count
-        if logical_count < self.gpu_count:
+        """Let what names a GPU later run on one of those that there are, where without autogpu there would be more."""
+        if (self._logical_count if logical_count is None else logical_count) < self.gpu_count:
             proto.allow_soft_placement = True
+
+    @property
+    def _logical_count(self) -> int:
+        """How many logical GPUs TensorFlow has been given; as many as without autogpu where it was given none."""
+        return len(self._first.logical) if self._first else self.gpu_count
 
     def softened(self, proto: Any) -> Any:
         """A copy of a ConfigProto for a session on a server of this process; ``None`` stays ``None``."""
-        if not isinstance(proto, self.config_proto) or self._first is None:
+        if not isinstance(proto, self.config_proto):
             return proto
         copy = self.config_proto()
         copy.CopyFrom(proto)
@@ -217,15 +212,16 @@ class PlacementResolver:
 
     def on_context(self) -> None:
         """An entry point has made its devices."""
-        first, self.on_first_context = self.on_first_context, _nothing
-        first()
+        first, self.on_first_context = self.on_first_context, None
+        if first is not None:
+            first()
         if self._first is not None:
             with self.allocator.guard():
                 self.allocator.on_context()
 
     def lacks(self, number: int) -> bool:
-        """Whether there would be a logical GPU of that number without autogpu, and is none."""
-        return self._first is not None and len(self._first.logical) <= number < self.gpu_count
+        """There would be a logical GPU of that number without autogpu, and is none."""
+        return self._logical_count <= number < self.gpu_count
 
     def existing(self, name: Any) -> Any:
         """``name``; the first GPU's where it names one that there would be without autogpu, and is not."""
@@ -234,8 +230,8 @@ class PlacementResolver:
 
     @property
     def lacks_any(self) -> bool:
-        """Whether TensorFlow has made fewer logical GPUs than there would be without autogpu."""
-        return self._first is not None and self.lacks(len(self._first.logical))
+        """TensorFlow has made fewer logical GPUs than there would be without autogpu."""
+        return self._logical_count < self.gpu_count
 
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
@@ -260,7 +256,7 @@ class PlacementResolver:
 
     @property
     def in_remote_session(self) -> bool:
-        """Whether this thread reads a configuration that makes no context in this process."""
+        """This thread reads a configuration that makes no context in this process."""
         return getattr(self._thread, "in_remote_session", False)
 
     @contextmanager
@@ -285,7 +281,3 @@ def _request(settings: UserSettings, gpu_count: int) -> DeviceRequest:
         limits=tuple(mine.values()),
         fraction=settings.fraction,
     )
-
-
-def _nothing() -> None:
-    pass

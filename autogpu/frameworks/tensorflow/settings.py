@@ -1,10 +1,14 @@
-"""What a script itself set for its GPUs, and what TensorFlow gets in the end. Pure."""
+"""What a script itself set for its GPUs, what TensorFlow gets in the end, and both in a ConfigProto. Pure."""
 
 from __future__ import annotations
 
+import os
+import re
 from types import MappingProxyType
 
+from autogpu.frameworks.base import Usage
 from autogpu.frozen import frozen, replace
+from autogpu.reporting.text import counted, limits_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,10 +16,16 @@ if TYPE_CHECKING:
 
 NO_LIMITS: Mapping[int, tuple[float, ...]] = MappingProxyType({})
 
+# Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
+FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+# With "cuda_malloc_async" CUDA's own pool allocates, to which a limit is a hint of how much to keep.
+_ALLOCATOR = "TF_GPU_ALLOCATOR"
+
 
 @frozen
 class UserSettings:
-    """What a script itself set for its GPUs, by CUDA ordinal.
+    """The script's settings for its GPUs, by CUDA ordinal.
 
     Attributes:
         visible: The GPUs that it named, in its order; ``None`` if it named none.
@@ -27,8 +37,8 @@ class UserSettings:
         growths: Memory growth, for each GPU for which it was set.
         limits: MB of each logical GPU, for each GPU for which it was set.
         fraction: ``per_process_gpu_memory_fraction``; 0 if unset. TensorFlow takes that or limits.
-        limits_exclude_growth: Whether its limits came through ``tf.config``, where growth can't be set beside one:
-            there a limit means memory that is taken at once.
+        limits_exclude_growth: Its limits came through ``tf.config``, where growth can't be set beside one: there a
+            limit means memory that is taken at once.
     """
 
     visible: tuple[int, ...] | None = None
@@ -44,21 +54,21 @@ class UserSettings:
 
     @property
     def has_size(self) -> bool:
-        """Whether it says how much memory is for it."""
+        """Limits or a fraction are set."""
         return bool(self.limits or self.fraction)
 
     def over(self, other: UserSettings) -> UserSettings:
         """These settings, and those of ``other`` where there are none; a fraction can't stand beside limits."""
-        has_size = self.has_size
+        sized = self if self.has_size else other
         return replace(
             self,
             visible=other.visible if self.visible is None else self.visible,
             max_count=other.max_count if self.max_count is None else self.max_count,
             named=self.named | other.named,
             growths=self.growths or other.growths,
-            limits=self.limits if has_size else other.limits,
-            fraction=self.fraction if has_size else other.fraction,
-            limits_exclude_growth=self.limits_exclude_growth if has_size else other.limits_exclude_growth,
+            limits=sized.limits,
+            fraction=sized.fraction,
+            limits_exclude_growth=sized.limits_exclude_growth,
         )
 
     def on_moved(self, moved: Mapping[int, int]) -> UserSettings:
@@ -72,21 +82,15 @@ class UserSettings:
             return {**others, **mine}
 
         visible = tuple(dict.fromkeys(moved.get(ordinal, ordinal) for ordinal in self.visible))
-        lacks = len(visible) < len(self.visible)
-        return replace(
-            self,
-            visible=visible,
-            positions=len(self.visible) if lacks else 0,
-            named=self.named | {len(self.visible) - 1} if lacks else self.named,
-            growths=follow(self.growths),
-            limits=follow(self.limits),
-        )
+        settings = replace(self, visible=visible, growths=follow(self.growths), limits=follow(self.limits))
+        if len(visible) == len(self.visible):
+            return settings
+        return replace(settings, positions=len(self.visible), named=self.named | {len(self.visible) - 1})
 
     def plain_logical(self, gpu_count: int) -> tuple[int, ...]:
         """For each of the logical GPUs that there would be without autogpu, the CUDA ordinal."""
         visible = range(gpu_count) if self.visible is None else self.visible
-        logical = [ordinal for ordinal in visible for _ in self.limits.get(ordinal, (0.0,))]
-        return tuple(logical if self.max_count is None else logical[: self.max_count])
+        return _logical(visible, self.limits)[: self.max_count]
 
     def plain_count(self, gpu_count: int) -> int:
         """How many logical GPUs there would be without autogpu."""
@@ -102,7 +106,7 @@ class DevicePlacement:
         limits: MB of each logical GPU; a GPU without an entry is one logical GPU without a limit.
         growth: ``None`` leaves it to TensorFlow.
         fraction: As in :class:`UserSettings`.
-        by_script: Whether a limit or the fraction is the script's own.
+        by_script: A limit or the fraction is the script's own.
         is_split_only: The limits are there for their number: each is about what TensorFlow would take anyway.
     """
 
@@ -116,4 +120,92 @@ class DevicePlacement:
     @property
     def logical(self) -> tuple[int, ...]:
         """For each of TensorFlow's logical GPUs, the CUDA ordinal: fixed for a process once it has a context."""
-        return tuple(ordinal for ordinal in self.ordinals for _ in self.limits.get(ordinal, (0.0,)))
+        return _logical(self.ordinals, self.limits)
+
+
+def _logical(ordinals: Any, limits: Mapping[int, tuple[float, ...]]) -> tuple[int, ...]:
+    return tuple(ordinal for ordinal in ordinals for _ in limits.get(ordinal, (0.0,)))
+
+
+def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
+    """The settings in an explicit ConfigProto. Growth that is false can't be told from growth that is unset."""
+    options = proto.gpu_options
+    entries = [tuple(entry.memory_limit_mb) for entry in options.experimental.virtual_devices]
+    max_count = asked_count(proto)
+    visible = listed_ordinals(proto, gpu_count)
+    if visible is None and len(entries) > 1:
+        visible = tuple(range(len(entries)))  # an entry for each of several GPUs names them
+    if visible is None and entries:
+        max_count = 1  # TensorFlow wants as many GPUs as entries
+    return UserSettings(
+        visible=visible,
+        max_count=max_count,
+        growths=dict.fromkeys(range(gpu_count), True) if options.allow_growth else {},
+        limits={ordinal: limits for ordinal, limits in zip(visible or (0,), entries) if limits},
+        fraction=options.per_process_gpu_memory_fraction,
+    )
+
+
+def asked_count(proto: Any) -> int | None:
+    """How many GPUs a ConfigProto asks for; ``None`` where it does not, or by a number that TensorFlow disregards."""
+    count = int(proto.device_count.get("GPU", -1))
+    return None if count < 0 else count
+
+
+def listed_ordinals(proto: Any, gpu_count: int) -> tuple[int, ...] | None:
+    """The GPUs of a ``visible_device_list``; ``None`` where there is none, or TensorFlow takes it for none."""
+    text = proto.gpu_options.visible_device_list
+    entries = [entry.strip() for entry in text.split(",")]
+    # Of other digits than these, and of more, int() makes numbers that TensorFlow refuses.
+    if not all(re.fullmatch(r"[+]?[0-9]{1,9}", entry) for entry in entries):
+        return None
+    ordinals = tuple(map(int, entries))
+    return ordinals if max(ordinals) < gpu_count and len(set(ordinals)) == len(ordinals) else None
+
+
+def has_invalid_list(proto: Any, gpu_count: int) -> bool:
+    """TensorFlow has an answer of its own to the ``visible_device_list``: an error, or no GPU."""
+    return bool(proto.gpu_options.visible_device_list) and listed_ordinals(proto, gpu_count) is None
+
+
+def write_placement(proto: Any, placement: DevicePlacement, gpu_count: int) -> None:
+    """Write ``placement`` into ``proto``; an entry that is as it should be keeps its other fields."""
+    options = proto.gpu_options
+    old = options.experimental.virtual_devices
+    named = listed_ordinals(proto, gpu_count) or placement.ordinals
+    entries = {ordinal: type(entry).FromString(entry.SerializeToString()) for ordinal, entry in zip(named, old)}
+    del old[:]
+    options.visible_device_list = ",".join(map(str, placement.ordinals))
+    if not placement.ordinals:
+        proto.device_count["GPU"] = 0
+        return
+    options.per_process_gpu_memory_fraction = placement.fraction
+    if placement.growth is not None:
+        options.allow_growth = placement.growth
+    for ordinal in placement.ordinals if placement.limits else ():
+        entry, limits = old.add(), placement.limits.get(ordinal, ())
+        if ordinal in entries and tuple(entries[ordinal].memory_limit_mb) == limits:
+            entry.CopyFrom(entries[ordinal])
+        else:
+            entry.memory_limit_mb.extend(limits)
+    if "GPU" in proto.device_count:
+        proto.device_count["GPU"] = len(placement.logical)
+
+
+def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
+    """What a finished ConfigProto asks the driver for: the script's settings and the policy's, merged."""
+    limits_mb = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
+    grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
+    cap = limits_in_words(limits_mb) if any(limits_mb) else ""
+    if placement.fraction and not cap:
+        cap = f" to {placement.fraction:.0%} of each GPU"
+    if placement.is_split_only:
+        memory = f"allocated as needed, as {counted(len(placement.logical), 'logical GPU')}"
+    elif cap:
+        by_script = " by the script" if placement.by_script else ""
+        memory = f"limited{by_script}{cap}" + (", allocated as needed" if grows else "")
+    else:
+        memory = "allocated as needed" if grows else "allocated whole at once"
+    if cap and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
+        memory += f" (not enforced with {_ALLOCATOR}=cuda_malloc_async)"
+    return Usage(placement.ordinals, memory)

@@ -70,7 +70,7 @@ def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, 
 
 
 def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
-    """Whether the program starts the ranks of a job, and asks for GPUs only on their behalf.
+    """The program starts the ranks of a job, and asks for GPUs only on their behalf.
 
     Args:
         argv: ``sys.argv``.

@@ -40,7 +40,7 @@ class Numbered:
 
 
 def has_start() -> bool:
-    """Whether this PyTorch has the function."""
+    """This PyTorch has the function."""
     return callable(getattr(sys.modules.get(_MODULES[0]), START, None))
 
 
@@ -68,6 +68,6 @@ def _start_processes(original: Any, allocator: GpuAllocator) -> Any:
 
 
 def _runs_this_python() -> bool:
-    """Whether workers run in this environment; a program may have named another Python, which may have no autogpu."""
+    """Workers run in this environment; a program may have named another Python, which may have no autogpu."""
     spawn = sys.modules.get("multiprocessing.spawn")
     return spawn is None or os.fsdecode(spawn.get_executable() or "") == sys.executable

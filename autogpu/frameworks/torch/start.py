@@ -10,7 +10,7 @@ import threading
 import autogpu
 from autogpu import threads
 from autogpu.frameworks.base import DeviceRequest, Usage
-from autogpu.frameworks.words import memory_in_words
+from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +35,7 @@ class CudaStart:
     """
 
     def __init__(self, allocator: GpuAllocator, core: Any, version: str) -> None:
-        """Nothing has been started.
-
-        Args:
-            core: ``torch._C``.
-            version: PyTorch's.
-        """
+        """Start nothing yet; ``core`` is ``torch._C``."""
         number = re.match(r"(\d+)\.(\d+)", version)
         self._limit_makes_contexts = number is not None and (int(number[1]), int(number[2])) <= _LIMIT_MAKES_CONTEXTS
         self.set_fraction: Callable[[float, int], None] | None = None
@@ -48,11 +43,7 @@ class CudaStart:
         self._core = core
         self._number = 0
         self._by_script = 0.0
-        self._lock = threading.RLock()
-        threads.in_forked_children(self._unlock_in_child)
-
-    def _unlock_in_child(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threads.renewed_in_children(self, "_lock")
 
     def put_back(self, name: str, ours: Any, original: Any) -> None:
         """Let a function of ``torch._C`` be itself again, where no one else has replaced it since."""
@@ -89,7 +80,7 @@ class CudaStart:
             self._allocator.on_usage(Usage((), ""))
 
     def after_counting(self) -> bool:
-        """CUDA has counted the GPUs; whether the process is to have any."""
+        """Assign the GPUs that CUDA has counted; false if the process is to have none."""
         with self._lock, self._allocator.guard():
             count = self._allocator.gpu_count or 0
             request = DeviceRequest(count, fraction=self._by_script, ordinal=self._number)
@@ -120,11 +111,12 @@ class CudaStart:
         if assignment is None:
             return {}
         by_settings = fraction_of_settings(os.environ)
-        most = assignment.ceilings if by_settings else _caps(assignment)
-        if self._limit_makes_contexts:
-            most = {ordinal: size for ordinal, size in most.items() if ordinal in (assignment.ordinals or ())}
-        known = {o: size / assignment.totals[o] for o, size in most.items() if assignment.totals.get(o)}
-        return {ordinal: min(by_settings or 1.0, part) for ordinal, part in known.items()}
+        limits = {}
+        for ordinal, size in (assignment.ceilings if by_settings else _caps(assignment)).items():
+            total = assignment.totals.get(ordinal)
+            if total and (not self._limit_makes_contexts or ordinal in (assignment.ordinals or ())):
+                limits[ordinal] = min(by_settings or 1.0, size / total)
+        return limits
 
     def _limit(self, limits: Mapping[int, float]) -> None:
         with self._allocator.guard():
@@ -133,7 +125,7 @@ class CudaStart:
                     self.set_fraction(part, ordinal)
 
     def allowed_fraction(self, fraction: float, ordinal: int) -> float:
-        """What a script's own limit may come to."""
+        """Cut a script's own limit to the most that it may come to."""
         with self._allocator.guard():
             assignment = self._allocator.assignment
             total = assignment.totals.get(ordinal) if assignment else None
@@ -157,7 +149,7 @@ def _calls(torch: Any) -> Iterator[Call]:
 
 
 def _is_asked_by_a_library(torch: Any) -> bool:
-    """Whether a module asks while it is imported, for a default of its own.
+    """A module asks while it is imported, for a default of its own.
 
     Keras 3 does, and C++ then starts CUDA without a word to Python, by ``torch.Generator("cuda")``.
     """
@@ -168,7 +160,7 @@ def _is_asked_by_a_library(torch: Any) -> bool:
 
 
 def _is_worker() -> bool:
-    """Whether Python's ``multiprocessing`` started this process."""
+    """Python's ``multiprocessing`` started this process."""
     process: Any = sys.modules.get("multiprocessing.process")
     return process is not None and getattr(process.current_process(), "_parent_pid", None) is not None
 
@@ -186,21 +178,21 @@ def _caps(assignment: Assignment) -> Mapping[int, int]:
 
 def fraction_of_settings(environ: Mapping[str, str]) -> float:
     """The part of each GPU to which the script's or the shell's settings limit the allocator; 0 where they don't."""
-    for name in _ALLOCATOR_SETTINGS:
-        found = re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", environ.get(name, ""))
-        if found:
-            try:
-                return min(max(float(found.group(1)), 0.0), 1.0)
-            except ValueError:  # for PyTorch to complain about
-                return 0.0
-    return 0.0
+    texts = (environ.get(name, "") for name in _ALLOCATOR_SETTINGS)
+    found = (re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", text) for text in texts)
+    try:
+        return next((_part(each.group(1)) for each in found if each), 0.0)
+    except ValueError:  # for PyTorch to complain about
+        return 0.0
 
 
 def fraction_of_caller(frame: FrameType | None) -> float:
     """The part to which a script is just limiting the allocator, where that is what starts CUDA; 0 where it is not."""
-    while frame is not None:
-        if frame.f_code.co_name == "set_per_process_memory_fraction":
-            fraction = frame.f_locals.get("fraction")
-            return min(max(float(fraction), 0.0), 1.0) if isinstance(fraction, (int, float)) else 0.0
+    while frame is not None and frame.f_code.co_name != "set_per_process_memory_fraction":
         frame = frame.f_back
-    return 0.0
+    fraction = frame.f_locals.get("fraction") if frame is not None else None
+    return _part(fraction) if isinstance(fraction, (int, float)) else 0.0
+
+
+def _part(fraction: str | float) -> float:
+    return min(max(float(fraction), 0.0), 1.0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autogpu.frameworks.base import Assignment
-from autogpu.frameworks.tensorflow.logical import named_gpus
-from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 
 GIB = 1 << 30

@@ -8,8 +8,14 @@ import pytest
 
 from autogpu.frameworks.base import Assignment
 from autogpu.frameworks.tensorflow.merge import merge_settings, user_growth
-from autogpu.frameworks.tensorflow.proto import asked_count, has_invalid_list, listed_ordinals, usage_of
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
+from autogpu.frameworks.tensorflow.settings import (
+    DevicePlacement,
+    UserSettings,
+    asked_count,
+    has_invalid_list,
+    listed_ordinals,
+    usage_of,
+)
 
 GIB = 1 << 30
 
