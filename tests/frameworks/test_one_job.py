@@ -25,7 +25,7 @@ RANK = """
 import os, sys
 import torch
 kept = torch.ones(3, device=f"cuda:{os.environ['LOCAL_RANK']}")
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # at once: torchrun's ranks write without a buffer, into one pipe
 sys.stdin.readline()
 """
 # The same, where the script gives itself a GPU by its number.
@@ -81,7 +81,8 @@ def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(machine_of):
 
 def told_who(script):
     """The rank, which says who it is once it is there, and ends with its launcher's input."""
-    return script.replace('"ready"', "os.environ['LOCAL_RANK'], os.getpid()").replace("readline()", "read()")
+    who = r"""f"{os.environ['LOCAL_RANK']} {os.getpid()}\n".encode()"""
+    return script.replace(r'b"ready\n"', who).replace("readline()", "read()")
 
 
 NAMED = told_who(RANK)

@@ -176,7 +176,7 @@ import sys
 import torch
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 torch.ones(3, device="cuda")
-os.write(1, b"ready\n")  # at once: torchrun's ranks write without a buffer, into one pipe
+os.write(1, b"ready\\n")  # at once: torchrun's ranks write without a buffer, into one pipe
 sys.stdin.read()
 """
 TORCHRUN = """
