@@ -125,7 +125,7 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             {"exclude": ("0",), "locked": {"select.exclude", "memory.limit"}},
             [
                 '~/proj/autogpu.toml:2: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
-                'AUTOGPU_LIMIT: memory.limit is locked by SYSTEM:1; the setting is ignored',
+                "AUTOGPU_LIMIT: memory.limit is locked by SYSTEM:1; the setting is ignored",
                 '--exclude: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
             ],
             id="locked-keys-hold-and-each-attempt-is-told",
