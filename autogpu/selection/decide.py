@@ -147,7 +147,9 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         return Decision(Verdict.CPU, explain.none_taken(pool.ranking.candidates, pool.ranking))
     request = pool.request
     numbers, sharers = rank.slice(len(usable))
-    mine = list(instances.of_one_process([usable[number] for number in numbers]))
+    mine = [usable[number] for number in numbers]
+    # Cards together, but no two instances.
+    mine = list(instances.cards(mine)) or mine[:1]
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.

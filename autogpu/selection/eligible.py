@@ -68,18 +68,21 @@ def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     return request.policy.busy == "share"
 
 
-def takeable_together(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """The candidates that the process can have together, where MIG instances are among them."""
-    if request.positions:
-        return list(candidates)
-    return instances.takeable_together(candidates, wanted_count(request) // request.processes, request.processes)
+def takeable_together(candidates: list[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """Of the candidates, best first, those that it can have together: whole cards, or one MIG instance a process."""
+    each = wanted_count(request) // request.processes
+    whole = [candidate for candidate in candidates if candidate.device.parent is None]
+    if request.positions or len(whole) == len(candidates) or (each <= 1 and request.processes > 1):
+        return candidates
+    if each > 1:
+        return whole or candidates[: request.processes]
+    return whole if candidates[0].device.parent is None else candidates[:1]
 
 
 def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
     """How many of these GPUs the process could have together."""
-    if wanted_count(request) // request.processes <= 1:
-        return len(usable)
-    return len(instances.cards(usable)) or min(len(usable), request.processes)
+    is_one_each = wanted_count(request) // request.processes <= 1
+    return len(usable) if is_one_each else len(instances.cards(usable)) or min(len(usable), request.processes)
 
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from types import MappingProxyType
 
+from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection.grants import NO_ENGINE, Grant
 
@@ -195,15 +196,22 @@ class Candidate:
     is_best_effort: bool = False
 
 
-# One NVLink is better than any of NVML's common ancestors. NVSwitch counts as one NVLink would, whatever their number:
-# all GPUs of a server have as many.
-_NVLINK_SCORE = 100
-_SCORES = {"nvswitch": 100, "internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
+# Of what connects two GPUs where that is not a number of NVLinks, how good it is, and its name. One NVLink is better
+# than any of NVML's common ancestors. NVSwitch counts as one, whatever their number: all GPUs have as many.
+CONNECTIONS = {
+    "nvswitch": (100, "NVSwitch"),
+    "internal": (60, "the board"),
+    "single": (50, "one PCIe switch"),
+    "multiple": (40, "several PCIe switches"),
+    "hostbridge": (30, "one PCIe host bridge"),
+    "node": (20, "two PCIe host bridges of one socket"),
+    "system": (10, "the link of two sockets"),
+}
 
 
 def connection_score(connection: int | str | None) -> int:
     """How well two GPUs are connected by that entry of a :data:`autogpu.devices.model.Topology`; 0 if there is none."""
-    return _NVLINK_SCORE * connection if isinstance(connection, int) else _SCORES.get(connection or "", 0)
+    return 100 * connection if isinstance(connection, int) else CONNECTIONS.get(connection or "", (0, ""))[0]
 
 
 @frozen
@@ -273,7 +281,7 @@ class Decision:
 
     def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
-        known = {device.uuid: device for device in self.visible if device}
+        known = by_uuid([device for device in self.visible if device])
         ordinal = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
         taken = tuple(ordinal[device.uuid] for device in self.devices if device.uuid in ordinal)
         ordinals, visible = taken if chosen is None else tuple(chosen), tuple(known.get(uuid) for uuid in uuids)
@@ -289,5 +297,5 @@ class Decision:
 
 def left_alone(request: SelectionRequest, why: str) -> Decision:
     """For one framework: it takes what it would without us, and the next one is decided about all the same."""
-    known = {device.uuid: device for device in (request.inventory.devices if request.inventory else ())}
+    known = by_uuid(request.inventory.devices if request.inventory else ())
     return Decision(Verdict.NOT_OUR_CHOICE, why, visible=tuple(known.get(uuid) for uuid in request.uuids or ()))

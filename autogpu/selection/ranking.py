@@ -10,7 +10,7 @@ from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, Tier
-from autogpu.selection.occupancy import memory_faults, other_processes, room_bytes, tier
+from autogpu.selection.occupancy import memory_faults, room_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _unusable(candidate: Candidate, demand: MemoryDemand, own_pid: int | None) -
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (candidate.claims or other_processes(device, own_pid)):
+    if is_exclusive and (candidate.claims or unmanaged_processes(device, (), own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
     wanted, total = demand.on(device), device.memory_total_bytes
     if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:
