@@ -156,15 +156,15 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     mine = [usable[number] for number in request.positions if number < len(usable)] or mine
     ordinals = [pool.ordinal(device) for device in mine]
     # Workers of one program may be very different, and are not held to equal parts without us either.
-    parts = [_part_of_rank(pool, device, 1 if rank.launcher == WORKERS else sharers) for device in mine]
+    claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=tuple(ordinals),
         moved=dict(zip(request.positions, ordinals)),
-        claims={device.uuid: claim_bytes for device, (claim_bytes, _, _) in zip(mine, parts)},
-        soft_caps={device.uuid: cap for device, (_, cap, _) in zip(mine, parts) if cap is not None},
-        cap=explain.BEST_EFFORT if any(is_late for _, _, is_late in parts) else "",
+        claims=claims,
+        soft_caps=soft_caps,
+        cap=why_capped,
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
     )
@@ -181,31 +181,36 @@ def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
 
 
-def _part_of_rank(pool: _Pool, device: Device, sharers: int) -> tuple[int, int | None, bool]:
-    """A rank claims so much of a GPU, may allocate at most so much there, and is a best-effort job there or not."""
+def _memory_of_slice(
+    pool: _Pool, mine: Sequence[Device], sharers: int
+) -> tuple[Mapping[str, int], Mapping[str, int], str]:
+    """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
     request, fraction = pool.request, (pool.request.grant.fraction or 1) / sharers
     says_nothing = request.script_demand is None and memory.memory_demand(request.policy).is_whole
     demand = memory.part_of_gpu(fraction) if fraction < 1 and says_nothing else pool.demand
-    wanted = demand.on(device)
-    claim_bytes = unclaimed_bytes(device, wanted, pool.claims(device))
-    cap = memory.within_context(min(wanted, device.memory_total_bytes or wanted)) if fraction < 1 else None
-    # Others claimed a part of it before. An engine's word counts more.
-    is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
-    # As the job as a whole is a best-effort one there, so is each of its ranks.
-    if not is_late and (request.promised is None or request.promised.get(device.uuid)):
-        return claim_bytes, cap, False
-    room = memory.best_effort_cap(device, room_bytes(device, request.own_pid, pool.claims(device)))
-    if says_nothing and room is not None:
-        cap = room // sharers
-    return 0, cap, says_nothing
+    claims, caps, why_capped = {}, {}, ""
+    for device in mine:
+        wanted, others = demand.on(device), pool.claims(device)
+        claim_bytes = unclaimed_bytes(device, wanted, others)
+        if fraction < 1:
+            caps[device.uuid] = memory.within_context(min(wanted, device.memory_total_bytes or wanted))
+        # Others claimed a part of it before. An engine's word counts more.
+        is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
+        # As the job as a whole is a best-effort one there, so is each of its ranks.
+        is_best_effort = is_late or (request.promised is not None and not request.promised.get(device.uuid))
+        claims[device.uuid] = 0 if is_best_effort else claim_bytes
+        if is_best_effort and says_nothing:
+            shared = memory.best_effort_caps([(device, room_bytes(device, request.own_pid, others))])
+            caps.update({uuid: cap // sharers for uuid, cap in shared.items()})
+            why_capped = explain.BEST_EFFORT
+    return claims, caps, why_capped
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     request, wanted = pool.request, eligible.wanted_count(pool.request)
     candidates = [_busy_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
     candidates = eligible.in_order(candidates, request)
-    allowed = [candidate for candidate in candidates if eligible.may_take(candidate, request)]
-    allowed = eligible.takeable_together(allowed, request)
+    allowed = eligible.takeable(candidates, request)
     allowed = best_connected_first(allowed, min(wanted, pool.quota), request, pool.is_free)
     # One more job on a GPU that is the user's already takes no further one.
     usable = allowed[: pool.quota] if pool.quota > 0 else [c for c in allowed if c.device.uuid in pool.held]
@@ -229,7 +234,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = [pool.ordinal(device) for device in devices]
     moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = {c.device.uuid: memory.best_effort_cap(c.device, c.spare_bytes) for c in taken if c.is_best_effort}
+    shared = [candidate for candidate in taken if candidate.is_best_effort]
     why_capped = explain.BEST_EFFORT
     if pool.demand.or_best_effort:
         why_capped = explain.BEST_EFFORT_BY_SCRIPT if request.script_demand else explain.BEST_EFFORT_OF_PART
@@ -239,7 +244,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps={uuid: cap for uuid, cap in shared.items() if cap is not None},
+        soft_caps=memory.best_effort_caps((candidate.device, candidate.spare_bytes) for candidate in shared),
         cap=why_capped if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,

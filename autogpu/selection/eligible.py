@@ -55,7 +55,19 @@ def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list
     return sorted(candidates, key=order)
 
 
-def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
+def takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """The candidates that the process may take together: whole cards, or one MIG instance a process."""
+    allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
+    each = wanted_count(request) // request.processes
+    whole = [candidate for candidate in allowed if candidate.device.parent is None]
+    if request.positions or len(whole) == len(allowed) or (each <= 1 and request.processes > 1):
+        return allowed
+    if each > 1:
+        return whole or allowed[: request.processes]
+    return whole if allowed[0].device.parent is None else allowed[:1]
+
+
+def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     """``select.busy`` allows the process to be placed there."""
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
@@ -66,17 +78,6 @@ def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
         owners = {claim.uid for claim in candidate.claims}
         return owners == {request.own_uid} and not unmanaged_processes(candidate.device, candidate.claims)
     return request.policy.busy == "share"
-
-
-def takeable_together(candidates: list[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """Of the candidates, best first, those that it can have together: whole cards, or one MIG instance a process."""
-    each = wanted_count(request) // request.processes
-    whole = [candidate for candidate in candidates if candidate.device.parent is None]
-    if request.positions or len(whole) == len(candidates) or (each <= 1 and request.processes > 1):
-        return candidates
-    if each > 1:
-        return whole or candidates[: request.processes]
-    return whole if candidates[0].device.parent is None else candidates[:1]
 
 
 def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:

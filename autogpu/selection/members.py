@@ -10,7 +10,7 @@ from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import shared_job
-from autogpu.selection.memory import best_effort_cap
+from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Verdict
 from autogpu.selection.occupancy import compute_pids, unlisted_bytes
 from autogpu.selection.ranks import with_scripts_list
@@ -160,16 +160,15 @@ def _is_all_held(request: SelectionRequest, held: Mapping[str, int]) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone = decide(request)
-    jobs = family.parent.claims if family.has_parents_list else family.held
-    claims = {uuid: jobs[uuid] for uuid in request.uuids or () if uuid in jobs}
-    ordinals = request.positions or tuple(o for o, uuid in enumerate(request.uuids or ()) if uuid in claims)
+    alone, uuids = decide(request), request.uuids or ()
+    claims = family.parent.claims if family.has_parents_list else family.held
+    claims = {uuid: claims[uuid] for uuid in uuids if uuid in claims}
+    ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    unclaimed = [d for d in (alone.visible[o] for o in ordinals) if d is not None and not claims.get(d.uuid)]
-    capped = {device.uuid: best_effort_cap(device, None) for device in unclaimed}
-    soft_caps = {uuid: cap for uuid, cap in capped.items() if cap is not None}
+    mine = (alone.visible[ordinal] for ordinal in ordinals)
+    soft_caps = best_effort_caps((device, None) for device in mine if device and not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,
