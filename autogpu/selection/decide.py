@@ -10,11 +10,11 @@ import sys
 from types import MappingProxyType
 
 from autogpu.devices.model import by_uuid
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import replace
 from autogpu.selection import eligible, explain, instances, memory
 from autogpu.selection.connected import best_connected_first, taken_first
 from autogpu.selection.jobs import gpus_of_user
-from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
+from autogpu.selection.model import Cause, Decision, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import WORKERS
@@ -57,7 +57,7 @@ def decide(
         taken = uuids if request.chosen is None else request.chosen
         claims = {uuids[ordinal]: _ALL_BYTES for ordinal in taken if ordinal in uuids}
         return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=claims)
-    pool, rank = _pool(request, claims_on), request.grant.dividing_rank
+    pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
     if request.has_chosen:
         decision = _respect_choice(pool, request.chosen or ())
     elif rank is not None:
@@ -86,23 +86,26 @@ def _obstacle(request: SelectionRequest) -> str:
     return ""
 
 
-@frozen
 class _Pool:
-    """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them.
+    """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them."""
 
-    Attributes:
-        demand: What the process claims of each, by its script's word or the policy's.
-        held: UUIDs of the GPUs that the user's jobs hold already.
-        quota: How many more the user may lease.
-    """
+    def __init__(self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> None:
+        known = by_uuid(request.inventory.devices if request.inventory else ())
+        devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
+        self.request, self.claims_on, self.visible = request, claims_on, tuple(devices)
+        self.demand = memory.demand_of(request)
+        self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
+        # How many GPUs the process asks for, and how many it could have if none were in use.
+        self.wanted = eligible.wanted_count(request)
+        self.suitable = eligible.most_together(self.ranking.suitable, request)
+        # The GPUs that the user's jobs hold already, and how many more the user may lease.
+        self.held = gpus_of_user(claims_on, request.own_uid)
+        self.quota = policy.per_user - len(self.held) if policy.per_user else sys.maxsize
 
-    request: SelectionRequest
-    claims_on: Mapping[str, Sequence[Claim]]
-    visible: tuple[Device | None, ...]
-    ranking: Ranking
-    demand: MemoryDemand
-    held: frozenset[str]
-    quota: int
+    @property
+    def could_have(self) -> int:
+        """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
+        return min(self.wanted, self.suitable, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
@@ -119,15 +122,6 @@ class _Pool:
             return []
         others = [d for d in self.request.inventory.devices if d not in devices and not d.mig_enabled]
         return [device for device in others if self.is_free(device)]
-
-
-def _pool(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> _Pool:
-    known = by_uuid(request.inventory.devices if request.inventory else ())
-    visible = tuple(known.get(uuid) for uuid in request.uuids or ())
-    devices, demand = [device for device in visible if device], memory.demand_of(request)
-    ranking = ranking_of(devices, request.policy, request.visible_spec, request.own_pid, demand, claims_on)
-    held, per_user = gpus_of_user(claims_on, request.own_uid), request.policy.per_user
-    return _Pool(request, claims_on, visible, ranking, demand, held, per_user - len(held) if per_user else sys.maxsize)
 
 
 def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
@@ -207,17 +201,17 @@ def _memory_of_slice(
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    request, wanted = pool.request, eligible.wanted_count(pool.request)
+    request = pool.request
     candidates = [_busy_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
     candidates = eligible.in_order(candidates, request)
     allowed = eligible.takeable(candidates, request)
-    allowed = best_connected_first(allowed, min(wanted, pool.quota), request, pool.is_free)
+    allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
     # One more job on a GPU that is the user's already takes no further one.
     usable = allowed[: pool.quota] if pool.quota > 0 else [c for c in allowed if c.device.uuid in pool.held]
     taken = eligible.best_of(usable, request)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
-    if not taken or (request.policy.busy == "wait" and len(taken) < _could_have(pool)):
+    if not taken or (request.policy.busy == "wait" and len(taken) < pool.could_have):
         return _take_none(pool, candidates, len(taken))
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
@@ -262,8 +256,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         if not request.grant.engine and (spec.value is not None or request.in_use):
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
-    wanted = eligible.wanted_count(request)
-    return why + explain.shortfall(request, len(taken), wanted, pool.quota, is_instance=is_instance)
+    return why + explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
@@ -274,17 +267,9 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
     if pool.quota <= 0:
         why = explain.user_at_limit(policy.per_user)
     elif free:
-        why = explain.waiting_for_more(_could_have(pool), free)
+        why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
     if verdict is Verdict.WAIT:
-        wanted, most = eligible.wanted_count(pool.request), eligible.most_together(ranking.suitable, pool.request)
-        why += explain.waiting_for_fewer(wanted, most)
+        why += explain.waiting_for_fewer(pool.wanted, pool.suitable)
     return Decision(verdict, why)
-
-
-def _could_have(pool: _Pool) -> int:
-    """How many GPUs it makes sense to wait for: those that are suitable, and what the user may have now."""
-    most = eligible.most_together(pool.ranking.suitable, pool.request)
-    # A user who is at the cap waits for one of the GPUs held.
-    return min(eligible.wanted_count(pool.request), most, max(pool.quota, 1))
