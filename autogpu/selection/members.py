@@ -33,7 +33,7 @@ def job_of_ranks(request: SelectionRequest) -> str:
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
-    """With the rank's place among those whose script lists the same GPUs, where that is the script's doing."""
+    """With the number of ranks whose script lists the same GPUs, where that is the script's doing."""
     rank = request.grant.rank
     if rank is None or request.visible_spec.source != "script" or request.uuids is None:
         return request

@@ -48,34 +48,32 @@ class LocalRank:
     Attributes:
         rank: Counts from 0.
         size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
-        place: Its place among those of them that see the same GPUs as this one, from 0; by default that is ``rank``.
-        sharers: How many of them do; by default all. 1 for a process whose GPUs are its own.
+        sharers: How many see the same GPUs as this one; ``None`` for all. 1 for a process whose GPUs are its own.
         job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
     """
 
     rank: int
     size: int
     launcher: str
-    place: int | None = None
     sharers: int | None = None
     job: str = ""
 
     def slice(self, gpu_count: int) -> tuple[range, int]:
         """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
-        place = self.rank if self.place is None else self.place
         sharers = self.size if self.sharers is None else self.sharers
+        rank = self.rank % sharers
         if self._is_of_world and sharers > gpu_count:
-            return range(place % gpu_count, place % gpu_count + 1), 1 + place // gpu_count
+            return range(rank % gpu_count, rank % gpu_count + 1), 1 + rank // gpu_count
         if sharers <= gpu_count:
             each = gpu_count // sharers
-            return range(place * each, place * each + each), 1
-        number = place * gpu_count // sharers
+            return range(rank * each, rank * each + each), 1
+        number = rank * gpu_count // sharers
         first, after = (-(-each * sharers // gpu_count) for each in (number, number + 1))
         return range(number, number + 1), after - first
 
     def firsts(self, gpu_count: int) -> list[int]:
         """The first GPU of each rank, as numbers among ``gpu_count`` of them, in the order of the ranks."""
-        return [replace(self, place=place).slice(gpu_count)[0][0] for place in range(self.at_most(gpu_count))]
+        return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
 
     def at_most(self, gpu_count: int) -> int:
         """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
@@ -233,7 +231,7 @@ def _is_local(host: str) -> bool:
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
-    """``rank`` with its place among the ranks that see the same GPUs.
+    """``rank`` among those ranks that see the same GPUs.
 
     A launcher, or a script around each rank, may have given each its own ``CUDA_VISIBLE_DEVICES``.
 
@@ -245,13 +243,8 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
         return rank
     bound = _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
-        return replace(rank, place=rank.rank % bound, sharers=bound)
+        return replace(rank, sharers=bound)
     return rank if visible == of_launcher else with_scripts_list(rank, len(visible.split(",")))
-
-
-def with_own_gpus(rank: LocalRank) -> LocalRank:
-    """``rank`` where it shares its GPUs with none of the others."""
-    return replace(rank, place=0, sharers=1)
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
@@ -261,7 +254,7 @@ def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
     well tells less.
     """
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
-    return with_own_gpus(rank) if is_own else replace(rank, place=None, sharers=None)
+    return replace(rank, sharers=1 if is_own else None)
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:
