@@ -17,7 +17,7 @@ from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping
+    from typing import Callable, Iterable, Mapping
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
@@ -54,14 +54,15 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
-    return {uuid: size for uuid, size in _held(ranks).items() if uuid in (request.uuids or ())}
+    held = _merged((rank.claims for rank in ranks), max)
+    return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
 
-def _held(holders: Iterable[Holder]) -> Mapping[str, int]:
-    held: dict[str, int] = {}
-    for holder in holders:
-        held.update({uuid: max(size, held.get(uuid, 0)) for uuid, size in holder.claims.items()})
-    return held
+def _merged(sizes: Iterable[Mapping[str, int]], choose: Callable[[int, int], int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in sizes:
+        found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
+    return found
 
 
 @frozen
@@ -84,15 +85,12 @@ class Family:
     @property
     def held(self) -> Mapping[str, int]:
         """By UUID, what the job has claimed."""
-        return _held(self.members)
+        return _merged((member.claims for member in self.members), max)
 
     @property
     def caps(self) -> Mapping[str, int]:
         """By UUID, the most that each of the job's processes may allocate there."""
-        caps: dict[str, int] = {}
-        for member in self.members:
-            caps.update({uuid: min(most, caps.get(uuid, most)) for uuid, most in member.caps.items()})
-        return caps
+        return _merged((member.caps for member in self.members), min)
 
     def is_rival(self, holder: Holder) -> bool:
         """The claim of ``holder`` counts for a process that chooses for itself.

@@ -124,20 +124,16 @@ class SelectionRequest:
     """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
 
     Attributes:
-        policy: What holds for this process.
-        visible_spec: ``CUDA_VISIBLE_DEVICES`` and who set it.
         inventory: Fresh readings; ``None`` if they did not come in time.
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
-        chosen_by_position: The ordinals count the pool in autogpu's order, so that they mean a GPU each, and not
-            certain ones.
+        chosen_by_position: The ordinals count the pool in autogpu's order: they mean a GPU each, and not certain ones.
         named_count: On how many different GPUs the script's device names would be; 0 if it has none.
         asked_count: How many GPUs it asks for by number; 0 if it does not.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
         script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
-        own_uid: Its user.
         grant: What an engine granted to it, and its number among the processes of a launcher.
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
@@ -178,7 +174,6 @@ class Candidate:
     """A GPU that may be taken, and the readings that put it where it stands.
 
     Attributes:
-        claims: The live leases on it.
         claim_bytes: What the job would claim on it; 0 as a best-effort job.
         spare_bytes: What is neither used nor claimed now; ``None`` where the driver does not tell the memory.
         room_bytes: What would be left after the claim; for a job that claims all, what is free now; for a best-effort

@@ -102,13 +102,10 @@ def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | N
 def _by_launcher(
     environ: Mapping[str, str], namespace: str, launcher: str, rank_name: str, size_name: str, meeting: Sequence[str]
 ) -> LocalRank | None:
-    is_slurm = launcher == "Slurm"
-    # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
-    if is_slurm and "SLURM_STEP_ID" not in environ:
-        return None
-    rank = _integer(environ.get(rank_name))
+    is_slurm, rank = launcher == "Slurm", _integer(environ.get(rank_name))
     size = _tasks_on_node(environ, size_name) if is_slurm else _integer(environ.get(size_name))
-    if rank is None or size is None or rank >= size:
+    # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
+    if rank is None or size is None or rank >= size or (is_slurm and "SLURM_STEP_ID" not in environ):
         return None
     return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
 
@@ -154,15 +151,11 @@ def _integer(text: str | None) -> int | None:
 
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
     """Slurm's ``"2,4"`` or ``"4(x2),1"``: one number for each node, in the order in which the nodes are counted."""
-    node = _integer(environ.get("SLURM_NODEID")) or 0
-    for part in environ.get(name, "").split(","):
-        found = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", part)
-        if found is None:
-            return None
-        repeated = int(found.group(2) or 1)
-        if node < repeated:
-            return int(found.group(1))
-        node -= repeated
+    text, node = environ.get(name, ""), _integer(environ.get("SLURM_NODEID")) or 0
+    for tasks, nodes in re.findall(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?:,|$)", text):
+        node -= int(nodes or 1)
+        if node < 0:
+            return int(tasks)
     return None
 
 
