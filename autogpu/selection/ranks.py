@@ -152,7 +152,7 @@ def _integer(text: str | None) -> int | None:
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
     """Slurm's ``"2,4"`` or ``"4(x2),1"``: one number for each node, in the order in which the nodes are counted."""
     text, node = environ.get(name, ""), _integer(environ.get("SLURM_NODEID")) or 0
-    for tasks, nodes in re.findall(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?:,|$)", text):
+    for tasks, nodes in re.findall(r"(?<![^,])([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?![^,])", text):
         node -= int(nodes or 1)
         if node < 0:
             return int(tasks)
