@@ -272,13 +272,12 @@ def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory
 
 def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> list[str]:
     free = {candidate.device.uuid for candidate in ranking.candidates if candidate.tier is Tier.FREE}
-    linked = [pair for pair, what in inventory.topology.items() if isinstance(what, int) and device.uuid in pair]
-    uuids = frozenset().union(*linked) - {device.uuid}
-    partners = sorted(other.index for other in inventory.devices if other.uuid in uuids)
-    if not partners or device.uuid not in free or free.intersection(uuids):
+    uuid, topology = device.uuid, inventory.topology
+    partners = [d for d in inventory.devices if isinstance(topology.get(frozenset((uuid, d.uuid))), int)]
+    if not partners or uuid not in free or any(other.uuid in free for other in partners):
         return []
     are_taken = "which is taken" if len(partners) == 1 else "which are taken"
-    return [f"its NVLinks lead to {gpu_names(partners)}, {are_taken}: no free pair is parted"]
+    return [f"its NVLinks lead to {gpu_names(each.index for each in partners)}, {are_taken}: no free pair is parted"]
 
 
 def pool_size(ranking: Ranking) -> int:
