@@ -126,10 +126,9 @@ def _matches(device: Device, entry: str) -> bool:
     if re.fullmatch("[0-9]+:[0-9]+", entry):
         return device.label == entry
     name = device.name.lower()
-    # Of an instance, what it is made of is a name as well: "1g.*".
-    names = (name, name.rpartition(" mig ")[2]) if device.parent is not None else (name,)
     try:
-        return any(fnmatchcase(each, entry) for each in names)
+        # Of an instance, what it is made of is a name as well: "1g.*".
+        return fnmatchcase(name, entry) or fnmatchcase(name.rpartition(" mig ")[2], entry)
     except re.error:  # "[z-a]", before Python 3.9
         return False
 
