@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Candidate, Claim, IsAwaited, SelectionRequest
     from autogpu.selection.ranks import LocalRank
 
-_NO_CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType({})
-
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
 
@@ -38,7 +36,7 @@ _VERDICTS = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}
 
 def decide(
     request: SelectionRequest,
-    claims_on: Mapping[str, Sequence[Claim]] = _NO_CLAIMS,
+    claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     is_awaited: IsAwaited = lambda uuid, is_free, room_bytes: False,
 ) -> Decision:
     """Choose among the GPUs that a process has.
