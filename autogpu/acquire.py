@@ -24,7 +24,7 @@ from autogpu.selection.members import (
     request_of_all,
 )
 from autogpu.selection.memory import demand_of
-from autogpu.selection.model import Cause, Decision, Verdict
+from autogpu.selection.model import Decision, Verdict
 from autogpu.selection.occupancy import compute_pids, without_processes
 
 TYPE_CHECKING = False
@@ -313,10 +313,7 @@ class _Acquirer:
 
 def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand:
     """What the others in the queue are told, so that they leave it to this process."""
-    ranking = decision.ranking
-    usable = [candidate.device for candidate in ranking.candidates]
-    usable += [rejection.device for rejection in ranking.rejected if rejection.cause is Cause.IN_USE]
-    demand = demand_of(request)
+    usable, demand = decision.ranking.suitable, demand_of(request)
     return lease.Demand(
         count=min(wanted_count(request), most_together(usable, request), request.policy.per_user or len(usable)),
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),

@@ -17,7 +17,7 @@ TELL = """
 import json, os
 from autogpu.engines import granted_here
 rank = granted_here(os.environ).rank
-print(json.dumps([rank.rank, rank.place, rank.sharers, rank.job]), flush=True)
+print(json.dumps([rank.rank, rank.sharers, rank.job]), flush=True)
 """
 # Starts ranks that each start a child, to which autogpu leaves an order of its own. The last one and its child tell.
 LAUNCHER = """
@@ -58,11 +58,11 @@ def launched(*lists, container=()):
 @pytest.mark.parametrize(
     ("lists", "launcher", "rank"),
     [
-        pytest.param((None, None), {}, [1, None, None], id="without-a-list"),
-        pytest.param(("0,1", "0,1"), {}, [1, None, None], id="enough-for-all"),
-        pytest.param(("0", "0"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, None, None], id="the-launchers-is-for-all"),
-        pytest.param(("0", "1"), {}, [1, 0, 1], id="a-list-each"),
-        pytest.param(("0", "1"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, 0, 1], id="another-than-the-launchers"),
+        pytest.param((None, None), {}, [1, None], id="without-a-list"),
+        pytest.param(("0,1", "0,1"), {}, [1, None], id="enough-for-all"),
+        pytest.param(("0", "0"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, None], id="the-launchers-is-for-all"),
+        pytest.param(("0", "1"), {}, [1, 1], id="a-list-each"),
+        pytest.param(("0", "1"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, 1], id="another-than-the-launchers"),
     ],
 )
 def test_ranks_are_told_whose_their_list_is_and_a_child_is_as_its_rank(lists, launcher, rank, monkeypatch):
@@ -73,7 +73,7 @@ def test_ranks_are_told_whose_their_list_is_and_a_child_is_as_its_rank(lists, la
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 def test_a_launcher_may_be_the_first_process_of_a_container():
-    assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, None, None]
+    assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, None]
 
 
 # Starts two ranks, each with what is between it and its launcher, that stay until both have told.

@@ -10,11 +10,11 @@ import sys
 from types import MappingProxyType
 
 from autogpu.devices.model import by_uuid
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import replace
 from autogpu.selection import eligible, explain, instances, memory
 from autogpu.selection.connected import best_connected_first, taken_first
 from autogpu.selection.jobs import gpus_of_user
-from autogpu.selection.model import Cause, Decision, MemoryDemand, Ranking, Tier, Verdict
+from autogpu.selection.model import Cause, Decision, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import WORKERS
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Candidate, Claim, IsAwaited, SelectionRequest
     from autogpu.selection.ranks import LocalRank
 
-_NO_CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType({})
-
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
 
@@ -38,7 +36,7 @@ _VERDICTS = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}
 
 def decide(
     request: SelectionRequest,
-    claims_on: Mapping[str, Sequence[Claim]] = _NO_CLAIMS,
+    claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     is_awaited: IsAwaited = lambda uuid, is_free, room_bytes: False,
 ) -> Decision:
     """Choose among the GPUs that a process has.
@@ -57,7 +55,7 @@ def decide(
         taken = uuids if request.chosen is None else request.chosen
         claims = {uuids[ordinal]: _ALL_BYTES for ordinal in taken if ordinal in uuids}
         return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=claims)
-    pool, rank = _pool(request, claims_on), request.grant.dividing_rank
+    pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
     if request.has_chosen:
         decision = _respect_choice(pool, request.chosen or ())
     elif rank is not None:
@@ -86,23 +84,26 @@ def _obstacle(request: SelectionRequest) -> str:
     return ""
 
 
-@frozen
 class _Pool:
-    """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them.
+    """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them."""
 
-    Attributes:
-        demand: What the process claims of each, by its script's word or the policy's.
-        held: UUIDs of the GPUs that the user's jobs hold already.
-        quota: How many more the user may lease.
-    """
+    def __init__(self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> None:
+        known = by_uuid(request.inventory.devices if request.inventory else ())
+        devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
+        self.request, self.claims_on, self.visible = request, claims_on, tuple(devices)
+        self.demand = memory.demand_of(request)
+        self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
+        # How many GPUs the process asks for, and how many it could have if none were in use.
+        self.wanted = eligible.wanted_count(request)
+        self.suitable = eligible.most_together(self.ranking.suitable, request)
+        # The GPUs that the user's jobs hold already, and how many more the user may lease.
+        self.held = gpus_of_user(claims_on, request.own_uid)
+        self.quota = policy.per_user - len(self.held) if policy.per_user else sys.maxsize
 
-    request: SelectionRequest
-    claims_on: Mapping[str, Sequence[Claim]]
-    visible: tuple[Device | None, ...]
-    ranking: Ranking
-    demand: MemoryDemand
-    held: frozenset[str]
-    quota: int
+    @property
+    def could_have(self) -> int:
+        """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
+        return min(self.wanted, self.suitable, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
@@ -119,15 +120,6 @@ class _Pool:
             return []
         others = [d for d in self.request.inventory.devices if d not in devices and not d.mig_enabled]
         return [device for device in others if self.is_free(device)]
-
-
-def _pool(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> _Pool:
-    known = by_uuid(request.inventory.devices if request.inventory else ())
-    visible = tuple(known.get(uuid) for uuid in request.uuids or ())
-    devices, demand = [device for device in visible if device], memory.demand_of(request)
-    ranking = ranking_of(devices, request.policy, request.visible_spec, request.own_pid, demand, claims_on)
-    held, per_user = gpus_of_user(claims_on, request.own_uid), request.policy.per_user
-    return _Pool(request, claims_on, visible, ranking, demand, held, per_user - len(held) if per_user else sys.maxsize)
 
 
 def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
@@ -147,22 +139,24 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         return Decision(Verdict.CPU, explain.none_taken(pool.ranking.candidates, pool.ranking))
     request = pool.request
     numbers, sharers = rank.slice(len(usable))
-    mine = list(instances.of_one_process([usable[number] for number in numbers]))
+    mine = [usable[number] for number in numbers]
+    # Cards together, but no two instances.
+    mine = list(instances.cards(mine)) or mine[:1]
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
     mine = [usable[number] for number in request.positions if number < len(usable)] or mine
     ordinals = [pool.ordinal(device) for device in mine]
     # Workers of one program may be very different, and are not held to equal parts without us either.
-    parts = [_part_of_rank(pool, device, 1 if rank.launcher == WORKERS else sharers) for device in mine]
+    claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=tuple(ordinals),
         moved=dict(zip(request.positions, ordinals)),
-        claims={device.uuid: claim_bytes for device, (claim_bytes, _, _) in zip(mine, parts)},
-        soft_caps={device.uuid: cap for device, (_, cap, _) in zip(mine, parts) if cap is not None},
-        cap=explain.BEST_EFFORT if any(is_late for _, _, is_late in parts) else "",
+        claims=claims,
+        soft_caps=soft_caps,
+        cap=why_capped,
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
     )
@@ -179,38 +173,43 @@ def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
 
 
-def _part_of_rank(pool: _Pool, device: Device, sharers: int) -> tuple[int, int | None, bool]:
-    """A rank claims so much of a GPU, may allocate at most so much there, and is a best-effort job there or not."""
+def _memory_of_slice(
+    pool: _Pool, mine: Sequence[Device], sharers: int
+) -> tuple[Mapping[str, int], Mapping[str, int], str]:
+    """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
     request, fraction = pool.request, (pool.request.grant.fraction or 1) / sharers
     says_nothing = request.script_demand is None and memory.memory_demand(request.policy).is_whole
     demand = memory.part_of_gpu(fraction) if fraction < 1 and says_nothing else pool.demand
-    wanted = demand.on(device)
-    claim_bytes = unclaimed_bytes(device, wanted, pool.claims(device))
-    cap = memory.within_context(min(wanted, device.memory_total_bytes or wanted)) if fraction < 1 else None
-    # Others claimed a part of it before. An engine's word counts more.
-    is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
-    # As the job as a whole is a best-effort one there, so is each of its ranks.
-    if not is_late and (request.promised is None or request.promised.get(device.uuid)):
-        return claim_bytes, cap, False
-    room = memory.best_effort_cap(device, room_bytes(device, request.own_pid, pool.claims(device)))
-    if says_nothing and room is not None:
-        cap = room // sharers
-    return 0, cap, says_nothing
+    claims, caps, why_capped = {}, {}, ""
+    for device in mine:
+        wanted, others = demand.on(device), pool.claims(device)
+        claim_bytes = unclaimed_bytes(device, wanted, others)
+        if fraction < 1:
+            caps[device.uuid] = memory.within_context(min(wanted, device.memory_total_bytes or wanted))
+        # Others claimed a part of it before. An engine's word counts more.
+        is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
+        # As the job as a whole is a best-effort one there, so is each of its ranks.
+        is_best_effort = is_late or (request.promised is not None and not request.promised.get(device.uuid))
+        claims[device.uuid] = 0 if is_best_effort else claim_bytes
+        if is_best_effort and says_nothing:
+            shared = memory.best_effort_caps([(device, room_bytes(device, request.own_pid, others))])
+            caps.update({uuid: cap // sharers for uuid, cap in shared.items()})
+            why_capped = explain.BEST_EFFORT
+    return claims, caps, why_capped
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    request, wanted = pool.request, eligible.wanted_count(pool.request)
+    request = pool.request
     candidates = [_busy_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
     candidates = eligible.in_order(candidates, request)
-    allowed = [candidate for candidate in candidates if eligible.may_take(candidate, request)]
-    allowed = eligible.takeable_together(allowed, request)
-    allowed = best_connected_first(allowed, min(wanted, pool.quota), request, pool.is_free)
+    allowed = eligible.takeable(candidates, request)
+    allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
     # One more job on a GPU that is the user's already takes no further one.
     usable = allowed[: pool.quota] if pool.quota > 0 else [c for c in allowed if c.device.uuid in pool.held]
     taken = eligible.best_of(usable, request)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
-    if not taken or (request.policy.busy == "wait" and len(taken) < _could_have(pool)):
+    if not taken or (request.policy.busy == "wait" and len(taken) < pool.could_have):
         return _take_none(pool, candidates, len(taken))
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
@@ -227,7 +226,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = [pool.ordinal(device) for device in devices]
     moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = {c.device.uuid: memory.best_effort_cap(c.device, c.spare_bytes) for c in taken if c.is_best_effort}
+    shared = [candidate for candidate in taken if candidate.is_best_effort]
     why_capped = explain.BEST_EFFORT
     if pool.demand.or_best_effort:
         why_capped = explain.BEST_EFFORT_BY_SCRIPT if request.script_demand else explain.BEST_EFFORT_OF_PART
@@ -237,7 +236,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps={uuid: cap for uuid, cap in shared.items() if cap is not None},
+        soft_caps=memory.best_effort_caps((candidate.device, candidate.spare_bytes) for candidate in shared),
         cap=why_capped if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
@@ -255,8 +254,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         if not request.grant.engine and (spec.value is not None or request.in_use):
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
-    wanted = eligible.wanted_count(request)
-    return why + explain.shortfall(request, len(taken), wanted, pool.quota, is_instance=is_instance)
+    return why + explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
@@ -267,17 +265,9 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
     if pool.quota <= 0:
         why = explain.user_at_limit(policy.per_user)
     elif free:
-        why = explain.waiting_for_more(_could_have(pool), free)
+        why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
     if verdict is Verdict.WAIT:
-        wanted, most = eligible.wanted_count(pool.request), eligible.most_together(ranking.suitable, pool.request)
-        why += explain.waiting_for_fewer(wanted, most)
+        why += explain.waiting_for_fewer(pool.wanted, pool.suitable)
     return Decision(verdict, why)
-
-
-def _could_have(pool: _Pool) -> int:
-    """How many GPUs it makes sense to wait for: those that are suitable, and what the user may have now."""
-    most = eligible.most_together(pool.ranking.suitable, pool.request)
-    # A user who is at the cap waits for one of the GPUs held.
-    return min(eligible.wanted_count(pool.request), most, max(pool.quota, 1))

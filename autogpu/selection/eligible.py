@@ -55,7 +55,19 @@ def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list
     return sorted(candidates, key=order)
 
 
-def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
+def takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """The candidates that the process may take together: whole cards, or one MIG instance a process."""
+    allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
+    each = wanted_count(request) // request.processes
+    whole = [candidate for candidate in allowed if candidate.device.parent is None]
+    if request.positions or len(whole) == len(allowed) or (each <= 1 and request.processes > 1):
+        return allowed
+    if each > 1:
+        return whole or allowed[: request.processes]
+    return whole if allowed[0].device.parent is None else allowed[:1]
+
+
+def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     """``select.busy`` allows the process to be placed there."""
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
@@ -68,18 +80,10 @@ def may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     return request.policy.busy == "share"
 
 
-def takeable_together(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """The candidates that the process can have together, where MIG instances are among them."""
-    if request.positions:
-        return list(candidates)
-    return instances.takeable_together(candidates, wanted_count(request) // request.processes, request.processes)
-
-
 def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
     """How many of these GPUs the process could have together."""
-    if wanted_count(request) // request.processes <= 1:
-        return len(usable)
-    return len(instances.cards(usable)) or min(len(usable), request.processes)
+    is_one_each = wanted_count(request) // request.processes <= 1
+    return len(usable) if is_one_each else len(instances.cards(usable)) or min(len(usable), request.processes)
 
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
-from autogpu.selection.model import Cause, Tier, connection_score
+from autogpu.selection.model import CONNECTIONS, Cause, Tier, connection_score
 from autogpu.selection.occupancy import health_problems, unmanaged_processes
 
 TYPE_CHECKING = False
@@ -37,17 +37,6 @@ _HALF = "limited to half of the unclaimed memory; "
 BEST_EFFORT = _HALF + "say what you need: AUTOGPU_NEED=6GiB"
 BEST_EFFORT_BY_SCRIPT = _HALF + "what the script itself allows does not fit there"
 BEST_EFFORT_OF_PART = _HALF + "the granted part of the GPU is not free"
-
-# What is between two GPUs, by their entry in the topology where that is not a number of NVLinks.
-_CONNECTIONS = {
-    "nvswitch": "NVSwitch",
-    "internal": "the board",
-    "single": "one PCIe switch",
-    "multiple": "several PCIe switches",
-    "hostbridge": "one PCIe host bridge",
-    "node": "two PCIe host bridges of one socket",
-    "system": "the link of two sockets",
-}
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST = 3
@@ -273,7 +262,7 @@ def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory
     pairs: dict[tuple[int, str], list[str]] = {}
     for one, other in combinations(sorted(chosen, key=lambda device: device.index), 2):
         what = inventory.topology.get(frozenset((one.uuid, other.uuid)))
-        name = counted(what, "NVLink") if isinstance(what, int) else _CONNECTIONS.get(what or "", "")
+        name = counted(what, "NVLink") if isinstance(what, int) else CONNECTIONS.get(what or "", (0, ""))[1]
         pairs.setdefault((-connection_score(what), name), []).append(f"between {gpu_names((one.index, other.index))}")
     between = {name: _and_more(pairs[score, name]) for score, name in sorted(pairs, key=lambda kind: kind[0])}
     if len(chosen) > 2:
@@ -283,13 +272,12 @@ def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory
 
 def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> list[str]:
     free = {candidate.device.uuid for candidate in ranking.candidates if candidate.tier is Tier.FREE}
-    linked = [pair for pair, what in inventory.topology.items() if isinstance(what, int) and device.uuid in pair]
-    uuids = frozenset().union(*linked) - {device.uuid}
-    partners = sorted(other.index for other in inventory.devices if other.uuid in uuids)
-    if not partners or device.uuid not in free or free.intersection(uuids):
+    uuid, topology = device.uuid, inventory.topology
+    partners = [d for d in inventory.devices if isinstance(topology.get(frozenset((uuid, d.uuid))), int)]
+    if not partners or uuid not in free or any(other.uuid in free for other in partners):
         return []
     are_taken = "which is taken" if len(partners) == 1 else "which are taken"
-    return [f"its NVLinks lead to {gpu_names(partners)}, {are_taken}: no free pair is parted"]
+    return [f"its NVLinks lead to {gpu_names(each.index for each in partners)}, {are_taken}: no free pair is parted"]
 
 
 def pool_size(ranking: Ranking) -> int:

@@ -6,7 +6,7 @@ import re
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank, with_own_gpus
+from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
 from autogpu.selection.slurm_conf import gres_of_node, manages_gpus
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
@@ -124,8 +124,8 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
     if rank is not None:
         rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
-        rank = with_own_gpus(rank) if _has_own_gpus(environ, facts) else rank
-        rank = replace(rank, job=rank.job or facts.launcher)
+        sharers = 1 if _has_own_gpus(environ, facts) else rank.sharers
+        rank = replace(rank, sharers=sharers, job=rank.job or facts.launcher)
     task = coordinating_task(environ)
     if task:
         why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.selection.model import Candidate
 
 _SEVERAL_SINCE = 570
 
@@ -99,25 +98,6 @@ def named_by_nvml(counted: Sequence[str], devices: Sequence[Device], listed: Seq
         if len(mine) == 1:
             names[card.uuid] = mine[0]
     return tuple(names.get(uuid, uuid) for uuid in counted)
-
-
-def takeable_together(candidates: Sequence[Candidate], each: int, processes: int = 1) -> list[Candidate]:
-    """The candidates, best first, of which a job can take the first ones: whole cards, or one instance a process.
-
-    Args:
-        each: How many GPUs each of its ``processes`` wants.
-    """
-    whole = [candidate for candidate in candidates if candidate.device.parent is None]
-    if each > 1:
-        return whole or list(candidates[:processes])
-    if processes > 1 or len(whole) == len(candidates):
-        return list(candidates)
-    return whole if candidates[0].device.parent is None else list(candidates[:1])
-
-
-def of_one_process(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The GPUs of one process that it can have together: its whole cards, else the first instance."""
-    return cards(devices) or tuple(devices[:1])
 
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:

@@ -143,11 +143,7 @@ def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Cl
     """
     if per_user:
         waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
-
-    def is_awaited(uuid: str, is_free: bool, room_bytes: int | None) -> bool:
-        return any(
-            waiter.demand.could_use(uuid, room_bytes) and (is_free or waiter.demand.bytes_per_gpu is not None)
-            for waiter in waiters
-        )
-
-    return is_awaited
+    return lambda uuid, is_free, room_bytes: any(
+        waiter.demand.could_use(uuid, room_bytes) and (is_free or waiter.demand.bytes_per_gpu is not None)
+        for waiter in waiters
+    )

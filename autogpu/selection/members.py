@@ -10,14 +10,14 @@ from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import shared_job
-from autogpu.selection.memory import best_effort_cap
+from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Verdict
 from autogpu.selection.occupancy import compute_pids, unlisted_bytes
 from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping
+    from typing import Callable, Iterable, Mapping
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
@@ -33,7 +33,7 @@ def job_of_ranks(request: SelectionRequest) -> str:
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
-    """With the rank's place among those whose script lists the same GPUs, where that is the script's doing."""
+    """With the number of ranks whose script lists the same GPUs, where that is the script's doing."""
     rank = request.grant.rank
     if rank is None or request.visible_spec.source != "script" or request.uuids is None:
         return request
@@ -54,14 +54,15 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
-    return {uuid: size for uuid, size in _held(ranks).items() if uuid in (request.uuids or ())}
+    held = _merged((rank.claims for rank in ranks), max)
+    return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
 
-def _held(holders: Iterable[Holder]) -> Mapping[str, int]:
-    held: dict[str, int] = {}
-    for holder in holders:
-        held.update({uuid: max(size, held.get(uuid, 0)) for uuid, size in holder.claims.items()})
-    return held
+def _merged(sizes: Iterable[Mapping[str, int]], choose: Callable[[int, int], int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in sizes:
+        found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
+    return found
 
 
 @frozen
@@ -84,15 +85,12 @@ class Family:
     @property
     def held(self) -> Mapping[str, int]:
         """By UUID, what the job has claimed."""
-        return _held(self.members)
+        return _merged((member.claims for member in self.members), max)
 
     @property
     def caps(self) -> Mapping[str, int]:
         """By UUID, the most that each of the job's processes may allocate there."""
-        caps: dict[str, int] = {}
-        for member in self.members:
-            caps.update({uuid: min(most, caps.get(uuid, most)) for uuid, most in member.caps.items()})
-        return caps
+        return _merged((member.caps for member in self.members), min)
 
     def is_rival(self, holder: Holder) -> bool:
         """The claim of ``holder`` counts for a process that chooses for itself.
@@ -160,16 +158,15 @@ def _is_all_held(request: SelectionRequest, held: Mapping[str, int]) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone = decide(request)
-    jobs = family.parent.claims if family.has_parents_list else family.held
-    claims = {uuid: jobs[uuid] for uuid in request.uuids or () if uuid in jobs}
-    ordinals = request.positions or tuple(o for o, uuid in enumerate(request.uuids or ()) if uuid in claims)
+    alone, uuids = decide(request), request.uuids or ()
+    claims = family.parent.claims if family.has_parents_list else family.held
+    claims = {uuid: claims[uuid] for uuid in uuids if uuid in claims}
+    ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    unclaimed = [d for d in (alone.visible[o] for o in ordinals) if d is not None and not claims.get(d.uuid)]
-    capped = {device.uuid: best_effort_cap(device, None) for device in unclaimed}
-    soft_caps = {uuid: cap for uuid, cap in capped.items() if cap is not None}
+    mine = (alone.visible[ordinal] for ordinal in ordinals)
+    soft_caps = best_effort_caps((device, None) for device in mine if device and not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,

@@ -14,7 +14,7 @@ from autogpu.selection.model import MemoryDemand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device
     from autogpu.policy import Policy
@@ -104,15 +104,18 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_cap(device: Device, room_bytes: int | None) -> int | None:
-    """Half of what is neither used nor claimed: a best-effort job must not take what others were about to grow into.
+def best_effort_caps(rooms: Iterable[tuple[Device, int | None]]) -> dict[str, int]:
+    """By UUID, half of the room on a GPU: a best-effort job must not take what others were about to grow into.
 
-    Where everything is claimed, mostly by jobs that said nothing of their size, or where that is unknown, it is half of
-    what is free.
+    Where everything is claimed, mostly by jobs that said nothing of their size, or where the room is unknown, it is
+    half of what is free.
     """
-    if device.memory_free_bytes is None:
-        return None
-    return (device.memory_free_bytes if room_bytes is None or room_bytes < GIB else room_bytes) // 2
+    found = {}
+    for device, room_bytes in rooms:
+        if device.memory_free_bytes is not None:
+            is_known = room_bytes is not None and room_bytes >= GIB
+            found[device.uuid] = ((room_bytes if is_known else None) or device.memory_free_bytes) // 2
+    return found
 
 
 def caps(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from types import MappingProxyType
 
+from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection.grants import NO_ENGINE, Grant
 
@@ -123,20 +124,16 @@ class SelectionRequest:
     """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
 
     Attributes:
-        policy: What holds for this process.
-        visible_spec: ``CUDA_VISIBLE_DEVICES`` and who set it.
         inventory: Fresh readings; ``None`` if they did not come in time.
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
-        chosen_by_position: The ordinals count the pool in autogpu's order, so that they mean a GPU each, and not
-            certain ones.
+        chosen_by_position: The ordinals count the pool in autogpu's order: they mean a GPU each, and not certain ones.
         named_count: On how many different GPUs the script's device names would be; 0 if it has none.
         asked_count: How many GPUs it asks for by number; 0 if it does not.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
         script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
         own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
-        own_uid: Its user.
         grant: What an engine granted to it, and its number among the processes of a launcher.
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
@@ -177,7 +174,6 @@ class Candidate:
     """A GPU that may be taken, and the readings that put it where it stands.
 
     Attributes:
-        claims: The live leases on it.
         claim_bytes: What the job would claim on it; 0 as a best-effort job.
         spare_bytes: What is neither used nor claimed now; ``None`` where the driver does not tell the memory.
         room_bytes: What would be left after the claim; for a job that claims all, what is free now; for a best-effort
@@ -195,15 +191,22 @@ class Candidate:
     is_best_effort: bool = False
 
 
-# One NVLink is better than any of NVML's common ancestors. NVSwitch counts as one NVLink would, whatever their number:
-# all GPUs of a server have as many.
-_NVLINK_SCORE = 100
-_SCORES = {"nvswitch": 100, "internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
+# Of what connects two GPUs where that is not a number of NVLinks, how good it is, and its name. One NVLink is better
+# than any of NVML's common ancestors. NVSwitch counts as one, whatever their number: all GPUs have as many.
+CONNECTIONS = {
+    "nvswitch": (100, "NVSwitch"),
+    "internal": (60, "the board"),
+    "single": (50, "one PCIe switch"),
+    "multiple": (40, "several PCIe switches"),
+    "hostbridge": (30, "one PCIe host bridge"),
+    "node": (20, "two PCIe host bridges of one socket"),
+    "system": (10, "the link of two sockets"),
+}
 
 
 def connection_score(connection: int | str | None) -> int:
     """How well two GPUs are connected by that entry of a :data:`autogpu.devices.model.Topology`; 0 if there is none."""
-    return _NVLINK_SCORE * connection if isinstance(connection, int) else _SCORES.get(connection or "", 0)
+    return 100 * connection if isinstance(connection, int) else CONNECTIONS.get(connection or "", (0, ""))[0]
 
 
 @frozen
@@ -273,7 +276,7 @@ class Decision:
 
     def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
-        known = {device.uuid: device for device in self.visible if device}
+        known = by_uuid([device for device in self.visible if device])
         ordinal = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
         taken = tuple(ordinal[device.uuid] for device in self.devices if device.uuid in ordinal)
         ordinals, visible = taken if chosen is None else tuple(chosen), tuple(known.get(uuid) for uuid in uuids)
@@ -289,5 +292,5 @@ class Decision:
 
 def left_alone(request: SelectionRequest, why: str) -> Decision:
     """For one framework: it takes what it would without us, and the next one is decided about all the same."""
-    known = {device.uuid: device for device in (request.inventory.devices if request.inventory else ())}
+    known = by_uuid(request.inventory.devices if request.inventory else ())
     return Decision(Verdict.NOT_OUR_CHOICE, why, visible=tuple(known.get(uuid) for uuid in request.uuids or ()))

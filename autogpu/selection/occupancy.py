@@ -30,11 +30,12 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
     """Free: no process computes on it and no lease claims it. The memory that a desktop takes does not count."""
     if claims:
         return Tier.IDLE_LEASE if _is_idle(device, own_pid, claims) else Tier.BUSY
-    if other_processes(device, own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
+    if unmanaged_processes(device, (), own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
         return Tier.BUSY
-    used = device.memory_used_bytes if device.memory_total_bytes is not None else None
-    is_filled = used is not None and used - _bytes_of(device, {own_pid}) > _desktop_bytes(device)
-    return Tier.BUSY if is_filled else Tier.FREE
+    if device.memory_used_bytes is None or device.memory_total_bytes is None:
+        return Tier.FREE
+    used = device.memory_used_bytes - _bytes_of(device, {own_pid})
+    return Tier.BUSY if used > _desktop_bytes(device) else Tier.FREE
 
 
 def _desktop_bytes(device: Device) -> float:
@@ -78,15 +79,12 @@ def unclaimed_bytes(device: Device, wanted_bytes: int, claims: Sequence[Claim]) 
     return max(0, min(wanted_bytes, (device.memory_total_bytes or 1) - claimed))
 
 
-def other_processes(device: Device, own_pid: int | None) -> tuple[Process, ...]:
-    """Those that compute on the GPU, apart from this one."""
-    return tuple(process for process in device.compute_processes or () if process.pid != own_pid)
-
-
-def unmanaged_processes(device: Device, claims: Sequence[Claim], own_pid: int | None = None) -> tuple[Process, ...]:
-    """Those that compute on the GPU and are of no job, apart from this one."""
-    holders = {pid for claim in claims for pid in claim.pids}
-    return tuple(process for process in other_processes(device, own_pid) if process.pid not in holders)
+def unmanaged_processes(
+    device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None
+) -> tuple[Process, ...]:
+    """Those that compute on the GPU, apart from this one and the processes of jobs."""
+    known = {own_pid, *(pid for claim in claims for pid in claim.pids)}
+    return tuple(process for process in device.compute_processes or () if process.pid not in known)
 
 
 def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:

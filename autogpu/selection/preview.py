@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autogpu.frozen import replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import why_none
@@ -43,17 +44,8 @@ def request_for_new_process(
     initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
     spec = visible_spec(environ, initial, policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
-    return SelectionRequest(
-        policy=policy,
-        visible_spec=spec,
-        inventory=inventory,
-        uuids=uuids,
-        gpu_count=len(uuids or ()),
-        own_uid=own_uid,
-        own_pid=own_pid,
-        count_is_set=count_is_set,
-        grant=grant,
-    )
+    asked = SelectionRequest(policy, spec, inventory, uuids, len(uuids or ()), own_uid, own_pid)
+    return replace(asked, count_is_set=count_is_set, grant=grant)
 
 
 def preview(

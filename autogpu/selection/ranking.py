@@ -10,7 +10,7 @@ from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, Tier
-from autogpu.selection.occupancy import memory_faults, other_processes, room_bytes, tier
+from autogpu.selection.occupancy import memory_faults, room_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _unusable(candidate: Candidate, demand: MemoryDemand, own_pid: int | None) -
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (candidate.claims or other_processes(device, own_pid)):
+    if is_exclusive and (candidate.claims or unmanaged_processes(device, (), own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
     wanted, total = demand.on(device), device.memory_total_bytes
     if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:
@@ -126,10 +126,9 @@ def _matches(device: Device, entry: str) -> bool:
     if re.fullmatch("[0-9]+:[0-9]+", entry):
         return device.label == entry
     name = device.name.lower()
-    # Of an instance, what it is made of is a name as well: "1g.*".
-    names = (name, name.rpartition(" mig ")[2]) if device.parent is not None else (name,)
     try:
-        return any(fnmatchcase(each, entry) for each in names)
+        # Of an instance, what it is made of is a name as well: "1g.*".
+        return fnmatchcase(name, entry) or fnmatchcase(name.rpartition(" mig ")[2], entry)
     except re.error:  # "[z-a]", before Python 3.9
         return False
 

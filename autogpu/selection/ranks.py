@@ -48,34 +48,32 @@ class LocalRank:
     Attributes:
         rank: Counts from 0.
         size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
-        place: Its place among those of them that see the same GPUs as this one, from 0; by default that is ``rank``.
-        sharers: How many of them do; by default all. 1 for a process whose GPUs are its own.
+        sharers: How many see the same GPUs as this one; ``None`` for all. 1 for a process whose GPUs are its own.
         job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
     """
 
     rank: int
     size: int
     launcher: str
-    place: int | None = None
     sharers: int | None = None
     job: str = ""
 
     def slice(self, gpu_count: int) -> tuple[range, int]:
         """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
-        place = self.rank if self.place is None else self.place
         sharers = self.size if self.sharers is None else self.sharers
+        rank = self.rank % sharers
         if self._is_of_world and sharers > gpu_count:
-            return range(place % gpu_count, place % gpu_count + 1), 1 + place // gpu_count
+            return range(rank % gpu_count, rank % gpu_count + 1), 1 + rank // gpu_count
         if sharers <= gpu_count:
             each = gpu_count // sharers
-            return range(place * each, place * each + each), 1
-        number = place * gpu_count // sharers
+            return range(rank * each, rank * each + each), 1
+        number = rank * gpu_count // sharers
         first, after = (-(-each * sharers // gpu_count) for each in (number, number + 1))
         return range(number, number + 1), after - first
 
     def firsts(self, gpu_count: int) -> list[int]:
         """The first GPU of each rank, as numbers among ``gpu_count`` of them, in the order of the ranks."""
-        return [replace(self, place=place).slice(gpu_count)[0][0] for place in range(self.at_most(gpu_count))]
+        return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
 
     def at_most(self, gpu_count: int) -> int:
         """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
@@ -104,13 +102,10 @@ def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | N
 def _by_launcher(
     environ: Mapping[str, str], namespace: str, launcher: str, rank_name: str, size_name: str, meeting: Sequence[str]
 ) -> LocalRank | None:
-    is_slurm = launcher == "Slurm"
-    # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
-    if is_slurm and "SLURM_STEP_ID" not in environ:
-        return None
-    rank = _integer(environ.get(rank_name))
+    is_slurm, rank = launcher == "Slurm", _integer(environ.get(rank_name))
     size = _tasks_on_node(environ, size_name) if is_slurm else _integer(environ.get(size_name))
-    if rank is None or size is None or rank >= size:
+    # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
+    if rank is None or size is None or rank >= size or (is_slurm and "SLURM_STEP_ID" not in environ):
         return None
     return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
 
@@ -156,15 +151,11 @@ def _integer(text: str | None) -> int | None:
 
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
     """Slurm's ``"2,4"`` or ``"4(x2),1"``: one number for each node, in the order in which the nodes are counted."""
-    node = _integer(environ.get("SLURM_NODEID")) or 0
-    for part in environ.get(name, "").split(","):
-        found = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", part)
-        if found is None:
-            return None
-        repeated = int(found.group(2) or 1)
-        if node < repeated:
-            return int(found.group(1))
-        node -= repeated
+    text, node = environ.get(name, ""), _integer(environ.get("SLURM_NODEID")) or 0
+    for tasks, nodes in re.findall(r"(?<![^,])([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?![^,])", text):
+        node -= int(nodes or 1)
+        if node < 0:
+            return int(tasks)
     return None
 
 
@@ -233,7 +224,7 @@ def _is_local(host: str) -> bool:
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
-    """``rank`` with its place among the ranks that see the same GPUs.
+    """``rank`` among those ranks that see the same GPUs.
 
     A launcher, or a script around each rank, may have given each its own ``CUDA_VISIBLE_DEVICES``.
 
@@ -245,13 +236,8 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
         return rank
     bound = _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
-        return replace(rank, place=rank.rank % bound, sharers=bound)
+        return replace(rank, sharers=bound)
     return rank if visible == of_launcher else with_scripts_list(rank, len(visible.split(",")))
-
-
-def with_own_gpus(rank: LocalRank) -> LocalRank:
-    """``rank`` where it shares its GPUs with none of the others."""
-    return replace(rank, place=0, sharers=1)
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
@@ -261,7 +247,7 @@ def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
     well tells less.
     """
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
-    return with_own_gpus(rank) if is_own else replace(rank, place=None, sharers=None)
+    return replace(rank, sharers=1 if is_own else None)
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:

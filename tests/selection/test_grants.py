@@ -146,7 +146,7 @@ def tf_config(size):
     return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"] * size}, "task": {"type": "worker", "index": 1}})}
 
 
-DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, (None, None), (0, 1)
+DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, (None, None), (0, 1)
 )
 def test_what_an_engines_worker_was_given_is_its_own(environ, facts, expected):
     rank = granted({**environ, **tf_config(2)}, EngineFacts(**facts)).rank
-    assert (rank.rank, rank.place, rank.sharers) == (1, *expected)
+    assert (rank.rank, rank.sharers) == (1, expected)
 
 
 def test_ranks_inside_a_grant():
     environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
     grant = granted(environ, EngineFacts(slurm_conf=CONF))
-    rank = LocalRank(1, 2, "Slurm", place=0, sharers=1, job=grant.rank.job)
+    rank = LocalRank(1, 2, "Slurm", sharers=1, job=grant.rank.job)
     assert grant == Grant("Slurm", counts_by_bus=True, rank=rank)
     assert not grant.is_first
     assert granted({}).is_first

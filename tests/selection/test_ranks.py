@@ -228,17 +228,17 @@ def test_a_rank_whose_gpus_are_not_known_is_not_told_to_take_none():
 @pytest.mark.parametrize(
     ("size", "launcher", "gpus", "expected"),
     [
-        pytest.param(2, "torchrun", 1, (0, 1), id="one-each"),
-        pytest.param(4, "torchrun", 2, (0, 1), id="two-each"),
-        pytest.param(2, "torchrun", 2, (None, None), id="one-list-for-all"),
-        pytest.param(8, "LOCAL_RANK", 1, (0, 1), id="one-each-on-several-hosts"),
-        pytest.param(8, "LOCAL_RANK", 4, (None, None), id="all-of-this-host"),
+        pytest.param(2, "torchrun", 1, 1, id="one-each"),
+        pytest.param(4, "torchrun", 2, 1, id="two-each"),
+        pytest.param(2, "torchrun", 2, None, id="one-list-for-all"),
+        pytest.param(8, "LOCAL_RANK", 1, 1, id="one-each-on-several-hosts"),
+        pytest.param(8, "LOCAL_RANK", 4, None, id="all-of-this-host"),
     ],
 )
 def test_a_list_that_a_ranks_script_has_set(size, launcher, gpus, expected):
     # What the others were started with tells nothing of it: at that time they had no list.
-    rank = with_scripts_list(LocalRank(1, size, launcher, place=0, sharers=1), gpus)
-    assert (rank.place, rank.sharers) == expected
+    rank = with_scripts_list(LocalRank(1, size, launcher, sharers=1), gpus)
+    assert rank.sharers == expected
 
 
 def mpi(rank):
@@ -251,30 +251,30 @@ def slurm(size):
 
 ALONE = LocalRank(0, 4, "LOCAL_RANK")
 WORKER = LocalRank(1, 2, "TF_CONFIG")
-FOR_ALL = (None, None)
+FOR_ALL = None
 
 
 @pytest.mark.parametrize(
     ("rank", "visible", "of_launcher", "of_step", "expected"),
     [
         pytest.param(mpi(2), None, None, "", FOR_ALL, id="no-list"),
-        pytest.param(mpi(2), "2", None, "", (0, 1), id="each-its-own"),
-        pytest.param(mpi(2), "2", "0,1,2,3", "", (0, 1), id="each-its-own-of-the-launchers"),
+        pytest.param(mpi(2), "2", None, "", 1, id="each-its-own"),
+        pytest.param(mpi(2), "2", "0,1,2,3", "", 1, id="each-its-own-of-the-launchers"),
         pytest.param(mpi(2), "0", "0", "", FOR_ALL, id="one-for-all"),
         pytest.param(mpi(2), "0,1,2,3", None, "", FOR_ALL, id="enough-for-all"),
-        pytest.param(WORKER, "1", None, "", (0, 1), id="a-worker-with-its-own"),
+        pytest.param(WORKER, "1", None, "", 1, id="a-worker-with-its-own"),
         pytest.param(WORKER, "0,1", None, "", FOR_ALL, id="workers-with-a-list-for-all"),
-        pytest.param(ALONE, "0", None, "", (0, 1), id="by-hand-a-gpu-of-its-own"),
+        pytest.param(ALONE, "0", None, "", 1, id="by-hand-a-gpu-of-its-own"),
         pytest.param(ALONE, "0", "0", "", FOR_ALL, id="by-hand-one-for-all"),
         pytest.param(ALONE, "0,1,2", None, "", FOR_ALL, id="by-hand-all-of-this-host"),
         # Slurm says how many GPUs the step has, and the node.
-        pytest.param(slurm(4), "1", None, "1 of 4", (0, 1), id="per-task"),
-        pytest.param(slurm(2), "2,3", None, "2,3 of 4", (0, 1), id="two-per-task"),
-        pytest.param(slurm(8), "1", None, "1 of 4", (1, 2), id="two-tasks-on-each"),
-        pytest.param(slurm(4), "0", None, "0 of 2", (1, 2), id="ntasks-per-gpu=2"),
-        pytest.param(slurm(2), "0", None, "2 of 2", (0, 1), id="per-task-under-cgroups-each-from-0"),
-        pytest.param(slurm(4), "0,1", None, "0,1 of 2", (1, 4), id="not-bound"),
-        pytest.param(slurm(4), "1", None, "0,1,2,3 of 4", (0, 1), id="narrowed-by-a-script"),
+        pytest.param(slurm(4), "1", None, "1 of 4", 1, id="per-task"),
+        pytest.param(slurm(2), "2,3", None, "2,3 of 4", 1, id="two-per-task"),
+        pytest.param(slurm(8), "1", None, "1 of 4", 2, id="two-tasks-on-each"),
+        pytest.param(slurm(4), "0", None, "0 of 2", 2, id="ntasks-per-gpu=2"),
+        pytest.param(slurm(2), "0", None, "2 of 2", 1, id="per-task-under-cgroups-each-from-0"),
+        pytest.param(slurm(4), "0,1", None, "0,1 of 2", 4, id="not-bound"),
+        pytest.param(slurm(4), "1", None, "0,1,2,3 of 4", 1, id="narrowed-by-a-script"),
     ],
 )
 def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected):
@@ -282,8 +282,8 @@ def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected)
     environ = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node} if of_step else {}
     environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     found = among_same_gpus(rank, environ, of_launcher)
-    assert (found.place, found.sharers) == expected
+    assert found.sharers == expected
 
 
 def test_gpus_of_ones_own_are_all_of_them():
-    assert LocalRank(1, 2, "Slurm", place=0, sharers=1).slice(2) == (range(2), 1)
+    assert LocalRank(1, 2, "Slurm", sharers=1).slice(2) == (range(2), 1)
