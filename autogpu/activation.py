@@ -11,7 +11,7 @@ import sys
 import threading
 from contextlib import contextmanager
 
-from autogpu import threads
+from autogpu import process
 from autogpu.devices import probe
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
 from autogpu.frameworks import registry
@@ -176,7 +176,7 @@ def _unlock_in_child() -> None:
     _lock = threading.RLock()
 
 
-threads.in_forked_children(_unlock_in_child)
+process.in_forked_children(_unlock_in_child)
 
 
 def _report(error: Exception) -> None:

@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
-from autogpu.process_identity import pid_namespace
+from autogpu.process import pid_namespace
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, local_rank

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
 ROWS = (
     {
-        *("errors", "frozen", "variables", "atomic_file", "clock", "threads", "process_identity"),
+        *("errors", "frozen", "variables", "atomic_file", "process"),
         *("reporting.text", "reporting.stderr"),
     },
     {"devices", "policy", "lease", "selection"},

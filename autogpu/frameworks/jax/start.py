@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pkgutil
 
-from autogpu import threads
+from autogpu import process
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words
@@ -34,7 +34,7 @@ class BackendStart:
         """Start nothing yet; ``bridge`` is ``jax._src.xla_bridge``."""
         self._allocator = allocator
         self._bridge = bridge
-        self._lock = threads.renewed_in_children(self, "_lock")
+        self._lock = process.renewed_in_children(self, "_lock")
         self._has_prepared = False
 
     def before_backends(self) -> None:
