@@ -30,19 +30,11 @@ LIFETIME_S = 20.0
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
-
-# nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse.
-_HW_THERMAL_SLOWDOWN = 0x40
-
-# What NVML writes for the instance of a process that is on none.
-_NO_ID = 0xFFFFFFFF
-
-# NVML_NVLINK_MAX_LINKS is of the headers that pynvml was made from; it ends where the GPU has no more.
-_MOST_LINKS = 36
-
+_HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
+_NO_ID = 0xFFFFFFFF  # what NVML writes for the instance of a process that is on none
+_MOST_LINKS = 36  # NVML_NVLINK_MAX_LINKS is of the headers that pynvml was made from; it ends where the GPU has no more
 _NVLINK_TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH of nvmlIntNvLinkDeviceType_t
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
-
 # nvmlGpuTopologyLevel_t
 _ANCESTORS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
 
