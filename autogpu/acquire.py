@@ -8,9 +8,9 @@ import time
 from contextlib import suppress
 
 from autogpu import lease
-from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
 from autogpu.frozen import frozen, replace
+from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import most_together, wanted_count, why_none

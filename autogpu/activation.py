@@ -11,10 +11,9 @@ import sys
 import threading
 from contextlib import contextmanager
 
-from autogpu import threads
+from autogpu import frameworks, process
 from autogpu.devices import probe
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
-from autogpu.frameworks import registry
 from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
@@ -72,7 +71,7 @@ def before_import(framework: str, started_with: str | None) -> None:
     if not sys.platform.startswith("linux"):
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
-        if framework in registry.LATE:
+        if framework in frameworks.LATE:
             _late[framework] = _Later(framework, started_with)
             return
         _begin(started_with)
@@ -87,7 +86,7 @@ def after_import(framework: str, module: ModuleType) -> None:
             allocators[framework].imported()
         elif framework in _late:
             later: Any = _late[framework]
-            obstacle = registry.load(framework).install_hooks(later).obstacle
+            obstacle = frameworks.load(framework).install_hooks(later).obstacle
             if obstacle and not _has_begun:
                 later.allocator()  # which says so
 
@@ -137,7 +136,7 @@ def _allocator_of(framework: str) -> Allocator:
 
     if framework not in allocators:
         assert allocation is not None
-        allocators[framework] = Allocator(allocation, registry.load(framework))
+        allocators[framework] = Allocator(allocation, frameworks.load(framework))
     return allocators[framework]
 
 
@@ -176,7 +175,7 @@ def _unlock_in_child() -> None:
     _lock = threading.RLock()
 
 
-threads.in_forked_children(_unlock_in_child)
+process.in_forked_children(_unlock_in_child)
 
 
 def _report(error: Exception) -> None:

@@ -12,10 +12,10 @@ from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.readings import Readings
 from autogpu.frozen import replace
+from autogpu.process import in_forked_children
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.ranks import told_of_siblings
-from autogpu.threads import in_forked_children
 from autogpu.visibility import ChildrensLease, VisibleDevices
 
 TYPE_CHECKING = False

@@ -10,6 +10,7 @@ from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
 from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
+from autogpu.process import one_at_a_time
 from autogpu.reporting import messages
 from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, order_is_fixed
@@ -18,7 +19,6 @@ from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, dema
 from autogpu.selection.model import SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import told_of_siblings
-from autogpu.threads import one_at_a_time
 from autogpu.visibility import Order
 
 TYPE_CHECKING = False

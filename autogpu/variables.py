@@ -7,26 +7,14 @@ from __future__ import annotations
 
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 CUDA_DEVICE_ORDER = "CUDA_DEVICE_ORDER"
-
-# The value of the latter by which numbers are those of `nvidia-smi`, instead of fastest first.
-PCI_ORDER = "PCI_BUS_ID"
+PCI_ORDER = "PCI_BUS_ID"  # its value by which numbers are those of `nvidia-smi`, instead of fastest first
 
 PREFIX = "AUTOGPU_"
-
-# "0" switches autogpu off for one process.
-SWITCH = "AUTOGPU"
-
-# The project's policy file, named outright.
-POLICY_FILE = PREFIX + "POLICY"
-
-# The folder of the host's leases.
-LEASE_DIR = PREFIX + "LEASE_DIR"
-
-# The lease of this process, for its children.
-LEASE = PREFIX + "LEASE"
-
-# Which of several workers this process is, that a program started by one call.
-WORKER = PREFIX + "WORKER"
+SWITCH = "AUTOGPU"  # "0" switches autogpu off for one process
+POLICY_FILE = PREFIX + "POLICY"  # the project's policy file, named outright
+LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
+LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
+WORKER = PREFIX + "WORKER"  # which of several workers this process is, that a program started by one call
 
 # What we wrote into CUDA_VISIBLE_DEVICES and what was there before, for an autogpu in a child.
 WRITTEN_VISIBLE_DEVICES = PREFIX + "ORIG_WRITTEN"

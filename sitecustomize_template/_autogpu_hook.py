@@ -9,7 +9,7 @@ Nothing else happens before a framework is imported. ``AUTOGPU=0`` in the enviro
 # ruff: noqa: ANN001, ANN202  (annotations would have to be evaluated at every start)
 import sys
 
-# The top-level modules whose import matters: those of autogpu/frameworks/registry.py.
+# The top-level modules whose import matters: those of autogpu/frameworks/__init__.py.
 frameworks = ("tensorflow", "jax", "torch")
 
 # What this process inherited, to tell it from what the script writes later. Through sys.modules, and only the

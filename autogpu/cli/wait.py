@@ -10,11 +10,11 @@ import click
 
 from autogpu.cli.gpu_request import read_gpus, request_gpus
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
-from autogpu.clock import monotonic_s, unix_s
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease.inotify import Watch
+from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import printable, span
 from autogpu.selection import explain

@@ -30,19 +30,11 @@ LIFETIME_S = 20.0
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
-
-# nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse.
-_HW_THERMAL_SLOWDOWN = 0x40
-
-# What NVML writes for the instance of a process that is on none.
-_NO_ID = 0xFFFFFFFF
-
-# NVML_NVLINK_MAX_LINKS is of the headers that pynvml was made from; it ends where the GPU has no more.
-_MOST_LINKS = 36
-
+_HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
+_NO_ID = 0xFFFFFFFF  # what NVML writes for the instance of a process that is on none
+_MOST_LINKS = 36  # NVML_NVLINK_MAX_LINKS is of the headers that pynvml was made from; it ends where the GPU has no more
 _NVLINK_TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH of nvmlIntNvLinkDeviceType_t
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
-
 # nvmlGpuTopologyLevel_t
 _ANCESTORS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
 
@@ -88,8 +80,7 @@ class Nvml:
     def processes(self, name: str, gpu: Any, ids: tuple[Any, Any] | None = None) -> list[tuple[int, int | None]] | None:
         """Pid and bytes of each process, by the newest version of the call that the driver knows.
 
-        Args:
-            ids: Of a GPU instance and a compute instance: the processes of others are left out.
+        With the ``ids`` of a GPU instance and a compute instance, the processes of others are left out.
         """
         for version in [name + version for version in _PROCESS_LIST_VERSIONS if hasattr(self._pynvml, name + version)]:
             try:
@@ -255,10 +246,9 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
 
 
 def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read the MIG instances of a card, each as a device. One that can't be read is left out, and costs no other.
+    """Read the MIG instances of a card, each as a device; one that can't be read is left out, and costs no other.
 
-    Args:
-        card: Its readings; instances have its health, and no utilization, of which NVML tells nothing.
+    They have the card's health, and no utilization, of which NVML tells nothing.
     """
     found = []
     for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
@@ -272,9 +262,9 @@ def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[s
 
 def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
     memory = nvml.answer("nvmlDeviceGetMemoryInfo", instance)
-    names = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
-    ids: tuple[Any, Any] = (nvml.answer(names[0], instance), nvml.answer(names[1], instance))
-    known: tuple[Any, Any] = (_NO_ID if ids[0] is None else ids[0], _NO_ID if ids[1] is None else ids[1])
+    gpu_id = nvml.answer("nvmlDeviceGetGpuInstanceId", instance)
+    compute_id = nvml.answer("nvmlDeviceGetComputeInstanceId", instance)
+    known = (_NO_ID if gpu_id is None else gpu_id, _NO_ID if compute_id is None else compute_id)
 
     def processes(name: str) -> list[tuple[int, int | None]] | None:
         found = nvml.processes(name, instance, known)
@@ -292,8 +282,8 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
         "graphics_processes": processes("nvmlDeviceGetGraphicsRunningProcesses"),
         "mig_enabled": False,
         "parent": card["uuid"],
-        "gpu_instance_id": ids[0],
-        "compute_instance_id": ids[1],
+        "gpu_instance_id": gpu_id,
+        "compute_instance_id": compute_id,
     }
 
 

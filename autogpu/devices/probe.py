@@ -11,8 +11,8 @@ import select
 import sys
 import time
 
-from autogpu import threads
-from autogpu.clock import monotonic_s
+from autogpu import process
+from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     """
     if last is None or last.failure:
         return start(environ)
-    if not threads.are_real():
+    if not process.threads_are_real():
         return start(environ)  # a call that hangs would hold up the script as well
     if _pynvml_problem():
         return _KnownReading(last)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Callable
 
+from autogpu import frameworks
 from autogpu.doctor.facts import Facts
 from autogpu.doctor.model import Finding, failed, not_applicable, passed
-from autogpu.frameworks import registry
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable
 from autogpu.selection import explain, instances
@@ -37,7 +37,7 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     findings = [check(facts) for check in CHECKS]
     # Where there is none, the first one's diagnosis says so.
     for each in [each for each in facts.frameworks if each.is_installed] or facts.frameworks[:1]:
-        findings += registry.load(each.module).load_diagnosis().examine(each.answer, each.error, facts)
+        findings += frameworks.load(each.module).load_diagnosis().examine(each.answer, each.error, facts)
     return tuple(findings)
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from autogpu import engines, lease, policy
+from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.errors import InstallError
-from autogpu.frameworks import registry
 from autogpu.install import files, this_interpreter
 from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.install.source import pip_source
@@ -134,7 +133,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     progress("asking CUDA")
     cuda = _read_cuda(python.executable, environ)
     answers = []
-    for module in registry.FRAMEWORKS:
+    for module in frameworks.FRAMEWORKS:
         progress(f"importing {module}")
         answers.append(_framework(module, python.executable, environ))
     folder, folder_error = _find_folder(environ)
@@ -171,7 +170,7 @@ def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
 
 
 def _framework(module: str, executable: str, environ: Mapping[str, str]) -> FrameworkAnswer:
-    diagnosis = registry.load(module).load_diagnosis()
+    diagnosis = frameworks.load(module).load_diagnosis()
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
     quiet = {**environ, SWITCH: "0", **diagnosis.ENVIRONMENT}
     answer, error = _ask(executable, diagnosis.PROGRAM, quiet, _DEADLINE_S)

@@ -1,1 +1,29 @@
-"""One package for each framework, and what autogpu and a framework know of each other in ``base``."""
+"""The frameworks that autogpu knows. Only this file and the start-up hook name them outside of their packages."""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from autogpu.frameworks.base import Framework
+
+# By the top-level module whose import starts it all, the package that knows the framework.
+FRAMEWORKS = {
+    "tensorflow": "autogpu.frameworks.tensorflow",
+    "jax": "autogpu.frameworks.jax",
+    "torch": "autogpu.frameworks.torch",
+}
+
+# Those whose import takes less than a second, and that never initialise CUDA without our hooks: nothing is read, and
+# the GPUs are not listed, before they are used.
+LATE = ("jax",)
+
+
+def load(module: str) -> Framework:
+    """The framework whose top-level module that is."""
+    package: Any = importlib.import_module(FRAMEWORKS[module])
+    framework: Framework = package
+    return framework

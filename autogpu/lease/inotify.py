@@ -12,8 +12,8 @@ import struct
 import time
 from pathlib import Path
 
-from autogpu.clock import monotonic_s
 from autogpu.lease import locks
+from autogpu.process import monotonic_s
 
 _CLOSE_WRITE = 0x8
 _MOVED_TO = 0x80

@@ -6,13 +6,13 @@ import os
 import threading
 import time
 
-from autogpu import process_identity
-from autogpu.clock import monotonic_s, unix_s
+from autogpu import process
 from autogpu.lease import mutex, record
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named
+from autogpu.process import monotonic_s, unix_s
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -283,7 +283,7 @@ def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     if holder is None or str(holder.pid) != pid or str(holder.start_time or 0) != start:
         return None
     # In a container of its own a child may have the same pid.
-    is_own = holder.pid == os.getpid() and holder.pid_namespace == process_identity.pid_namespace()
+    is_own = holder.pid == os.getpid() and holder.pid_namespace == process.pid_namespace()
     return None if is_own else holder
 
 

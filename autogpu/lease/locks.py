@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
-from autogpu import process_identity
-from autogpu.clock import monotonic_s, thread_cpu_s
+from autogpu import process
+from autogpu.process import monotonic_s, thread_cpu_s
 
 try:
     import fcntl
@@ -128,7 +128,7 @@ def holder(descriptor: int) -> str | None:
         return None
     if pid is None:
         return None
-    uid = process_identity.owner(pid)
+    uid = process.owner(pid)
     return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from autogpu import process_identity
+from autogpu import process
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import frozen
 
@@ -74,7 +74,7 @@ class Holder:
         ``None`` for another container's, for one that ended (a fork's child may keep its lease) and was
         reused, and where ``/proc`` hides other users' processes.
         """
-        return process_identity.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
 @frozen
@@ -146,7 +146,7 @@ class Waiter:
     @property
     def pid_here(self) -> int | None:
         """As :attr:`Holder.pid_here`."""
-        return process_identity.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
 @frozen

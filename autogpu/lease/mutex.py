@@ -8,11 +8,11 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 
-from autogpu import threads
-from autogpu.clock import monotonic_s
+from autogpu import process
 from autogpu.lease import locks
 from autogpu.lease.folder import MUTEX, Folder, make_mutex
 from autogpu.lease.model import Uncoordinated
+from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _LockThread:
         self._has_come.acquire()
         self._error: OSError | None = None
         self._polled: int | None = None
-        if not threads.are_real():
+        if not process.threads_are_real():
             self._polled = mutex
             return
         try:

@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from autogpu import process_identity
+from autogpu import process
 from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
         listed: By the driver, without this process.
         is_complete: Find as well the holders that it does not list, for showing: a look into ``/proc`` for each.
     """
-    namespace = process_identity.pid_namespace()
+    namespace = process.pid_namespace()
     here = {each.name: each for each in holders if namespace is not None and each.pid_namespace == namespace}
     by_pid = {each.pid: each for each in here.values()}
     found: dict[str, list[int]] = {name: [] for name in here}
@@ -83,13 +83,13 @@ def _is_below(pid: int, holder: Holder) -> bool:
     if holder.pid_here is None:
         return False
     # Else a lease that names root's sshd would have all that others compute.
-    return pid == holder.pid or holder.uid == 0 or process_identity.owner(pid) in (holder.uid, 0)
+    return pid == holder.pid or holder.uid == 0 or process.owner(pid) in (holder.uid, 0)
 
 
 def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
     """The process and those above it, nearest first, each with its start; nothing where it is none here."""
     for _ in range(_MOST_ABOVE):
-        found = process_identity.parent_and_start(pid)
+        found = process.parent_and_start(pid)
         if found is None:
             return
         parent, start = found
@@ -109,7 +109,7 @@ def _holder_or_keeper(holder: Holder) -> list[int]:
     except OSError:
         return []
     for name in names:
-        found = process_identity.parent_and_start(int(name)) if name.isdigit() else None
+        found = process.parent_and_start(int(name)) if name.isdigit() else None
         if found is not None and holder.name in _kept_leases(int(name), found[1]):
             keepers.append((found[1], int(name)))
     return [pid for _, pid in sorted(keepers)[:1]]

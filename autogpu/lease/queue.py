@@ -6,7 +6,6 @@ import os
 import time
 from itertools import islice
 
-from autogpu.clock import monotonic_s, unix_s
 from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import mutex, record
@@ -15,6 +14,7 @@ from autogpu.lease.leases import claim, write_lease
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, is_waiting, ticket_place
+from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import span
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from autogpu import process_identity
+from autogpu import process
 from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
@@ -45,8 +45,8 @@ def identity(script: str) -> dict[str, Any]:
     return {
         "v": VERSION,
         "pid": pid,
-        "start": process_identity.start_time(),
-        "pidns": process_identity.pid_namespace(),
+        "start": process.start_time(),
+        "pidns": process.pid_namespace(),
         "script": printable(script.rpartition("/")[2], MAX_SCRIPT),
     }
 

@@ -6,11 +6,11 @@ import os
 import re
 from collections import defaultdict
 
-from autogpu import process_identity
-from autogpu.clock import monotonic_s, unix_s
+from autogpu import process
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, record
 from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
+from autogpu.process import monotonic_s, unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ class _Reading:
         self._remove_stale = remove_stale
         self._remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
         # Elsewhere /proc/locks translates pids while it is read, or counts them by the /proc of another namespace.
-        namespace = process_identity.pid_namespace()
-        self._namespace = namespace if namespace == process_identity.INITIAL_NAMESPACE else None
+        namespace = process.pid_namespace()
+        self._namespace = namespace if namespace == process.INITIAL_NAMESPACE else None
         self._takers: Mapping[str, int] | None = None
 
     def add(self, name: str, status: os.stat_result | None = None) -> None:

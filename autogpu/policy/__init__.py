@@ -1,16 +1,160 @@
-"""The settings of a process, read from every layer, each with where it was set."""
+"""The settings of a process, read from every layer and merged, each with where it was set."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from autogpu.frozen import replace
+from autogpu.policy import check, model, sources
 from autogpu.policy.kinds import MemoryLimit as MemoryLimit
-from autogpu.policy.merge import problems_of as problems_of
-from autogpu.policy.merge import resolve as resolve
 from autogpu.policy.model import BY_DOTTED as BY_DOTTED
 from autogpu.policy.model import KEYS as KEYS
-from autogpu.policy.model import LAYERS as LAYERS
 from autogpu.policy.model import SYSTEM_FILE as SYSTEM_FILE
-from autogpu.policy.model import Key as Key
 from autogpu.policy.model import Origin as Origin
 from autogpu.policy.model import Policy as Policy
 from autogpu.policy.model import Problem as Problem
 from autogpu.policy.model import Resolved as Resolved
 from autogpu.policy.model import Setting as Setting
 from autogpu.policy.sources import working_directory as working_directory
+from autogpu.variables import POLICY_FILE, SWITCH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping
+
+    from autogpu.policy.check import Layer
+
+
+def resolve(
+    environ: Mapping[str, str],
+    *,
+    script: Path | None,
+    working_directory: Path,
+    flags: Mapping[str, str] | None = None,
+    system_file: Path = SYSTEM_FILE,
+) -> Resolved:
+    """Read every layer and merge them. Bad input never raises: it becomes ``problems``, and the rest holds.
+
+    Args:
+        environ: Gives ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*``. Without ``HOME`` there is no user file.
+        script: ``None`` at a prompt, with ``-c`` and in a notebook.
+        working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is relative to.
+        flags: The command line of ``autogpu run``: key to text, as in the environment.
+    """
+    paths = sources.PolicyPaths.of(environ)
+    # Who can write there owns the host, or the home.
+    system = sources.source_of(paths, model.SYSTEM, system_file)
+    user = sources.source_of(paths, model.USER, paths.user_file) if paths.user_file else sources.Source(model.USER)
+    named = environ.get(POLICY_FILE, "").strip()
+    if named:
+        project = sources.named_source(paths, named, working_directory)
+    else:
+        project = sources.found_source(paths, script, working_directory, system_file=system_file)
+    files = [check.file_layer(source, paths) for source in (system, user, project)]
+    switch = check.switch_layer(environ)
+    environment, command_line = check.environment_layer(environ), check.flag_layer(flags or {})
+    is_off = switch.values.get("enabled", (True,))[0] is False
+    # The start-up hook obeys "off" before this package is even imported, so that it overrides every layer here as well.
+    texts = [environment, command_line, switch] if is_off else [environment, switch, command_line]
+
+    settings, refused = merge([*files, *texts])
+    problems = [problem for layer in [*files, *texts] for problem in check.bounded(layer.problems)]
+    locked = frozenset(check.locks(files[0]))
+    problems += [*refused, *_contradictions(settings, locked)]
+    notes = [*check.bounded(files[0].unknown), *check.unknown_locks(files[0])]
+    return Resolved(
+        policy=_policy(settings, locked),
+        settings=MappingProxyType(settings),
+        problems=tuple(_with_outcome(problem, settings) for problem in problems),
+        system_notes=tuple(notes),
+        project_file=project.file,
+        files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
+    )
+
+
+def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
+    """The mistakes in one file, wherever it is and whoever owns it.
+
+    Args:
+        environ: As for :func:`resolve`.
+        is_system: It is the host's own, which may say more; names that this version does not know count.
+    """
+    paths = sources.PolicyPaths.of(environ)
+    source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
+    if source.table is None and not source.problems:
+        origin = paths.origin(source.layer, file)
+        return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
+    layer = check.file_layer(source, paths)
+    settings, refused = merge([layer])
+    unknown = [*check.bounded(layer.unknown), *check.unknown_locks(layer)] if is_system else []
+    found = [*check.bounded(layer.problems), *unknown, *refused, *_contradictions(settings, frozenset())]
+    return tuple(_with_outcome(problem, settings) for problem in found)
+
+
+def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
+    """Stack layers on the defaults, lowest precedence first; each setting remembers what it overrode.
+
+    Returns:
+        The settings, and one problem for each attempt to change a key that the system file has locked.
+    """
+    origin = Origin(model.DEFAULT, model.DEFAULT)
+    settings = {key.dotted: _setting(key.dotted, key.default, origin, None) for key in KEYS}
+    problems = []
+    locked: Mapping[str, Origin] = {}
+    for layer in layers:
+        for dotted, (value, origin) in layer.values.items():
+            held = settings[dotted]
+            if dotted not in locked or _is_off_switch(dotted, value, origin):
+                settings[dotted] = _setting(dotted, value, origin, held)
+            elif value != held.value:
+                what = f"{origin}: {dotted} is locked by {locked[dotted]}"
+                problems.append(Problem(what, "", origin, dotted))
+        if layer.name == model.SYSTEM:
+            locked = check.locks(layer)
+    return settings, problems
+
+
+def _setting(dotted: str, value: object, origin: Origin, overrides: Setting | None) -> Setting:
+    return Setting(dotted, value, origin, BY_DOTTED[dotted].written(value), overrides)
+
+
+def _is_off_switch(dotted: str, value: object, origin: Origin) -> bool:
+    return dotted == "enabled" and value is False and origin.variable == SWITCH
+
+
+def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> list[Problem]:
+    """Keys that can't hold together on any machine; the limit, or what is not locked, is taken back to its default."""
+    parts, limit = settings["memory.virtual_gpus"], settings["memory.limit"]
+    if not isinstance(parts.value, int) or not isinstance(limit.value, MemoryLimit):
+        return []
+    if limit.value.percent is None or limit.value.percent * parts.value <= 100:
+        return []
+    if "memory.limit" in locked:
+        wrong, other, why, allowed = parts, limit, ", which is locked", f"{int(100 / limit.value.percent)}"
+    else:
+        wrong, other, why, allowed = limit, parts, "", f"{100 / parts.value:.4g}%"
+    default = Origin(model.DEFAULT, model.DEFAULT)
+    settings[wrong.key] = _setting(wrong.key, BY_DOTTED[wrong.key].default, default, wrong)
+    what = (
+        f"{wrong.origin}: {wrong.key} can't be {wrong.text} with {other.key} = {other.text} ({other.origin}){why}; "
+        f"allowed: up to {allowed}"
+    )
+    return [Problem(what, "each virtual GPU gets an equal share", wrong.origin, wrong.key)]
+
+
+def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
+    values = {key.attribute: settings[key.dotted].value for key in KEYS}
+    values["locked"] = locked
+    return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
+
+
+def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
+    """Add what is used instead, which is only known when all layers are merged."""
+    if problem.instead or problem.key is None:
+        return problem
+    used = settings[problem.key]
+    if used.origin.layer != model.DEFAULT:
+        return replace(problem, instead=f"{used.text} from {used.origin} is used")
+    is_unset = used.text in ('""', "[]")
+    return replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.clock import monotonic_s
+from autogpu.process import monotonic_s
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import is_terminal, say
 

@@ -11,8 +11,8 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import IO, Iterator, NamedTuple, Sequence
 
-from autogpu.clock import monotonic_s
 from autogpu.errors import AutoGpuError
+from autogpu.process import monotonic_s
 from autogpu.reporting.text import printable, span
 from autogpu.status.json import from_json
 from autogpu.status.model import HostStatus

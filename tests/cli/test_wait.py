@@ -15,9 +15,9 @@ import pytest
 
 from autogpu.cli import main as frame
 from autogpu.cli import wait
-from autogpu.clock import monotonic_s
 from autogpu.lease import find_folder, snapshot
 from autogpu.lease.inotify import Watch
+from autogpu.process import monotonic_s
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
 from tests.support.holders import other_job

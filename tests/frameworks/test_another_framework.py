@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from autogpu.frameworks.registry import FRAMEWORKS
+from autogpu.frameworks import FRAMEWORKS
 from tests.gpusim import Gpu, Server
 from tests.hook.throwaway import TEMPLATES
 from tests.support import environments
@@ -64,10 +64,10 @@ SCRIPT = """
 import sys
 
 import _autogpu_hook
-from autogpu.frameworks import registry
+from autogpu import frameworks
 
 _autogpu_hook.frameworks += ("toyflow",)
-registry.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
+frameworks.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
 
 import toyflow
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import process_identity
 from autogpu.lease import Folder, Uncoordinated, acquire_lease, mutex
+from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 
@@ -167,7 +167,7 @@ def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, 
 
 
 def test_a_lease_can_not_pass_for_another_process(folder, locked):
-    lie = {**GOOD, "pid": 1, "start": process_identity.start_time(1), "pidns": "pid:[1]", "uid": 0}
+    lie = {**GOOD, "pid": 1, "start": start_time(1), "pidns": "pid:[1]", "uid": 0}
     locked("job.0.1.00000000", json.dumps(lie).encode())
     (seen,) = holders(folder)
     assert (seen.pid, seen.pid_here, seen.is_mine) == (1, None, False)

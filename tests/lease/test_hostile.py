@@ -11,14 +11,14 @@ import sys
 
 import pytest
 
-from autogpu import process_identity
+from autogpu import process
 from autogpu.lease import Uncoordinated
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
 from tests.lease.test_record import TICKET
 from tests.lease.worker import promised
 
 host_namespace = pytest.mark.skipif(
-    process_identity.pid_namespace() != process_identity.INITIAL_NAMESPACE,
+    process.pid_namespace() != process.INITIAL_NAMESPACE,
     reason="in a container the kernel does not tell who took a lock",
 )
 
@@ -89,7 +89,7 @@ def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(fol
     assert inside.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
     (seen,) = holders(folder)
     assert (seen.claims, seen.pid, seen.pid_here) == ({"GPU-0": 1}, 1, None)
-    assert seen.pid_namespace not in (None, process_identity.pid_namespace())
+    assert seen.pid_namespace not in (None, process.pid_namespace())
     # Seen from inside as well, where /proc may count pids as another namespace does.
     assert [holder["claims"] for holder in inside.ask("holders")["holders"]] == [{"GPU-0": 1}]
     assert start().ask("acquire", free=["GPU-0"])["claims"] is None

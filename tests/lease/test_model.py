@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from autogpu import process_identity
+from autogpu import process
 from autogpu.lease import Demand, Waiter
 
 
@@ -35,19 +35,19 @@ def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silen
 
 
 def test_a_pid_is_believed_only_with_namespace_start_and_owner():
-    pid, space, start, uid = os.getpid(), process_identity.pid_namespace(), process_identity.start_time(), os.geteuid()
-    assert process_identity.pid_here(pid, space, start, uid) == pid
-    assert process_identity.pid_here(pid, "pid:[1]", start, uid) is None
-    assert process_identity.pid_here(pid, None, start, uid) is None
-    assert process_identity.pid_here(pid, space, start + 1, uid) is None
-    assert process_identity.pid_here(pid, space, None, uid) is None
-    assert process_identity.pid_here(None, space, start, uid) is None
-    assert process_identity.pid_here(2**31 - 1, space, start, uid) is None
-    assert process_identity.start_time() == process_identity.start_time(pid)
+    pid, space, start, uid = os.getpid(), process.pid_namespace(), process.start_time(), os.geteuid()
+    assert process.pid_here(pid, space, start, uid) == pid
+    assert process.pid_here(pid, "pid:[1]", start, uid) is None
+    assert process.pid_here(pid, None, start, uid) is None
+    assert process.pid_here(pid, space, start + 1, uid) is None
+    assert process.pid_here(pid, space, None, uid) is None
+    assert process.pid_here(None, space, start, uid) is None
+    assert process.pid_here(2**31 - 1, space, start, uid) is None
+    assert process.start_time() == process.start_time(pid)
     if uid == 0:
         # Somebody else's lease that names a process of root's: root's processes may be anyone's that can't be
         # dumped.
-        assert process_identity.pid_here(pid, space, start, 12345) == pid
+        assert process.pid_here(pid, space, start, 12345) == pid
 
 
 @pytest.mark.parametrize(

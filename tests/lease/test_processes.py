@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from autogpu import process_identity
 from autogpu.frozen import replace
 from autogpu.lease import Processes, processes_of, snapshot
+from autogpu.process import start_time
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, needs_root
 
@@ -89,7 +89,7 @@ def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job
 def test_no_user_has_what_others_compute_by_naming_a_process_of_roots(folder, job, uid, is_of_job):
     job()
     lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000", uid=uid)
-    lease = replace(lease, pid=os.getpid(), start_time=process_identity.start_time())
+    lease = replace(lease, pid=os.getpid(), start_time=start_time())
     alices = subprocess.Popen(["sleep", "600"], preexec_fn=lambda: os.setuid(ALICE))
     try:
         assert (alices.pid in processes_of([lease], [alices.pid]).of(lease)) is is_of_job

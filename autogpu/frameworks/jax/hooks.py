@@ -1,18 +1,22 @@
-"""Where JAX is hooked into: the function that starts its backends, and the last one in Python before the client."""
+"""JAX's hooks: the function that starts its backends, and the last one in Python before its client."""
 
 from __future__ import annotations
 
 import functools
+import os
+import pkgutil
 import sys
 
-from autogpu.frameworks.base import Hooks
-from autogpu.frameworks.jax.start import PLATFORM, BackendStart
+from autogpu import process
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.frozen import replace
+from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Mapping, Sequence
 
-    from autogpu.frameworks.base import GpuAllocator
+    from autogpu.frameworks.base import Assignment, GpuAllocator
 
 _INSTALLED = "_autogpu_hook"
 
@@ -23,6 +27,16 @@ _MAKE_CLIENT = "make_c_api_client"
 
 # Of the bridge. Without them a process that is to have no GPU can't be told so before JAX has begun to make a client.
 _BACKENDS = ("backends", "_discover_and_register_pjrt_plugins", "_backend_factories")
+
+_PLATFORM = "cuda"
+_ALIASES = (_PLATFORM, "gpu")
+
+# The second name is the older one; where both are set JAX raises, so none of them is ever written.
+_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+
+# Allocators to which a fraction says nothing.
+_UNLIMITED = ("platform", "cuda_async")
 
 
 def find_hooks() -> Hooks:
@@ -75,10 +89,154 @@ def _start_backends(original: Any, bridge: Any, start: BackendStart) -> Any:
 def _make_client(original: Any, start: BackendStart) -> Any:
     @functools.wraps(original)
     def make_c_api_client(plugin_name: str, options: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if plugin_name != PLATFORM:
+        if plugin_name != _PLATFORM:
             return original(plugin_name, options, *args, **kwargs)
         client = original(plugin_name, start.completed(options), *args, **kwargs)
         start.after_client()
         return client
 
     return make_c_api_client
+
+
+class BackendStart:
+    """The backends of one process, as JAX starts them."""
+
+    def __init__(self, allocator: GpuAllocator, bridge: Any) -> None:
+        """Start nothing yet; ``bridge`` is ``jax._src.xla_bridge``."""
+        self._allocator = allocator
+        self._bridge = bridge
+        self._lock = process.renewed_in_children(self, "_lock")
+        self._has_prepared = False
+
+    def before_backends(self) -> None:
+        """JAX is about to start what it has: decide first whether it is to have a GPU."""
+        with self._lock, self._allocator.guard():
+            if self._bridge._backends or not self._may_use_gpus():
+                return
+            # Before the plug-in's check of CUDA's version, which initialises CUDA.
+            self._has_prepared = True
+            self._allocator.prepare(_request({}, self._flag(), 0))
+            self._bridge._discover_and_register_pjrt_plugins()
+            if _PLATFORM in self._bridge._backend_factories:
+                self._decide()
+
+    def _decide(self) -> None:
+        count = self._allocator.gpu_count
+        is_none = False
+        # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
+        if count or self._allocator.listing() == ():
+            is_none = self._allocator.assign(_request({}, self._flag(), count or 0)).ordinals == ()
+        if is_none:
+            self._leave_out_gpus()
+        if (is_none and not self._names_gpus) or count == 0:
+            self._allocator.on_usage(Usage((), ""))
+
+    def after_backends(self, started: Mapping[str, Any]) -> None:
+        """Give the GPUs back where the backends, which are there now, use none."""
+        with self._allocator.guard():
+            if self._has_prepared and _PLATFORM not in started:
+                self._allocator.on_unused()
+
+    def completed(self, options: Any) -> Any:
+        """The client's options with the assignment filled in where the script set nothing."""
+        result = options
+        with self._lock, self._allocator.guard():
+            self._allocator.prepare()
+            count = self._allocator.gpu_count
+            if count:
+                request = _request(options or {}, (), count)
+                assignment = self._allocator.assign(request)
+                if assignment.ordinals == ():
+                    # The script has named no other platform: JAX takes what it sees, in spite of the policy.
+                    request = replace(request, visible=request.visible or tuple(range(count)))
+                    assignment = self._allocator.assign(request)
+                result = self._filled(dict(options or {}), assignment, request)
+            elif count == 0:
+                self._allocator.on_usage(Usage((), ""))
+        return result
+
+    def _filled(self, options: dict[str, Any], assignment: Assignment, request: DeviceRequest) -> dict[str, Any]:
+        ordinals = request.visible or tuple(range(request.gpu_count))
+        if assignment.ordinals:  # with an empty list JAX aborts
+            ordinals = assignment.ordinals
+            options["visible_devices"] = list(ordinals)
+        if assignment.growth:
+            options.setdefault("preallocate", False)
+        by_script = float(options.get("memory_fraction", 0))
+        least = _least_part(assignment, ordinals, by_script)
+        if least:
+            options["memory_fraction"] = min(least, by_script or 1.0)
+        totals = [assignment.totals.get(ordinal) if least and not by_script else None for ordinal in ordinals]
+        self._allocator.on_usage(Usage(ordinals, _memory(options, totals, by_script)))
+        return options
+
+    def after_client(self) -> None:
+        """Tell of the contexts that the client has made; it has allocated nothing."""
+        with self._allocator.guard():
+            self._allocator.on_context()
+
+    def _may_use_gpus(self) -> bool:
+        """JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""
+        if self._bridge.config.jax_platforms.value and not self._names_gpus:
+            return False
+        looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
+        if looks is not None and not looks():
+            return False
+        plugins = getattr(self._bridge, "jax_plugins", None)
+        return plugins is not None and any(
+            name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(plugins.__path__)
+        )
+
+    @property
+    def _names_gpus(self) -> bool:
+        """GPUs are among the platforms that the script or the shell names."""
+        platforms = self._bridge.config.jax_platforms.value or ""
+        return any(name.strip() in _ALIASES for name in platforms.split(","))
+
+    def _leave_out_gpus(self) -> None:
+        """Let JAX start without them, unless the script or the shell wants nothing else."""
+        platforms = self._bridge.config.jax_platforms.value or _PLATFORM + ",cpu"
+        others = [name for name in platforms.split(",") if name.strip() not in _ALIASES]
+        if others:
+            self._bridge.config.update("jax_platforms", ",".join(others))
+
+    def _flag(self) -> tuple[int, ...]:
+        """The ordinals of ``jax_cuda_visible_devices``, which ``jax.distributed`` sets too; ``()`` for all."""
+        flag = getattr(getattr(self._bridge, "CUDA_VISIBLE_DEVICES", None), "value", "all")
+        try:
+            return () if flag == "all" else tuple(int(each) for each in flag.split(","))
+        except ValueError:  # for JAX to complain about
+            return ()
+
+
+def _request(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) -> DeviceRequest:
+    """The script's own settings, by the client's options or before there are any."""
+    visible = tuple(options.get("visible_devices", ())) or flag
+    fraction = options.get("memory_fraction") or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
+    try:
+        part = min(max(float(fraction), 0.0), 1.0)
+    except ValueError:  # for JAX to complain about
+        part = 0.0
+    return DeviceRequest(gpu_count, visible or None, fraction=part)
+
+
+def _least_part(assignment: Assignment, ordinals: Sequence[int], by_script: float) -> float:
+    """The part of each GPU that JAX may take; 0 for no limit.
+
+    It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
+    """
+    most, times = (assignment.ceilings, 1) if by_script else (assignment.caps, assignment.logical_gpus)
+    known = [ordinal for ordinal in ordinals if ordinal in most and assignment.totals.get(ordinal)]
+    return min((most[ordinal] * times / assignment.totals[ordinal] for ordinal in known), default=0.0)
+
+
+def _memory(options: Mapping[str, Any], limited: Sequence[int | None], by_script: float) -> str:
+    """How JAX allocates; ``limited`` has the memory of each GPU that the policy limits."""
+    fraction = float(options.get("memory_fraction", 0))
+    caps = [None if total is None else int(total * fraction) for total in limited]
+    grows = not options.get("preallocate", True)
+    memory = memory_in_words(caps, fraction if by_script else 0.0, grows=grows)
+    allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
+    if (any(caps) or by_script) and allocator in _UNLIMITED:
+        memory += f" (not enforced with {_ALLOCATOR}={allocator})"
+    return memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 
-from autogpu import threads
+from autogpu import process
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus, named_logical, script_limits
 from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, renumbered
@@ -62,7 +62,7 @@ class PlacementResolver:
         self.named = NamedGpus()
         self.gpu_count = 0
         self.on_first_context: Callable[[], None] | None = None
-        self.lock = threads.renewed_in_children(self)
+        self.lock = process.renewed_in_children(self)
         self._context_module: Any = context_module
         self._default_graph = default_graph
         self._sees_choice = sees_choice

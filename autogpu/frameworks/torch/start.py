@@ -8,7 +8,7 @@ import sys
 import threading
 
 import autogpu
-from autogpu import threads
+from autogpu import process
 from autogpu.frameworks.base import DeviceRequest, Usage
 from autogpu.reporting.text import memory_in_words
 
@@ -43,7 +43,7 @@ class CudaStart:
         self._core = core
         self._number = 0
         self._by_script = 0.0
-        self._lock = threads.renewed_in_children(self, "_lock")
+        self._lock = process.renewed_in_children(self, "_lock")
 
     def put_back(self, name: str, ours: Any, original: Any) -> None:
         """Let a function of ``torch._C`` be itself again, where no one else has replaced it since."""

@@ -11,11 +11,11 @@ def toyflow():
     """Import the small framework as one that autogpu knows."""
     import _autogpu_hook
 
-    from autogpu.frameworks import registry
+    from autogpu import frameworks
 
-    if "toyflow" not in registry.FRAMEWORKS:
+    if "toyflow" not in frameworks.FRAMEWORKS:
         _autogpu_hook.frameworks += ("toyflow",)
-        registry.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
+        frameworks.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
     import toyflow
 
     return toyflow

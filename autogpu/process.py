@@ -1,0 +1,106 @@
+"""A process: its clock, its threads and locks, and how it is told from another one with the same pid."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, TypeVar
+
+    Method = TypeVar("Method", bound=Callable[..., Any])
+
+# Of the host itself: PROC_PID_INIT_INO in the kernel's source.
+INITIAL_NAMESPACE = "pid:[4026531836]"
+
+# The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.
+monotonic_s: Callable[[], float] = time.monotonic
+unix_s: Callable[[], float] = time.time
+thread_cpu_s: Callable[[], float] = time.process_time  # of the calling thread, the kernel's work for it included
+if hasattr(time, "clock_gettime"):  # not on Windows
+    monotonic_s = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+    unix_s = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
+    thread_cpu_s = functools.partial(time.clock_gettime, getattr(time, "CLOCK_THREAD_CPUTIME_ID", time.CLOCK_MONOTONIC))
+
+
+def threads_are_real() -> bool:
+    """A thread may wait in a system call without holding up the others.
+
+    Not where gevent or eventlet have put their own in the place of the system's.
+    """
+    # Up to 3.12 the first, from 3.13 on the second.
+    start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
+    return start is None or type(start) is type(len)
+
+
+def in_forked_children(function: Callable[[], None]) -> None:
+    """Call ``function`` in every child that is forked from now on: a lock may be held by a thread that it lacks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+def renewed_in_children(owner: Any, name: str = "lock") -> threading.RLock:
+    """A lock that may be taken again, for an attribute of ``owner``; children that are forked get another, open one."""
+    in_forked_children(lambda: setattr(owner, name, threading.RLock()))
+    return threading.RLock()
+
+
+def one_at_a_time(method: Method) -> Method:
+    """Let one thread at a time run the methods of an object that has a ``lock``, which may be taken again."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def pid_namespace() -> str | None:
+    """The name of this process's pid namespace, ``None`` where the system has none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def start_time(pid: int | None = None) -> int | None:
+    """When a process (``None``: this one) started, in clock ticks since boot; ``None`` if that is hidden.
+
+    A number, not a time: only good for telling whether a pid still is the process that it was. Source:
+    ``/proc/<pid>/stat``, field 22.
+    """
+    found = parent_and_start(pid)
+    return None if found is None else found[1]
+
+
+def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
+    """The parent's pid and the start of a process (``None``: this one), as in :func:`start_time`; ``None`` likewise."""
+    try:
+        # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another process.
+        text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_bytes()
+        # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+        fields = text.rpartition(b")")[2].split()
+        return int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: int) -> int | None:
+    """``pid`` if it is a live process of ``uid`` in this pid namespace that started then, else ``None``."""
+    if pid is None or namespace is None or started is None or namespace != pid_namespace():
+        return None
+    # The kernel shows a process that may not be dumped as root's.
+    return pid if start_time(pid) == started and owner(pid) in (uid, 0) else None
+
+
+def owner(pid: int) -> int | None:
+    """The user of a process, as far as the kernel shows it; ``None`` where there is none."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
