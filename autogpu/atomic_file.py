@@ -10,33 +10,21 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write ``content`` to ``path``, whose folder exists.
+    """Write ``content`` beside ``path``, down to the disk, and rename; ``None`` for the permissions of the umask.
 
-    Args:
-        mode: The permissions; ``None`` for those of the umask.
+    Never through the existing file: package managers hard-link site-packages to a cache that others share.
     """
+    # Python skips dot-files, and reads no .tmp.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write_whole(temporary, content, mode)
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            if mode is not None:
+                os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
         os.replace(str(temporary), str(path))  # noqa: PTH105  (one call that replaces on every system)
     except BaseException:
         if temporary.exists():
             temporary.unlink()
         raise
-
-
-def write_whole(temporary: Path, content: bytes, mode: int | None = None) -> None:
-    """Write a file that is to take the place of another one, down to the disk.
-
-    Never through the existing file: package managers hard-link site-packages to a cache that others share.
-
-    Args:
-        temporary: In the same folder; Python skips dot-files, and reads no ``.tmp``.
-        mode: As for :func:`write_file`.
-    """
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        if mode is not None:
-            os.fchmod(stream.fileno(), mode)
-        os.fsync(stream.fileno())

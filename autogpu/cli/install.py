@@ -1,4 +1,4 @@
-"""``autogpu install``: write the start-up files and prove that they work."""
+"""``autogpu install`` and ``uninstall``: write the start-up files and prove that they work, and remove them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
-from autogpu.install import METHODS, Installed
-from autogpu.install import install as install_files
+from autogpu import install as installing
 
-TARGET = click.Path(path_type=Path)
+TARGET = click.option(
+    "--target", type=click.Path(path_type=Path), metavar="DIR", help="DIR instead of this environment's site-packages."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 
 
 @click.command(
@@ -21,26 +23,34 @@ Examples:
 )
 @click.option(
     "--method",
-    type=click.Choice(METHODS),
+    type=click.Choice(installing.METHODS),
     default="auto",
     show_default=True,
     help="What loads the hook: a .pth file, a .start file beside it (for Python 3.15 and later), or a "
     "sitecustomize.py that also runs the one it hides. auto takes what this Python reads.",
 )
-@click.option(
-    "--target", type=TARGET, metavar="DIR", help="Write into DIR instead of this environment's site-packages."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@TARGET
+@JSON
 def install(method: str, target: Path | None, as_json: bool) -> None:
     """Make every Python start of this environment load autogpu's hook.
 
-    Writes a few small files, starts a fresh Python to prove that it loads them, and takes them back if it
+    Writes a few small files, starts a fresh Python to prove that it loads them, and takes them away if it
     does not. Running it twice changes nothing; after an upgrade of autogpu it brings them up to date.
     """
-    done = install_files(target, method)
+    done = installing.install(target, method)
     undo = "autogpu uninstall" if target is None else f"autogpu uninstall --target {done.folder}"
     if as_json:
-        click.echo(json.dumps(_as_values(done, undo), indent=2))
+        values = {
+            "version": 1,
+            "python": done.interpreter.executable,
+            "folder": str(done.folder),
+            "method": done.method,
+            **{name: list(map(str, getattr(done, name))) for name in ("written", "unchanged", "removed")},
+            "on_pythonpath": done.on_pythonpath,
+            "loads": str(done.proof.hook),
+            "undo": undo,
+        }
+        click.echo(json.dumps(values, indent=2))
         return
     for path in done.written:
         click.echo(f"wrote {path}")
@@ -54,16 +64,27 @@ def install(method: str, target: Path | None, as_json: bool) -> None:
     click.echo(f"To undo: {undo}")
 
 
-def _as_values(done: Installed, undo: str) -> dict[str, object]:
-    return {
-        "version": 1,
-        "python": done.interpreter.executable,
-        "folder": str(done.folder),
-        "method": done.method,
-        "written": [str(path) for path in done.written],
-        "unchanged": [str(path) for path in done.unchanged],
-        "removed": [str(path) for path in done.removed],
-        "on_pythonpath": done.on_pythonpath,
-        "loads": str(done.proof.hook),
-        "undo": undo,
-    }
+@click.command(
+    epilog="""\b
+Examples:
+  autogpu uninstall                          from the environment of this autogpu
+  autogpu uninstall --target ~/lib/autogpu   from a folder on PYTHONPATH"""
+)
+@TARGET
+@JSON
+def uninstall(target: Path | None, as_json: bool) -> None:
+    """Remove the start-up files that install wrote, and only those.
+
+    The environment is then as it was before. The package itself stays: pip uninstall autogpu removes that.
+    """
+    folder, removed = installing.uninstall(target)
+    if as_json:
+        values = {"version": 1, "folder": str(folder), "removed": [str(path) for path in removed]}
+        click.echo(json.dumps(values, indent=2))
+        return
+    for path in removed:
+        click.echo(f"removed {path}")
+    if removed:
+        click.echo("From the next start on, Python no longer loads autogpu's hook.")
+    else:
+        click.echo(f"autogpu has no start-up files in {folder}; there is nothing to do.")

@@ -29,7 +29,7 @@ VERBS = {
     "init": ("autogpu.cli.config:init", "Write an autogpu.toml for this project, with nothing set."),
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
-    "uninstall": ("autogpu.cli.uninstall:uninstall", "Remove the start-up files again."),
+    "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files again."),
     "completion": ("autogpu.cli.main:completion", "Print the completion script for bash, zsh or fish."),
     "help": ("autogpu.cli.main:help_", "Show the help of a verb."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),

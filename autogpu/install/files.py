@@ -1,6 +1,7 @@
-"""The start-up files of one folder: as they should look, as they are, and how the one becomes the other.
+"""The start-up files of one folder: as they should be, as they are, and how the one becomes the other.
 
-Everything that is written here carries :data:`MARKER`; a file without it is foreign and stays.
+Each is put in its place whole, in an order in which every stop leaves a Python that starts silently; to run it again
+completes it. Every file that Python runs carries :data:`MARKER`; one without it is foreign and stays.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import importlib.util
 import io
 import marshal
 import os
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from types import CodeType
-from typing import Iterable, Mapping
+from typing import Iterable, Mapping, NamedTuple
 
+from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.install.source import pip_source
 
@@ -25,8 +26,6 @@ OWNER = "autogpu_autoload"
 
 # What the file INSTALLER says; pip and others write theirs. Nothing: an install was killed before it was written.
 OURS = ("autogpu", "")
-
-_TEMPORARY = ".tmp"
 
 HOOK = "_autogpu_hook.py"
 PTH = "autogpu.pth"
@@ -42,20 +41,15 @@ STARTERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class File:
-    """One file as it should look."""
+class File(NamedTuple):
+    """One file as it should be."""
 
     path: Path
     content: bytes
 
 
 def template_folder() -> Path:
-    """The files as they will look in an environment: inside the installed package, beside it in a checkout.
-
-    Raises:
-        InstallError: This autogpu came without them.
-    """
+    """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "sitecustomize_template", package.parent / "sitecustomize_template"):
         if is_ours(folder / HOOK):
@@ -67,14 +61,7 @@ def template_folder() -> Path:
 
 
 def plan_install(folder: Path, method: str, version: str, templates: Path) -> tuple[File, ...]:
-    """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last.
-
-    Args:
-        folder: Where Python will read them.
-        method: A key of :data:`STARTERS`.
-        version: autogpu's, for the distribution that owns the files.
-        templates: See :func:`template_folder`.
-    """
+    """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
     starters = [File(folder / name, (templates / name).read_bytes()) for name in STARTERS[method]]
     sources = [File(folder / HOOK, (templates / HOOK).read_bytes())]
     sources += [file for file in starters if file.path.suffix == ".py"]
@@ -90,7 +77,7 @@ def cache_path(source: Path) -> Path:
 
 
 def files_of_ours(folder: Path) -> tuple[Path, ...]:
-    """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them."""
+    """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them: the switches first."""
     found = [folder / name for name in (PTH, START, SITECUSTOMIZE) if is_ours(folder / name)]
     for info in distributions(folder):
         if _installer(info) in OURS:
@@ -98,35 +85,46 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
     for source in (folder / SITECUSTOMIZE, folder / HOOK):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if is_ours(source) or (source.name == HOOK and not os.path.lexists(source)):
-            found += sorted((folder / "__pycache__").glob(f"{source.stem}.*.pyc"))
-            found += sorted(folder.glob(f"{source.stem}.py[co]"))  # where Python 2 puts them
+            found += compiled_from(source)
     if is_ours(folder / HOOK):
         found.append(folder / HOOK)
-    # What an install left that was killed.
-    for name in (PTH, START, SITECUSTOMIZE, HOOK):
-        found += sorted(folder.glob(f".{name}.*{_TEMPORARY}"))
-    caches = [cache_path(folder / name) for name in (HOOK, SITECUSTOMIZE)]
-    for cache in caches:
-        found += sorted(cache.parent.glob(f".{cache.name.partition('.')[0]}.*{_TEMPORARY}"))
-    cache = caches[0].parent
+    # What a killed install left, and at last the folder that it has made.
+    cache = cache_path(folder / HOOK).parent
+    for place in (folder, cache):
+        for name in (PTH, START, SITECUSTOMIZE.partition(".")[0], HOOK.partition(".")[0]):
+            found += sorted(place.glob(f".{name}.*.tmp"))
     if cache.is_dir() and not any(cache.iterdir()):
         found.append(cache)
     return tuple(dict.fromkeys(found))
 
 
-def temporary_of(path: Path) -> Path:
-    """Where a file is written before it is put in its place: Python skips dot-files, and reads no such ending."""
-    return path.with_name(f".{path.name}.new{_TEMPORARY}")
+def compiled_from(source: Path) -> list[Path]:
+    """What any Python has compiled of ``source``; the last ones are Python 2's."""
+    found = sorted((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"))
+    return found + sorted(source.parent.glob(f"{source.stem}.py[co]"))
 
 
-def backup_of(path: Path) -> Path:
-    """The second name of a file while another one takes its place."""
-    return path.with_name(f".{path.name}.old{_TEMPORARY}")
-
-
-def target_of(temporary: Path) -> Path:
-    """The file that one of :func:`temporary_of` is for."""
-    return temporary.with_name(temporary.name[1 : -len(f".new{_TEMPORARY}")])
+def put_in_place(folder: Path, plan: Iterable[File]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Write what is missing or differs, and remove what has no use any more; returns both."""
+    written, removed = [], []
+    for path, content in plan:
+        if path.is_file() and path.read_bytes() == content:
+            continue
+        # Compiled files of an earlier source would run on unnoticed, since ours are unchecked.
+        for outdated in compiled_from(path) if path.suffix == ".py" else ():
+            if outdated not in written:
+                remove(outdated)
+                removed.append(outdated)
+        path.parent.mkdir(exist_ok=True)
+        write_file(path, content)
+        written.append(path)
+    planned = {path for path, _ in plan}
+    kept = {compiled for path in planned if path.suffix == ".py" for compiled in compiled_from(path)}
+    for path in files_of_ours(folder):
+        if path not in planned | kept:
+            remove(path)
+            removed.append(path)
+    return tuple(written), tuple(path for path in removed if path not in planned)
 
 
 def distributions(folder: Path) -> tuple[Path, ...]:
@@ -135,7 +133,7 @@ def distributions(folder: Path) -> tuple[Path, ...]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether ``path`` is a file whose first line begins with the marker; others may speak of it."""
+    """The first line of the file begins with the marker; others may speak of it."""
     try:
         with path.open("rb") as file:
             return file.readline(200).startswith(b"# " + MARKER)
@@ -144,11 +142,7 @@ def is_ours(path: Path) -> bool:
 
 
 def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
-    """Stop before the first byte is written if a foreign file is in the way.
-
-    Raises:
-        InstallError: Naming that file.
-    """
+    """Raise an InstallError that names a foreign file which is in the way."""
     for info in distributions(folder):
         owner = _installer(info)
         if owner not in OURS:
@@ -156,15 +150,12 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
                 f"the start-up files in {folder} belong to {owner} ({info.name})",
                 remedy="upgrade or remove them the same way: pip uninstall autogpu-autoload",
             )
-    for file in plan:
-        path = file.path
+    for path, _ in plan:
         if path.parent == folder and os.path.lexists(path) and not is_ours(path):
-            raise InstallError(
-                f"{path} exists and was not written by autogpu",
-                remedy="move it away, or choose another way with --method"
-                if path.name == SITECUSTOMIZE
-                else "move it away and run autogpu install again",
-            )
+            remedy = "move it away and run autogpu install again"
+            if path.name == SITECUSTOMIZE:
+                remedy = "move it away, or choose another way with --method"
+            raise InstallError(f"{path} exists and was not written by autogpu", remedy=remedy)
 
 
 def remove(path: Path) -> None:
@@ -174,28 +165,25 @@ def remove(path: Path) -> None:
         return
     path.unlink()
     if path.parent.name == "__pycache__" or path.parent.name.endswith(".dist-info"):
-        try:
+        with suppress(OSError):  # not empty: others use it
             path.parent.rmdir()
-        except OSError:
-            return  # not empty: others use it
 
 
 def _compiled(source: File) -> bytes:
     """The ``.pyc`` for ``source``; the existing one if it is right, since another may differ in its bytes.
 
     Hash-based and unchecked (PEP 552): it stays valid when a container layer, rsync or conda-pack changes the
-    source's time, where Python would compile anew at every start of a read-only environment; and a start need
-    not compare. The price, an edited source that isn't seen, is small: it is not meant to be edited.
+    source's time, where Python would compile anew at every start of a read-only environment.
     """
     unchecked = (0b01).to_bytes(4, "little")
     header = importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source.content)
-    code: CodeType = compile(source.content, str(source.path), "exec", dont_inherit=True, optimize=0)
+    code = compile(source.content, str(source.path), "exec", dont_inherit=True, optimize=0)
     try:
         existing = cache_path(source.path).read_bytes()
         if existing.startswith(header) and marshal.loads(existing[len(header) :]) == code:
             return existing
     except (OSError, EOFError, ValueError, TypeError):
-        pass
+        pass  # missing or damaged
     return header + marshal.dumps(code)
 
 
@@ -212,11 +200,8 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
         "Written by `autogpu install`. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
     )
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files = [
-        File(info / "METADATA", metadata.encode()),
-        File(info / "WHEEL", wheel.encode()),
-        File(info / "INSTALLER", b"autogpu\n"),
-    ]
+    texts = {"METADATA": metadata, "WHEEL": wheel, "INSTALLER": "autogpu\n"}
+    files = [File(info / name, text.encode()) for name, text in texts.items()]
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
     for file in [*owned, *files]:

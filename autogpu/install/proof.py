@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import Mapping, NamedTuple
 
 TIMEOUT_S = 60
 
@@ -18,24 +17,21 @@ hooks = [getattr(f, "__file__", None) for f in sys.meta_path if getattr(f, "__na
 from importlib.machinery import PathFinder
 spec = PathFinder.find_spec("sitecustomize")
 print()
-print(ascii((hooks, spec and spec.origin, sys.path)))
+print(ascii((hooks[0] if hooks else None, spec and spec.origin)))
 """
 
 
-@dataclass(frozen=True)
-class FreshStart:
-    """What one start of an interpreter was like.
+class FreshStart(NamedTuple):
+    """One start of an interpreter.
 
     Attributes:
         hook: The file of the autogpu hook among the finders; ``None`` without one.
         sitecustomize: The file that ``import sitecustomize`` finds first, ours or not.
-        path: ``sys.path`` as it was.
         complaint: What it printed on stderr, or that it failed; empty if all was quiet.
     """
 
     hook: Path | None
     sitecustomize: Path | None
-    path: tuple[str, ...]
     complaint: str
 
 
@@ -47,23 +43,17 @@ def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=dict(environ),
-            # With -c the current folder comes first in sys.path.
-            cwd=os.path.dirname(executable) or None,  # noqa: PTH120
+            cwd=os.path.dirname(executable) or None,  # noqa: PTH120  (with -c it comes first in sys.path)
             timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return FreshStart(None, None, (), f"{executable} did not start within {TIMEOUT_S} s")
+        return FreshStart(None, None, f"{executable} did not start within {TIMEOUT_S} s")
     except OSError as error:
-        return FreshStart(None, None, (), f"{executable} does not start: {error.strerror}")
+        return FreshStart(None, None, f"{executable} does not start: {error.strerror}")
     complaint = done.stderr.decode(errors="replace").strip()
     try:
-        hooks, sitecustomize, path = ast.literal_eval(done.stdout.decode().strip().splitlines()[-1])
+        hook, sitecustomize = ast.literal_eval(done.stdout.decode().strip().splitlines()[-1])
     except (ValueError, SyntaxError, IndexError):
-        return FreshStart(None, None, (), complaint or f"{executable} ended with status {done.returncode}")
-    return FreshStart(
-        Path(hooks[0]) if hooks and hooks[0] else None,
-        Path(sitecustomize) if sitecustomize else None,
-        tuple(path),
-        complaint,
-    )
+        return FreshStart(None, None, complaint or f"{executable} ended with status {done.returncode}")
+    return FreshStart(Path(hook) if hook else None, Path(sitecustomize) if sitecustomize else None, complaint)

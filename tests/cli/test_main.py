@@ -80,7 +80,7 @@ def test_help_of_a_verb_is_its_help(capsys: pytest.CaptureFixture, verb: str) ->
         ("config check --sytem x", "no option --sytem; did you mean --system?", " config check"),
         ("run --count", "Option '--count' requires an argument.", " run"),
         ("--frob", "no option --frob", ""),
-        ("host-setup --check --undo", "--check and --undo exclude each other", " host-setup"),
+        ("host-setup --check --undo", "--check, --print and --undo exclude each other", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
     ],
 )

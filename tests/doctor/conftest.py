@@ -28,7 +28,7 @@ def healthy(tmp_path):
         environ={},
         executable="/env/bin/python",
         source="autogpu",
-        start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, (), ""),
+        start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, ""),
         pythons={},
         inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
         cuda=Cuda(count=2, version=12040),

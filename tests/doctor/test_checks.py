@@ -41,7 +41,7 @@ def gpus(*devices, **fields):
 
 
 def start(hook=None, sitecustomize=None, complaint=""):
-    return {"start": FreshStart(hook, sitecustomize, (), complaint)}
+    return {"start": FreshStart(hook, sitecustomize, complaint)}
 
 
 def answer(said, error=""):

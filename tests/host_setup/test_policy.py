@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from autogpu import host_setup as hosts
-from autogpu.host_setup import HostPaths, Step
-from autogpu.host_setup.texts import seal
 from autogpu.policy import KEYS, resolve
 from autogpu.policy.templates import example
 from tests.support import host_image
-from tests.support.host_image import tree
+from tests.support.host_image import removed, tree
 
 image, paths = host_image.image, host_image.paths
 
@@ -22,8 +20,8 @@ def resolved(file: Path):
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.dotted)
-def test_one_hash_less_sets_the_key_for_the_host(image: Path, paths: HostPaths, key) -> None:
-    hosts.setup(image)
+def test_one_hash_less_sets_the_key_for_the_host(image: Path, paths, key) -> None:
+    host_image.setup(image)
     text = paths.policy.read_text(encoding="ascii")
     line = f"\n#{key.name} = "
     assert text.count(line) == 1
@@ -40,45 +38,53 @@ def test_policy_lists_what_the_example_lists() -> None:
     assert max(map(len, lines)) <= 120
 
 
-@pytest.mark.parametrize("dotted", ["limits.per_user", "locked", "select.exclude"])
-def test_policy_explains_what_an_administrator_wants(image: Path, paths: HostPaths, dotted: str) -> None:
-    key = next(key for key in KEYS if key.dotted == dotted)
+def test_policy_names_what_an_administrator_wants() -> None:
     head = hosts.policy_text().decode().partition("\n\n")[0]
-    said = " ".join(line.lstrip("# ") for line in head.splitlines())
-    assert key.more in said
-    # The example that stands there is valid TOML, and not the default.
-    shown = next(line.lstrip("# ") for line in head.splitlines() if line.startswith(f"#   {key.name} = "))
-    paths.policy.parent.mkdir()
-    paths.policy.write_text((f"[{key.section}]\n" if key.section else "") + shown)
-    found = resolved(paths.policy)
-    assert found.problems == ()
-    assert getattr(found.policy, key.attribute) != key.default
+    assert [name for name in ("limits.per_user", "select.exclude", "locked") if name not in head] == []
 
 
-def test_existing_policy_stays_at_setup_and_at_undo(image: Path, paths: HostPaths) -> None:
+def test_existing_policy_stays_at_setup_and_at_undo(image: Path, paths) -> None:
     paths.policy.parent.mkdir()
     paths.policy.write_text("[limits]\nper_user = 2\n")
     before = tree(image)[str(paths.policy.relative_to(image))]
-    hosts.setup(image)
-    assert hosts.undo(image).left == (Step("leave", paths.policy, why="was not written by autogpu"),)
+    host_image.setup(image)
+    assert host_image.undo(image)[paths.policy] == ("leave", "is not as autogpu wrote it")
     assert tree(image)[str(paths.policy.relative_to(image))] == before
 
 
-def test_changed_policy_stays(image: Path, paths: HostPaths) -> None:
-    hosts.setup(image)
+def test_policy_in_which_something_is_set_stays(image: Path, paths) -> None:
+    host_image.setup(image)
     changed = paths.policy.read_bytes().replace(b"#per_user = 0", b"per_user = 2 ")
     paths.policy.write_bytes(changed)
-    assert hosts.setup(image).steps == ()
-    done = hosts.undo(image)
-    assert done.left == (Step("leave", paths.policy, why="has been changed since autogpu wrote it"),)
-    assert done.in_use == ""
+    assert host_image.setup(image) == []
+    assert host_image.undo(image)[paths.policy] == ("leave", "is not as autogpu wrote it")
     assert paths.policy.read_bytes() == changed
 
 
-def test_policy_of_an_earlier_version_that_is_unchanged_is_updated(image: Path, paths: HostPaths) -> None:
-    hosts.setup(image)
-    rest = paths.policy.read_bytes().partition(b"\n")[2].replace(b"#count = 1", b"#howmany = 1")
-    paths.policy.write_bytes(seal(rest) + rest)
-    assert hosts.setup(image).steps == (Step("write", paths.policy, hosts.policy_text()),)
-    paths.policy.write_bytes(seal(rest) + rest)
-    assert paths.policy in hosts.undo(image).removed
+def test_proposal_of_an_earlier_version_is_updated(image: Path, paths) -> None:
+    host_image.setup(image)
+    earlier = paths.policy.read_bytes().replace(b"#count = 1", b"#howmany = 1")
+    paths.policy.write_bytes(earlier)
+    assert host_image.setup(image) == [("write", paths.policy)]
+    assert paths.policy.read_bytes() == hosts.policy_text()
+    paths.policy.write_bytes(earlier)
+    assert paths.policy in removed(host_image.undo(image))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('locked = ["select.exclud"]\n', 'locked names "select.exclud", which is no key, nearest is select.exclude'),
+        ("[limits]\nper_user = -1\n", "limits.per_user"),
+        ("[limits]\nper_users = 1\n", "per_users"),
+        ("[limits\n", "is not valid TOML"),
+    ],
+    ids=["misspelt-lock", "value", "key", "syntax"],
+)
+def test_policy_that_is_not_in_force_is_a_problem_that_counts(image: Path, paths, text: str, said: str) -> None:
+    host_image.setup(image)
+    paths.policy.write_text(text)
+    part = hosts.Host(image).parts()[-1]
+    assert (part.problem, part.is_required) == ("is not in force as it is written", True)
+    assert said in part.consequence
+    assert host_image.setup(image) == []

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def start(code: str, *pythonpath: Path) -> subprocess.CompletedProcess:
 
 def test_plan_ends_with_what_switches_on() -> None:
     def names(method: str) -> list:
-        plan = installing.plan_install(Path("/env"), method, "1.2", TEMPLATES)
+        plan = files.plan_install(Path("/env"), method, "1.2", TEMPLATES)
         return [str(file.path.relative_to("/env")) for file in plan]
 
     tag = sys.implementation.cache_tag
@@ -111,9 +110,9 @@ def test_uninstall_leaves_the_folder_as_it_was(folder: Path) -> None:
     # What other Pythons compile, what -O does, and an install that was killed.
     for name in ("__pycache__/_autogpu_hook.cpython-38.opt-1.pyc", "sitecustomize.pyc", ".autogpu.pth.12.tmp"):
         (folder / name).write_bytes(b"")
-    assert installing.uninstall(folder).removed
+    assert installing.uninstall(folder)[1]
     assert tree(folder) == before
-    assert installing.uninstall(folder).removed == ()
+    assert installing.uninstall(folder) == (folder, ())
 
 
 def test_files_are_readable_for_others(folder: Path) -> None:
@@ -152,7 +151,7 @@ def test_foreign_file_is_named_and_stays(folder: Path, name: str, text: str) -> 
     before = tree(folder)
     with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
         installing.install(folder)
-    assert installing.uninstall(folder).removed == ()
+    assert installing.uninstall(folder) == (folder, ())
     assert tree(folder) == before
 
 
@@ -169,15 +168,14 @@ def test_files_that_pip_installed_are_left_to_pip(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["fresh", "over-an-earlier-one"])
-def test_what_does_not_prove_itself_is_taken_back(folder: Path, earlier: bool) -> None:
+def test_what_does_not_prove_itself_is_taken_away(folder: Path, earlier: bool) -> None:
     if earlier:
         installing.install(folder)
         (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
-    before = tree(folder)
-    broken = replace(installing.this_interpreter(), executable=shutil.which("false"))
+    broken = installing.this_interpreter()._replace(executable=shutil.which("false"))
     with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1"):
         installing.install(folder, interpreter=broken)
-    assert tree(folder) == before
+    assert tree(folder) == {}
 
 
 def test_pth_where_python_reads_none_is_taken_back(folder: Path) -> None:
@@ -229,12 +227,14 @@ def test_sitecustomize_without_its_hook_is_silent(folder: Path) -> None:
 
 
 def test_externally_managed_python_is_refused_unless_the_folder_is_ones_own(folder: Path) -> None:
-    managed = replace(installing.this_interpreter(), site_dir=folder, site_dirs=(folder,), externally_managed=True)
-    with pytest.raises(InstallError, match="belongs to the operating system's package manager") as refused:
+    marker = Path("/usr/lib/python3.11/EXTERNALLY-MANAGED")
+    managed = installing.this_interpreter()._replace(site_dir=folder, site_dirs=(folder,), managed_by=marker)
+    with pytest.raises(InstallError) as refused:
         installing.install(interpreter=managed)
+    assert str(refused.value) == f"another tool than pip manages {folder}, as {marker} says"
     assert "python3 -m venv .venv" in refused.value.remedy
     assert tree(folder) == {}
-    assert installing.install(folder, interpreter=replace(managed, site_dirs=())).written
+    assert installing.install(folder, interpreter=managed._replace(site_dirs=())).written
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:

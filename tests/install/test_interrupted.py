@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.xdist_group("i
 # dies just before the change of a number that it is given, or can write no files larger than so many bytes.
 VERBS = """
 import json, os, resource, signal, sys
-from autogpu.cli import install, main, uninstall
+from autogpu.cli import install, main
 
 def run(verb, folder, number, most_bytes):
     seen = 0
@@ -89,6 +89,12 @@ class Verbs:
         for status, said in self.at_once(*verbs):
             assert status == 0, said
 
+    def start(self) -> None:
+        """A fresh Python of the environment starts, and says nothing."""
+        command = [self.process.args[0], "-B", "-c", "pass"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
     def killed_at_each_step(self, verb: str, before: str) -> Iterator[int]:
         """Let the verb die before its first change, its second, and so on, each time after another verb."""
         number = 0
@@ -125,6 +131,7 @@ def verbs(running: Verbs) -> Iterator[Verbs]:
 def test_an_install_killed_at_any_step_is_completed_by_the_next(verbs):
     steps = 0
     for steps in verbs.killed_at_each_step("install", before="uninstall"):
+        verbs.start()
         status, said = verbs.run("install")
         assert status == 0, f"after step {steps}: {said}"
     print(f"\ninstall: killed before each of its {steps} changes; the next install and uninstall succeeded")
@@ -136,9 +143,34 @@ def test_after_a_kill_at_any_step_an_uninstall_leaves_everything_as_it_was(verbs
     before = tree(verbs.packages)
     step = 0
     for step in verbs.killed_at_each_step(verb, before=other):
+        verbs.start()
         verbs.succeed("uninstall")
         assert tree(verbs.packages) == before, f"after step {step}"
     print(f"\n{verb}: killed before each of its {step} changes; an uninstall left the tree byte for byte as before")
+
+
+def test_an_upgrade_killed_at_any_step_leaves_a_silent_python_and_is_completed_by_the_next(verbs):
+    verbs.succeed("install")
+    after = tree(verbs.packages)
+    hook, earlier = verbs.packages / "_autogpu_hook.py", "# autogpu start-up file, of an earlier version\n"
+
+    def downgrade() -> None:
+        verbs.succeed("uninstall")
+        verbs.succeed("install")
+        hook.write_text(earlier)
+        (info,) = verbs.packages.glob("autogpu_autoload-*.dist-info")
+        info.rename(verbs.packages / "autogpu_autoload-0.0.1.dist-info")
+
+    step = 1
+    downgrade()
+    while verbs.run("install", number=step)[0] == -signal.SIGKILL:
+        verbs.start()
+        verbs.succeed("install")
+        assert tree(verbs.packages) == after, f"after step {step}"
+        downgrade()
+        step += 1
+    assert step > 10
+    print(f"\nupgrade: killed before each of its {step - 1} changes; every Python start was silent")
 
 
 def test_six_at_once_in_a_fresh_environment_all_succeed(verbs):
@@ -151,11 +183,11 @@ def test_six_at_once_in_a_fresh_environment_all_succeed(verbs):
 
 @pytest.mark.parametrize("most_bytes", [0, 100, 1500, 4200], ids=str)
 @pytest.mark.parametrize("earlier", [False, True], ids=["fresh", "damaged"])
-def test_where_no_more_can_be_written_nothing_changes(verbs, most_bytes, earlier):
+def test_where_no_more_can_be_written_nothing_of_ours_is_left_and_the_next_install_succeeds(verbs, most_bytes, earlier):
+    before = tree(verbs.packages)
     if earlier:
         verbs.succeed("install")
         (verbs.packages / "_autogpu_hook.py").write_text("# autogpu start-up file, of an earlier version\n")
-    before = tree(verbs.packages)
     status, said = verbs.run("install", most_bytes=most_bytes)
     assert (status, "Traceback" in said, "File too large" in said) == (1, False, True), said
     assert tree(verbs.packages) == before

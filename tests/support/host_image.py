@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from autogpu import host_setup as hosts
-from autogpu.host_setup import HostPaths
 from autogpu.lease import Folder, acquire_lease
 
 
@@ -32,7 +32,21 @@ def lease_in(folder: Path, script: str = "train.py"):
 
 
 def problems(image: Path) -> dict:
-    return {part.name: part.problem for part in hosts.parts(hosts.observe(image)) if part.problem}
+    return {part.name: part.problem for part in hosts.Host(image).parts() if part.problem}
+
+
+def setup(image: Path) -> list:
+    """What was done, as (action, path)."""
+    return [step[:2] for step in hosts.setup(hosts.Host(image))]
+
+
+def undo(image: Path) -> dict:
+    """By path, what was done and why."""
+    return {path: (action, why) for action, path, why in hosts.undo(hosts.Host(image))}
+
+
+def removed(done: dict) -> set:
+    return {path for path, (action, _) in done.items() if action == "remove"}
 
 
 # Fixtures. A file of tests takes those it needs by assignment: `image = host_image.image`.
@@ -49,5 +63,6 @@ def image(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def paths(image: Path) -> HostPaths:
-    return HostPaths.below(image)
+def paths(image: Path) -> SimpleNamespace:
+    host = hosts.Host(image)
+    return SimpleNamespace(tmpfiles=host.tmpfiles, folder=host.folder, mutex=host.folder / "mutex", policy=host.policy)

@@ -1,0 +1,256 @@
+"""Prepare a host for all its users: one lease folder that root owns, made anew at every boot, and a system policy."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Tuple
+
+from autogpu.atomic_file import write_file
+from autogpu.errors import InstallError
+from autogpu.lease import Folder, Holder, Waiter, find_folder
+from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
+from autogpu.lease.mutex import held, held_if_possible
+from autogpu.lease.snapshot import FolderReader
+from autogpu.policy import SYSTEM_FILE, problems_of, templates
+from autogpu.reporting.text import listed, user_name
+from autogpu.variables import LEASE_DIR
+
+# Not by PATH: this runs as root, and there PATH may still be a user's.
+_PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
+
+# Show that an init is running which reads tmpfiles.d at boot. Source: sd_booted(3), and Gentoo's OpenRC.
+_INITS = ("run/systemd/system", "run/openrc")
+
+# For /etc/rc.local and its like, where nothing reads tmpfiles.d. The same result, except for what is there.
+BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER} && install -m 444 /dev/null {HOST_FOLDER / MUTEX}"
+
+# Stands in the first line of what autogpu wrote.
+MARKER = b"autogpu host file"
+TMPFILES = b"""\
+# %s: `autogpu host-setup` writes it, and --undo removes it. Without this line it is yours.
+d %s 1777 root root -
+f %s 0444 root root -
+""" % (MARKER, bytes(HOST_FOLDER), bytes(HOST_FOLDER / MUTEX))
+_POLICY_HEAD = b"""\
+# %s: `autogpu host-setup` renews it, and --undo removes it, as long as nothing is set in it.
+#
+# The policy of this host, below that of every user and project. To set a key, remove the # from its line and change
+# the value. What an administrator mostly wants: limits.per_user, how many GPUs one user may lease at a time;
+# select.exclude, GPUs that are never used, such as one that drives a display; locked, what no other layer may change:
+# without it every value here is only a default. `autogpu config` shows the values in use and where they come from.
+""" % (MARKER)
+
+_AT_BOOT = f"{HOST_FOLDER.parent} is emptied at boot, and then jobs coordinate in {FALLBACK_FOLDER} again."
+_WITHOUT_FOLDER = (
+    f"Jobs coordinate in {FALLBACK_FOLDER}, which trusts its first user, who owns it and may remove the leases of "
+    "others; does not reach into containers, nor into services with a private /tmp and /var/tmp; does not survive a "
+    "cleaner of /var/tmp."
+)
+
+# What was done ("write", "make", "repair", "remove", "leave", or "keep" for now), the path, and why, to follow it.
+Step = Tuple[str, Path, str]
+
+
+def policy_text() -> bytes:
+    """The proposed system policy: every key with its default behind a ``#``, so that by itself it sets nothing."""
+    # The example begins with a paragraph for a user's own file. Tables stay: one # less is all it takes to set a key.
+    listing = templates.example().partition("\n\n")[2].encode("ascii")
+    return _POLICY_HEAD + b"\n" + re.sub(rb"^(?=[^\[\n])", b"#", listing, flags=re.MULTILINE)
+
+
+class Part(NamedTuple):
+    """One of the four things that host-setup cares for: what is wrong with it, what follows, what setup does about it.
+
+    ``action`` is "refuse" where the path is not ours to change.
+    """
+
+    name: str
+    path: Path
+    problem: str = ""
+    consequence: str = ""
+    action: str = ""
+    is_required: bool = True
+
+
+class Host:
+    """A Linux system below ``root``, which is ``/`` or the top of an image; raises InstallError if it is none."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root.resolve()
+        self.is_running = self.root == Path(self.root.anchor)
+        self.program = next((path for path in map(self.root.joinpath, _PROGRAMS) if path.is_file()), None)
+        paths = (Path("/etc/tmpfiles.d/autogpu.conf"), HOST_FOLDER, SYSTEM_FILE)
+        self.tmpfiles, self.folder, self.policy = (self.root / path.relative_to(path.anchor) for path in paths)
+        for folder in (self.root / "run", self.root / "etc", self.tmpfiles.parent, self.policy.parent):
+            # An absolute link in the tree of an image means the image's, and would lead to this machine's.
+            if self.root not in (folder.resolve(), *folder.resolve().parents):
+                what = f"{folder} leads out of {self.root}, to {folder.resolve()}"
+                raise InstallError(what, remedy="make it a folder, not a link")
+            if folder.parent == self.root and not folder.is_dir():
+                what = f"{self.root} is not the root of a Linux system: it has no {folder.name} folder"
+                raise InstallError(what, remedy=f"name an image by --root; here jobs coordinate in {FALLBACK_FOLDER}")
+
+    def command(self, *options: str) -> str:
+        """The full command line for a shell: sudo knows neither this environment nor its PATH."""
+        words = [sys.executable, "-m", "autogpu", "host-setup", *options]
+        words += [] if self.is_running else ["--root", str(self.root)]
+        return ("sudo " if self.is_running or os.geteuid() == 0 else "") + " ".join(map(shlex.quote, words))
+
+    def require_root(self, *options: str) -> None:
+        """Refuse what only root may do."""
+        if self.is_running and os.geteuid() != 0:
+            what = "host-setup writes below /etc and /run, which only root may"
+            raise InstallError(what, remedy=self.command(*options))
+
+    @property
+    def has_own_tmpfiles(self) -> bool:
+        """The administrator wrote the tmpfiles.d file, and may want the folder to be for one group only."""
+        content = _content(self.tmpfiles)
+        return content is not None and MARKER not in content
+
+    def parts(self) -> tuple[Part, Part, Part, Part]:
+        """What makes the folder at boot, the lease folder, the mutex in it, and the policy."""
+        no_mutex = "A user may own it then, and keep all others from choosing." if self.folder.is_dir() else ""
+        folder_mode = 0o041000 if self.has_own_tmpfiles else 0o041777
+        folder = self._shared("folder", self.folder, folder_mode, _WITHOUT_FOLDER)
+        return (self._boot(), folder, self._shared("mutex", self.folder / MUTEX, 0o100444, no_mutex), self._policy())
+
+    def _boot(self) -> Part:
+        content, problem, consequence = _content(self.tmpfiles), "", ""
+        if content != TMPFILES and not self.has_own_tmpfiles:
+            problem = "does not exist" if content is None else "differs from what this version writes"
+            consequence = _AT_BOOT
+        action = "write" if problem and self.program else ""
+        if self.program and (not self.is_running or any((self.root / init).is_dir() for init in _INITS)):
+            return Part("boot", self.tmpfiles, problem, consequence, action)
+        problem = "does not exist" if content is None else "has no effect"
+        problem += ": nothing on this system reads tmpfiles.d at boot"
+        consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
+        return Part("boot", self.tmpfiles, problem, consequence, action, is_required=False)
+
+    def _shared(self, name: str, path: Path, mode: int, if_missing: str) -> Part:
+        """What belongs to root, or in an image to its maker, and all users can use."""
+        if not os.path.lexists(str(path)):
+            return Part(name, path, "does not exist", if_missing, "make")
+        status = path.lstat()
+        is_owned = status.st_uid == 0 or (not self.is_running and status.st_uid == os.geteuid())
+        is_ours = is_owned and stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
+        if is_ours and status.st_mode & mode == mode:
+            return Part(name, path)
+        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {stat.filemode(mode)} of root"
+        unusable = "Jobs can't rely on it, and they use no other as long as it is there."
+        return Part(name, path, problem, unusable, "repair" if is_ours or name == "mutex" else "refuse")
+
+    def _policy(self) -> Part:
+        content = _content(self.policy)
+        if content is None:  # which is a choice
+            nothing = "The defaults are used, and there is no cap on the GPUs of one user."
+            return Part("policy", self.policy, "does not exist", nothing, "write", is_required=False)
+        action = "write" if is_proposal(content) and content != policy_text() else ""
+        mistakes = "\n  ".join(str(problem) for problem in problems_of(self.policy, os.environ, is_system=True))
+        return Part("policy", self.policy, "is not in force as it is written" if mistakes else "", mistakes, action)
+
+
+def _content(path: Path) -> bytes | None:
+    if not os.path.lexists(str(path)):
+        return None
+    # Not of a pipe, nor of /dev/null, to which a link masks a tmpfiles.d file.
+    return path.read_bytes() if path.is_file() and os.access(str(path), os.R_OK) else b""
+
+
+def is_proposal(policy: bytes) -> bool:
+    """Some version of host-setup wrote the policy, and nothing is set in it."""
+    return MARKER in policy and all(line[:1] in (b"", b"#", b"[") for line in policy.splitlines())
+
+
+def setup(host: Host) -> list[Step]:
+    """Write, make and repair what is not in place; an InstallError says that it may not, and has changed nothing."""
+    host.require_root()
+    boot, folder, mutex, policy = parts = host.parts()
+    if folder.action == "refuse":
+        raise InstallError(f"{folder.path} {folder.problem}", remedy=f"move it away, and run {host.command()}")
+    if boot.action:
+        _write(boot.path, TMPFILES)
+    why = _make_folder(host) if folder.action or mutex.action else ""
+    if policy.action:
+        _write(policy.path, policy_text())
+    # The mutex comes with the folder.
+    done = [part for part in parts if part.action and (part is not mutex or not folder.action)]
+    return [(part.action, part.path, why if part in (folder, mutex) else "") for part in done]
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not path.parent.is_dir():
+        path.parent.mkdir()
+        path.parent.chmod(0o755)  # under sudo the umask may be strict
+    write_file(path, content, 0o644)
+
+
+def _make_folder(host: Host) -> str:
+    """Have systemd-tmpfiles make the folder with its mutex, labelled for SELinux, and do by hand what it left."""
+    why = ""
+    if host.program and host.is_running:
+        command = [str(host.program), "--create", str(host.tmpfiles)]
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode
+        why = f"would be missing after the next boot: `{' '.join(command)}` did not work" if status else ""
+    if not host.folder.exists():
+        # The code that makes it for a user who names it makes it complete before it is seen.
+        find_folder({LEASE_DIR: str(host.folder)})
+    _, folder, mutex, _ = host.parts()
+    if folder.action:
+        mode = 0o1000 if host.has_own_tmpfiles else 0o1777
+        folder.path.chmod(stat.S_IMODE(folder.path.stat().st_mode) | mode)
+    if mutex.action:
+        # Made anew, since a user may have put there what it is. Jobs that wait for it see that it was replaced.
+        with held_if_possible(Folder(host.folder, "host", 0)) as (descriptor, _):
+            if os.path.lexists(str(mutex.path)):
+                os.unlink(MUTEX, dir_fd=descriptor)
+            make_mutex(descriptor)
+    return why
+
+
+def undo(host: Host) -> list[Step]:
+    """Remove what setup wrote and is unchanged, and the folder if it is not in use."""
+    host.require_root("--undo")
+    folder, has_own_tmpfiles = host.parts()[1], host.has_own_tmpfiles
+    steps: list[Step] = []
+    for path, is_ours in (
+        (host.tmpfiles, not has_own_tmpfiles),
+        (host.policy, is_proposal(_content(host.policy) or b"")),
+    ):
+        if is_ours and path.exists():
+            path.unlink()
+            steps.append(("remove", path, ""))
+        elif os.path.lexists(str(path)):
+            steps.append(("leave", path, "is not as autogpu wrote it"))
+    with suppress(OSError):  # there may be more in it
+        host.policy.parent.rmdir()
+    if folder.action == "refuse" or has_own_tmpfiles:
+        steps.append(("leave", folder.path, folder.problem or f"is what {host.tmpfiles} asks for"))
+    elif folder.action != "make":
+        why = _remove_folder(folder.path)
+        steps.append(("keep" if why else "remove", folder.path, why))
+    return steps
+
+
+def _remove_folder(path: Path) -> str:
+    """Remove the lease folder with all stale files; returns why it stays."""
+    folder = Folder(path, "host", 0)
+    # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
+    with held(folder) as descriptor:
+        leases = FolderReader(folder).read(descriptor, remove_stale=True)
+        jobs: tuple[Holder | Waiter, ...] = (*leases.holders, *leases.waiters)
+        if jobs:
+            return "is in use by " + listed([f"pid {job.pid_here} ({user_name(job.uid)})" for job in jobs])
+        if len(os.listdir(descriptor)) > 1:  # noqa: PTH208  (of the descriptor)
+            return "has files in it that are not autogpu's"
+        os.unlink(MUTEX, dir_fd=descriptor)
+        path.rmdir()
+    return ""
