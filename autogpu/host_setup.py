@@ -245,12 +245,17 @@ def _remove_folder(path: Path) -> str:
     folder = Folder(path, "host", 0)
     # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
     with held(folder) as descriptor:
-        leases = FolderReader(folder).read(descriptor, remove_stale=True)
+        leases = FolderReader().read(descriptor, remove_stale=True)
         jobs: tuple[Holder | Waiter, ...] = (*leases.holders, *leases.waiters)
         if jobs:
             return "is in use by " + listed([f"pid {job.pid_here} ({user_name(job.uid)})" for job in jobs])
         if len(os.listdir(descriptor)) > 1:  # noqa: PTH208  (of the descriptor)
             return "has files in it that are not autogpu's"
         os.unlink(MUTEX, dir_fd=descriptor)
-        path.rmdir()
+        try:
+            path.rmdir()
+        except OSError as error:
+            # Mounted from another place, or a job was faster; with a mutex that stays root's either way.
+            make_mutex(descriptor)
+            return f"can't be removed: {error.strerror}"
     return ""
