@@ -7,23 +7,24 @@ import re
 import shlex
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import Frame, Truncation, gpu_lines
+from autogpu.cli.status_table import ORDERS, Frame, Truncation, gpu_lines, ordered
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable, size, span
 from autogpu.selection import explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Sequence
+    from typing import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
-    from autogpu.status.model import GpuStatus, HostStatus, Preview, WaiterStatus
+    Limits = Mapping[str, Truncation]
+    from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
 FULL = Truncation(jobs=8, processes=4)
 # Two hundred processes on sixteen GPUs stay a screen or two.
@@ -44,14 +45,33 @@ class Wanted:
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
+        order: Of the GPUs.
     """
 
     user: str | None = None
     is_explained: bool = False
     remote: str = ""
+    order: str = ORDERS[0]
 
 
 EVERYTHING = Wanted()
+
+HELP = [
+    Text(line)
+    for line in """\
+q, Ctrl-C    leave
+s            order of the GPUs: by number, by memory, by utilization; those with most come first
+h            this help, or back
+
+memory       used (full) and claimed beyond that (half full), of what the GPU has
+claimed      promised to jobs of autogpu, in GiB
+utilization  share of the last seconds in which the GPU computed
+awaited      free, and a job in the queue goes first
+idle lease   held for half an hour or more, and nothing computes
+no claim     a process that autogpu does not manage
+best effort  a job that shares what others leave, and has no claim
+""".splitlines()
+]
 
 
 def frame_of(console: Console) -> Frame:
@@ -62,33 +82,62 @@ def frame_of(console: Console) -> Frame:
 
 
 def lines(
-    host: HostStatus,
-    frame: Frame,
-    wanted: Wanted = EVERYTHING,
-    limits: Truncation | None = None,
-    *,
-    is_brief: bool = False,
+    host: HostStatus, frame: Frame, wanted: Wanted = EVERYTHING, limits: Limits | None = None, *, is_brief: bool = False
 ) -> Iterator[Text]:
     """The whole screen; every name in it is safe for a terminal.
 
     Args:
+        limits: By UUID, the lines that a GPU may have.
         is_brief: Tell in few words what a script would get.
     """
-    limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
     yield from _head_lines(host, wanted)
-    yield from gpu_lines(host.gpus, frame, limits, wanted.user)
+    whole = CROWDED if len(host.gpus) >= MANY_GPUS else FULL
+    limits = limits or {gpu.uuid: whole for gpu in host.gpus}
+    yield from gpu_lines(ordered(host.gpus, wanted.order), frame, limits, wanted.user)
     yield from _tail_lines(host, wanted, is_brief=is_brief)
 
 
-def fitted(host: HostStatus, frame: Frame, height: int, wanted: Wanted = EVERYTHING) -> list[Text]:
-    """The screen for a terminal that does not scroll; cut only where a row for each GPU is too much."""
-    screen: list[Text] = []
-    for limits, is_brief in itertools.product(WATCHED, (False, True)):
-        shown = lines(host, frame, wanted, limits, is_brief=is_brief)
-        screen = [piece for line in shown for piece in folded(line, frame.width)]
+def page(
+    answers: Sequence[Answer],
+    frame: Frame,
+    wanted: Wanted = EVERYTHING,
+    limits: Limits | None = None,
+    *,
+    is_brief: bool = False,
+) -> Iterator[Text]:
+    """The screens of several hosts, one below the other."""
+    for number, answer in enumerate(answers):
+        if number:
+            yield Text()
+        if answer.status is None:
+            yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
+        else:
+            yield from lines(answer.status, frame, replace(wanted, remote=answer.host), limits, is_brief=is_brief)
+
+
+def fitted(answers: Sequence[Answer], frame: Frame, height: int, wanted: Wanted = EVERYTHING) -> list[Text]:
+    """The page for a terminal that does not scroll; cut only where a row for each GPU is too much."""
+
+    def drawn(limits: Limits, is_brief: bool) -> list[Text]:
+        shown = page(answers, frame, wanted, limits, is_brief=is_brief)
+        return [piece for line in shown for piece in folded(line, frame.width)]
+
+    uuids = [gpu.uuid for answer in answers if answer.status for gpu in answer.status.gpus]
+    more, screen = FULL, []
+    for limit, is_brief in itertools.product(WATCHED, (False, True)):
+        limits = dict.fromkeys(uuids, limit)
+        screen = drawn(limits, is_brief)
         if len(screen) < height:
-            return screen
-    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
+            break
+        more = limit
+    else:
+        return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
+    # The rows that are left go to one GPU after the other.
+    for uuid in uuids if more != limit else ():
+        fuller = drawn({**limits, uuid: more}, is_brief)
+        if len(fuller) < height:
+            limits[uuid], screen = more, fuller
+    return screen
 
 
 def _head_lines(host: HostStatus, wanted: Wanted) -> Iterator[Text]:

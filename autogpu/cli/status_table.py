@@ -20,7 +20,7 @@ from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Sequence
+    from typing import Iterator, Mapping, Sequence
 
     from rich.console import ConsoleOptions
 
@@ -39,6 +39,10 @@ _LEAST_WIDTH = 52
 # Of " ann +9", behind a row.
 _OWNERS_WIDTH = 8
 _INDENT = " " * 6
+
+
+# Of the GPUs; but for the first, those with most come first.
+ORDERS = ("number", "memory", "utilization")
 
 
 class Truncation(NamedTuple):
@@ -98,16 +102,30 @@ class _Name:
         yield Text(printable(self._name, options.max_width), no_wrap=True)
 
 
-def gpu_lines(gpus: Sequence[GpuStatus], frame: Frame, limits: Truncation, user: str | None = None) -> Iterator[Text]:
+def gpu_lines(
+    gpus: Sequence[GpuStatus], frame: Frame, limits: Mapping[str, Truncation], user: str | None = None
+) -> Iterator[Text]:
     """The heading, and for each GPU, or several that are free and alike, its row and who is on it, a line each.
 
     Args:
+        limits: By UUID.
         user: Only the GPUs that this user is on, and below them only the user's own jobs and processes.
     """
     shown = [gpu for gpu in gpus if user is None or user in gpu.users]
     if not shown:
         return
     runs = _runs(shown)
+    reserved = 0 if all(limit.processes for limit in limits.values()) else _OWNERS_WIDTH
+    heading, *rows = _table(runs, {gpu.parent for gpu in gpus}, frame, frame.width - reserved)
+    yield heading
+    for run, row in zip(runs, rows):
+        limit = limits[run[0].uuid]
+        yield row if limit.processes else row + _owners(run[0], max(frame.width - row.cell_len, _OWNERS_WIDTH))
+        for gpu in run:
+            yield from _details(gpu if user is None else gpu.of_user(user), limit)
+
+
+def _table(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], frame: Frame, width: int) -> Iterator[Text]:
     is_wide = frame.bars[1] > 0
     grid = Table(
         Column("", no_wrap=True),
@@ -121,22 +139,16 @@ def gpu_lines(gpus: Sequence[GpuStatus], frame: Frame, limits: Truncation, user:
         padding=(0, 2 if is_wide else 1, 0, 0),
         header_style="",
     )
-    cards, split = {gpu.uuid for gpu in shown}, {gpu.parent for gpu in gpus}
+    cards = {run[0].uuid for run in runs}
     for run in runs:
         name = run[0].name if is_wide else run[0].name.replace("NVIDIA ", "")
         if run[0].parent in cards:  # whose row says the rest
             name = "".join(name.rpartition("MIG ")[1:])
         grid.add_row(Text(_label(run), style="bold"), _Name(name), *_readings(run[0], frame), _state(run, split))
-    width = max(frame.width - (0 if limits.processes else _OWNERS_WIDTH), _LEAST_WIDTH)
-    drawn = Console(file=io.StringIO(), width=width).render_lines(grid, pad=False)
-    heading, *rows = (Text.assemble(*((part.text, part.style or "") for part in parts)) for parts in drawn)
-    heading.rstrip()
-    yield heading
-    for run, row in zip(runs, rows):
-        row.rstrip()
-        yield row if limits.processes else row + _owners(run[0], max(frame.width - row.cell_len, _OWNERS_WIDTH))
-        for gpu in run:
-            yield from _details(gpu if user is None else gpu.of_user(user), limits)
+    for parts in Console(file=io.StringIO(), width=max(width, _LEAST_WIDTH)).render_lines(grid, pad=False):
+        line = Text.assemble(*((part.text, part.style or "") for part in parts))
+        line.rstrip()
+        yield line
 
 
 def _owners(gpu: GpuStatus, space: int) -> Text:
@@ -150,6 +162,16 @@ def _owners(gpu: GpuStatus, space: int) -> Text:
         hidden += 1
         text = f" {', '.join(names[:-hidden])} +{hidden}"
     return Text(printable(text, space))
+
+
+def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
+    """The GPUs in one of :data:`ORDERS`, instances behind their card."""
+    most: dict[str, int] = {}
+    for gpu in gpus:
+        values = {"memory": gpu.memory_used_bytes, "utilization": gpu.utilization_percent}
+        card = gpu.parent or gpu.uuid
+        most[card] = max(values.get(order) or 0, most.get(card, 0))
+    return sorted(gpus, key=lambda gpu: -most[gpu.parent or gpu.uuid])
 
 
 def _readings(gpu: GpuStatus, frame: Frame) -> Iterator[Text]:

@@ -21,12 +21,12 @@ import pytest
 from autogpu import frozen
 from autogpu.cli import status_screen as screens
 from autogpu.cli.status_screen import Wanted
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_table import Frame, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.status.json import from_json
-from autogpu.status.model import LeaseFolder
+from autogpu.status.model import Answer, LeaseFolder
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
 from tests.support.values import cut, gpu, inventory
@@ -62,7 +62,7 @@ def screen(view, width=100, **wanted):
 
 
 def fitted(view, height, width=80):
-    return [line.plain for line in screens.fitted(view, Frame(width, True), height)]
+    return [line.plain for line in screens.fitted([Answer("", view)], Frame(width, True), height)]
 
 
 @pytest.fixture(scope="module")
@@ -248,15 +248,16 @@ def crowded(gpus, jobs, processes):
     [crowded(4, 1, 0), crowded(8, 1, 1), crowded(8, 3, 0), crowded(8, 0, 2), crowded(3, 12, 9)],
     ids=["a-job-each", "both", "three-jobs", "processes", "many"],
 )
-def test_a_higher_terminal_shows_no_less_and_every_gpu_alike(view):
-    before = 0
+def test_few_rows_of_a_watched_screen_are_free_while_something_is_hidden(view):
+    whole = fitted(view, 500)
     for height in range(8, 60, 3):
         lines = fitted(view, height)
-        assert before <= len(lines) < height
-        before = len(lines)
-        if not lines[-1].endswith("more lines: autogpu status"):
-            ends = [number for number, line in enumerate(lines) if line.startswith("GPU ") or not line]
-            assert len({end - start for start, end in zip(ends, ends[1:])}) == 1
+        assert len(lines) < height
+        if lines[-1].endswith("more lines: autogpu status"):
+            assert len(lines) == height - 1
+        elif [line for line in lines if "more" in line] != [line for line in whole if "more" in line]:
+            # What is hidden comes in steps: a job's line, folded, and the number of those that are left.
+            assert len(lines) >= height - 5, "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +301,17 @@ def test_gpus_that_are_free_and_alike_are_one_row():
     assert len(rows(inventory(gpu(0), gpu(1)))) == 2
     awaited = rows(inventory(*map(gpu, range(7))), [], [waiter(1, "w.py", gpus=(3, 4, 5, 6))])
     assert [row.rsplit("  ", 1)[1] for row in awaited] == ["3 free", "4 awaited"]
+
+
+@pytest.mark.parametrize(
+    ("order", "labels"),
+    [("number", "0 1 1:0 1:1 2 3"), ("memory", "1 1:0 1:1 3 0 2"), ("utilization", "3 0 2 1 1:0 1:1")],
+)
+def test_gpus_with_most_come_first_and_instances_stay_below_their_card(order, labels):
+    card, first, second = cut(1, 20, 20)
+    parts = (card, first, frozen.replace(second, memory_used_bytes=19 * GIB))
+    view = host(inventory(gpu(0, used_gib=3, busy=40), *parts, gpu(2, busy=40), gpu(3, used_gib=4, busy=90)))
+    assert [each.label for each in ordered(view.gpus, order)] == labels.split()
 
 
 def test_the_ranking_is_told_to_those_who_ask():
@@ -436,7 +448,11 @@ def test_watching_redraws_and_ends(lab, end):
     before = termios.tcgetattr(controller)
     watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
     try:
-        shown = until_shown(controller, b"", 2)
+        shown = until_shown(controller, b"", b"train.py", 2)
+        os.write(controller, b"h")
+        shown = until_shown(controller, shown, b"held for half an hour or more", 2)
+        os.write(controller, b"hs")
+        shown = until_shown(controller, shown, b"order (memory)", 2)
         if end == "q":
             os.write(controller, b"q")
         else:
@@ -454,9 +470,9 @@ def test_watching_redraws_and_ends(lab, end):
     assert b"Traceback" not in shown
 
 
-def until_shown(controller, shown, times):
+def until_shown(controller, shown, text, times):
     end_s = time.monotonic() + 60
-    while shown.count(b"train.py") < times:
+    while shown.count(text) < times:
         assert select.select([controller], [], [], max(0.0, end_s - time.monotonic()))[0], shown
         shown += os.read(controller, 65536)
     return shown

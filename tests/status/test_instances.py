@@ -58,6 +58,12 @@ def test_an_instance_whose_card_is_not_shown_has_its_whole_name():
     assert "0:0 NVIDIA A100 MIG 4g.20gb 2.0 of 20.0 20.0 % busy" in rows
 
 
+def test_a_card_of_which_no_instance_is_shown_is_split_all_the_same():
+    card = replace(CARD, compute_processes=(Process(99, GIB),))
+    parts = [replace(part, compute_processes=()) for part in PARTS]
+    assert "GPU 0 NVIDIA A100 0.0 of 24.0 - % MIG" in screen(host(inventory(card, *parts)), "bob")
+
+
 def test_what_a_script_would_get_is_named_by_its_number():
     view = host(inventory(CARD, *PARTS))
     assert any("would get GPU 0:0: the idlest of 4" in line for line in screen(view))
