@@ -17,8 +17,8 @@ from rich.text import Text
 
 from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import show
-from autogpu.cli.status_screen import HELP, Wanted, fitted, frame_of, page
-from autogpu.cli.status_table import ORDERS
+from autogpu.cli.status_screen import HELP, fitted, on_console, page
+from autogpu.cli.status_table import ORDERS, View
 from autogpu.reporting.text import listed, user_name
 from autogpu.status.json import to_json
 from autogpu.status.model import Answer
@@ -105,18 +105,18 @@ def status(
         return _print_metrics()
     if is_mine:
         _use_alone("--mine", {"--user": user is not None})
-    wanted = Wanted(user_name(os.getuid()) if is_mine else user, is_explained)
     as_json, console = as_json or form == "json", Console(highlight=False)
+    view = View(console.width, False, user_name(os.getuid()) if is_mine else user, is_explained)
     ask = _ask_here if hosts is None else _asking(named(hosts), remote_command, timeout_s)
     if not watch:
         answers = ask()
-        _print(answers, wanted, console, as_json=as_json)
+        _print(answers, view, console, as_json=as_json)
         return 1 if any(_has_failed(answer) for answer in answers) else 0
     with suppress(KeyboardInterrupt):  # its ordinary end
         if console.is_terminal and not as_json:
-            _watch(ask, interval, wanted, console)
+            _watch(ask, interval, view, console)
         while as_json or not console.is_terminal:
-            _print(ask(), wanted, console, as_json=as_json, is_watched=True)
+            _print(ask(), view, console, as_json=as_json, is_watched=True)
             time.sleep(interval)
     return 0
 
@@ -168,17 +168,15 @@ def _print_metrics() -> int:
     return 0
 
 
-def _print(
-    answers: Sequence[Answer], wanted: Wanted, console: Console, *, as_json: bool, is_watched: bool = False
-) -> None:
+def _print(answers: Sequence[Answer], view: View, console: Console, *, as_json: bool, is_watched: bool = False) -> None:
     if not as_json:
-        for line in page(answers, frame_of(console), wanted):
+        for line in page(answers, on_console(console, view)):
             show(console, line)
         if is_watched:
             click.echo()
         return
     indent = None if is_watched else 2
-    told = {each.host: each.status and to_json(each.status.of_user(wanted.user)) for each in answers}
+    told = {each.host: each.status and to_json(each.status.of_user(view.user)) for each in answers}
     if "" in told:
         click.echo(json.dumps(told[""], indent=indent))
         return
@@ -186,7 +184,7 @@ def _print(
     click.echo(json.dumps({"version": VERSION, "hosts": hosts}, indent=indent))
 
 
-def _watch(ask: Ask, interval_s: float, wanted: Wanted, console: Console) -> None:
+def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
     """Draw the page again and again, until q is pressed."""
     from rich.live import Live
 
@@ -194,15 +192,15 @@ def _watch(ask: Ask, interval_s: float, wanted: Wanted, console: Console) -> Non
         answers, until_s = ask(), time.monotonic() + interval_s
         is_helping, key = False, ""
         while key != "q":
-            keys = f"q: leave, s: order ({wanted.order}), h: help" if sys.stdin.isatty() else "Ctrl-C: leave"
-            lines = HELP if is_helping else fitted(answers, frame_of(console), console.height - 1, wanted)
+            keys = f"q: leave, s: order ({view.order}), h: help" if sys.stdin.isatty() else "Ctrl-C: leave"
+            lines = HELP if is_helping else fitted(answers, on_console(console, view), console.height - 1)
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))
             if not key:
                 answers, until_s = ask(), time.monotonic() + interval_s
             is_helping = not is_helping if key == "h" else is_helping and not key
             if key == "s":
-                wanted = replace(wanted, order=ORDERS[(ORDERS.index(wanted.order) + 1) % len(ORDERS)])
+                view = replace(view, order=ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)])
 
 
 def _no_key(seconds: float) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from autogpu.cli.status_screen import Wanted, lines
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_screen import lines
+from autogpu.cli.status_table import View
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
@@ -25,7 +25,7 @@ LAB = host(inventory(CARD, *USED, gpu(1, name="NVIDIA A100", total_gib=40.0)), [
 
 def screen(view, user=None):
     """Each row without its bars."""
-    shown = [line.plain for line in lines(view, Frame(width=120, has_blocks=False), Wanted(user=user))]
+    shown = [line.plain for line in lines(view, View(120, False, user))]
     return [" ".join(word for word in line.split() if set(word) - set("#=.?")) for line in shown]
 
 
