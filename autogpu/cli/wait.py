@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import click
 
-from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.gpu_request import decide_now, read_gpus, request_gpus
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
-from autogpu.clock import monotonic_s, unix_s
+from autogpu.clock import monotonic_s
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
@@ -20,8 +20,6 @@ from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import printable, span
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, Tier, Verdict
-from autogpu.selection.preview import preview
-from autogpu.status.snapshot import read_leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,11 +114,7 @@ def _decision_at_the_end(request: SelectionRequest, begun_s: float, timeout_s: f
 
 
 def _decision_now(request: SelectionRequest, *, is_second_look: bool = False) -> Decision:
-    read = read_leases(os.environ)
-    if read.problem:
-        say(f"waiting without regard to the claims of other jobs: {read.problem}")
-    processes = read.processes(request.inventory)
-    decision = preview(request, read.leases, processes, unix_s(), read.family(processes, request.inventory))
+    decision, _ = decide_now(request, "waiting")
     if decision.verdict is Verdict.TAKE and not is_second_look:
         # Who is served becomes a holder and leaves the queue: one look can miss both its files.
         return _decision_now(request, is_second_look=True)

@@ -163,7 +163,7 @@ class RejectedGpu:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a job that is started here and now would get.
+    """The GPUs, or else, that a job started here and now would get.
 
     Attributes:
         verdict: ``"take"``, ``"cpu"``, ``"wait"``, ``"refuse"`` or ``"cannot_choose"``.
