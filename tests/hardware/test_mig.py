@@ -138,7 +138,7 @@ def test_a_child_stays_on_the_instance_of_its_parent(lab):
     parent = autogpu.hold("--devices", "*1g.5gb", program=("sh", "-c", asks))
     assert parent.line() == parent.line()
     status, said = parent.end()
-    assert (status, "held already" in said) == (0, True), said
+    assert (status, "reserved already" in said) == (0, True), said
 
 
 RANK = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
