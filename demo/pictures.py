@@ -26,7 +26,7 @@ from rich.text import Text
 
 from autogpu.cli.screen import folded
 from autogpu.cli.status_screen import lines
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_table import View
 from autogpu.status.json import from_json
 from autogpu.status.model import HostStatus
 from demo.lab.scene import Part, scene_for
@@ -65,7 +65,7 @@ def main(names: list[str]) -> int:
 
 def draw_status(folder: Path, path: Path) -> None:
     """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
-    _save("autogpu status", list(lines(status_of_lab(folder), Frame(COLUMNS, True))), path)
+    _save("autogpu status", list(lines(status_of_lab(folder), View(COLUMNS, True))), path)
 
 
 def status_of_lab(folder: Path) -> HostStatus:

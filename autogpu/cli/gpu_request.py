@@ -1,4 +1,4 @@
-"""What ``pick`` and ``run --hold`` share: the GPUs of this machine, and a request for some of them."""
+"""The GPUs of this machine, and a request for some of them: for ``pick``, ``wait`` and ``run --hold``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 from autogpu import engines
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.process import unix_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.model import VisibleSpec
-from autogpu.selection.preview import request_for_new_process
+from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import environment_for, index_is_certain
+from autogpu.status.snapshot import read_leases
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy, Resolved
-    from autogpu.selection.model import SelectionRequest
+    from autogpu.selection.members import Family
+    from autogpu.selection.model import Decision, SelectionRequest
 
 
 class NoDriver(DriverUnavailable):
@@ -57,7 +60,7 @@ def request_gpus(
     environ: Mapping[str, str],
     own_pid: int | None = None,
 ) -> SelectionRequest:
-    """What a process would ask that could see all GPUs of the pool, in the pool's order.
+    """The request of a process that could see all GPUs of the pool, in the pool's order.
 
     Raises:
         AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
@@ -89,3 +92,17 @@ def request_gpus(
     for line in unmatched_lists(resolved, inventory, request.visible_spec).values():
         say(line)
     return request
+
+
+def decide_now(request: SelectionRequest, doing: str) -> tuple[Decision, Family | None]:
+    """Decide beside the jobs of this moment, and tell to which of them a process started here belongs.
+
+    Args:
+        doing: The beginning of what is said where the claims of the others can't be read.
+    """
+    read = read_leases(os.environ)
+    if read.problem:
+        say(f"{doing} without regard to the claims of other jobs: {read.problem}")
+    processes = read.processes(request.inventory)
+    family = read.family(processes, request.inventory)
+    return preview(request, read.leases, processes, unix_s(), family), family

@@ -9,8 +9,8 @@ import io
 import os
 import signal
 import sys
-from contextlib import contextmanager, suppress
-from typing import Any, Iterator, NoReturn, Sequence
+from contextlib import suppress
+from typing import NoReturn, Sequence
 
 import click
 
@@ -38,6 +38,9 @@ VERBS = {
 # What people call a policy's key who know it from another tool.
 _MEANT = {"gpus": "count", "gpu": "devices", "device": "devices"}
 
+# The variable by which a shell asks for completions.
+_COMPLETION = "_AUTOGPU_COMPLETE"
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -58,31 +61,8 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class ReaderLeft(Exception):
-    """What reads our output has closed it, as ``| head`` does."""
-
-
-@contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    # Of the error itself click would make an exit status of 1, as if the command had failed.
-    try:
-        yield
-    except BrokenPipeError:
-        raise ReaderLeft from None
-
-
 class LazyGroup(VerbGroup):
     """A group whose commands are imported by name, from :data:`VERBS`."""
-
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read the arguments; prints where they ask for the help."""
-        with _reader_may_leave():
-            return super().make_context(*args, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb."""
-        with _reader_may_leave():
-            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order of the table."""
@@ -160,11 +140,16 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "autogpu", "_AUTOGPU_COMPLETE").source())
+    click.echo(kind(ctx.find_root().command, {}, "autogpu", _COMPLETION).source())
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status; a verb may return one of its own."""
+    asked = os.environ.get(_COMPLETION)
+    if asked:
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(cli, {}, "autogpu", _COMPLETION, asked))
     status = run(arguments)
     if status < 0:
         _end_by(-status)
@@ -179,15 +164,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = cli.main(
-            args=None if arguments is None else list(arguments), prog_name="autogpu", standalone_mode=False
-        )
+        # Not cli.main(), which takes a reader that has left, as `| head` does, for an error of the command.
+        with cli.make_context("autogpu", given.copy()) as ctx:
+            status = cli.invoke(ctx)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except BrokenPipeError:
+        return -signal.SIGPIPE
     except AutoGpuError as error:
         _echo(error.what, error.option)
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
-        path, command = _command_of(sys.argv[1:] if arguments is None else arguments)
+        path, command = _command_of(given)
         what = " ".join(error.format_message().split())
         if isinstance(error, click.NoSuchOption):
             near = _nearest_option(error.option_name, command)
@@ -200,9 +190,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
         return EXIT_ERROR
-    except ReaderLeft:
-        return -signal.SIGPIPE
     except (click.Abort, KeyboardInterrupt):
+        click.echo(err=True)  # ends the terminal's ^C
         _echo("interrupted")
         return -signal.SIGINT
     return status if isinstance(status, int) else 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 import click
 
-from autogpu.cli.gpu_request import NoDriver, listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, decide_now, listing, read_gpus, request_gpus
 from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
@@ -15,8 +14,6 @@ from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.model import Verdict
-from autogpu.selection.preview import preview
-from autogpu.status.snapshot import read_leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,12 +80,7 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
             raise
         return _pick_none(error.what, form)
     request = request_gpus(resolved, inventory, os.environ)
-    read = read_leases(os.environ)
-    if read.problem:
-        say(f"picking without regard to the claims of other jobs: {read.problem}")
-    processes = read.processes(inventory)
-    family = read.family(processes, inventory)
-    decision = preview(request, read.leases, processes, time.time(), family)
+    decision, family = decide_now(request, "picking")
     if decision.verdict is Verdict.CPU and resolved.policy.busy == "cpu":
         return _pick_none(decision.why, form)
     if decision.verdict is Verdict.TAKE:

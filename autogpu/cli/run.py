@@ -143,7 +143,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
 
 
 def name_of(command: Sequence[str]) -> str:
-    """What the others see of a command: the name of the script or the module that a Python in front of it runs."""
+    """The name of a command that others see: the script or the module that a Python in front of it runs."""
     own = script_name(command)
     if not re.fullmatch(r"python[0-9.]*", own):
         return own

@@ -9,6 +9,8 @@ from rich.text import Text
 # The colours must be readable on dark and on light: yellow on white and grey on black are not, whatever the theme.
 GOOD, BAD, STANDS_OUT = "green", "red", "bold reverse"
 
+_ANY_CONSOLE = Console()
+
 
 def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
     """``line`` in pieces that fit; all but the first begin further right, so that one sees where a line begins.
@@ -21,7 +23,7 @@ def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
     if indent is None:
         indent = len(line.plain) - len(line.plain.lstrip()) + 2
     indent = min(indent, width // 2)
-    first, *others = line[indent:].wrap(Console(width=width), width - indent)
+    first, *others = line[indent:].wrap(_ANY_CONSOLE, width - indent)
     return [line[:indent] + first, *(Text(" " * indent) + other for other in others)]
 
 

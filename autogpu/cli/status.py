@@ -1,4 +1,4 @@
-"""``autogpu status``: every GPU, who is on it, who waits, and what you would get."""
+"""``autogpu status``: every GPU, who is on it, who waits, and what you would get; here or on other hosts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import os
 import select
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 
 import click
 from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu.cli.policy_options import duration, resolve_here
-from autogpu.cli.screen import BAD, show
-from autogpu.cli.status_screen import Wanted, fitted, frame_of, lines
-from autogpu.reporting.text import listed, printable, user_name
+from autogpu.cli.screen import show
+from autogpu.cli.status_screen import HELP, fitted, on_console, page
+from autogpu.cli.status_table import ORDERS, View
+from autogpu.reporting.text import listed, user_name
 from autogpu.status.json import to_json
+from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator, Mapping
+    from typing import Callable, Iterator, Mapping, Sequence
 
-    from autogpu.status.model import HostStatus
+    Ask = Callable[[], Sequence[Answer]]
 
 # Of what --on prints as JSON.
 VERSION = 1
@@ -39,10 +43,10 @@ FORMATS = ("text", "json", "prometheus")
 Examples:
   autogpu status
   autogpu status --json
-  autogpu status --on lab1,lab2
+  autogpu status --on lab1,lab2 --mine
   autogpu status --format prometheus > autogpu.prom   for node_exporter"""
 )
-@click.option("-w", "--watch", is_flag=True, help="Look again every two seconds, until q or Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
 @click.option("--mine", "is_mine", is_flag=True, help="Only the GPUs that you are on, and your places in the queue.")
 @click.option("--user", metavar="NAME", help="Only those of this user.")
@@ -95,26 +99,26 @@ def status(
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
-    views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
-    if hosts is not None:
-        _use_alone("--on", {**views, "--format prometheus": form == "prometheus"})
-        return _show_hosts(named(hosts), remote_command, timeout_s, as_json=as_json or form == "json")
     if form == "prometheus":
-        _use_alone("--format prometheus", {**views, "--json": as_json})
+        views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
+        _use_alone("--format prometheus", {**views, "--json": as_json, "--on": hosts is not None})
         return _print_metrics()
-    as_json = as_json or form == "json"
     if is_mine:
         _use_alone("--mine", {"--user": user is not None})
-    wanted = Wanted(user_name(os.getuid()) if is_mine else user, is_explained)
-    if watch:
-        _watch(interval, wanted, as_json)
-        return 0
-    found = _read()
-    if as_json:
-        click.echo(json.dumps(to_json(found.of_user(wanted.user)), indent=2))
-    else:
-        _print(found, wanted, Console(highlight=False))
-    return 1 if found.failure and found.has_driver else 0
+    as_json, console = as_json or form == "json", Console(highlight=False)
+    view = View(console.width, False, user_name(os.getuid()) if is_mine else user, is_explained)
+    ask = _ask_here if hosts is None else _asking(named(hosts), remote_command, timeout_s)
+    if not watch:
+        answers = ask()
+        _print(answers, view, console, as_json=as_json)
+        return 1 if any(_has_failed(answer) for answer in answers) else 0
+    with suppress(KeyboardInterrupt):  # its ordinary end
+        if console.is_terminal and not as_json:
+            _watch(ask, interval, view, console)
+        while as_json or not console.is_terminal:
+            _print(ask(), view, console, as_json=as_json, is_watched=True)
+            time.sleep(interval)
+    return 0
 
 
 def named(text: str) -> list[str]:
@@ -131,82 +135,84 @@ def named(text: str) -> list[str]:
     return hosts
 
 
-def _show_hosts(hosts: list[str], command: str, timeout_s: float, *, as_json: bool) -> int:
-    from autogpu.status.remote import ask
-
-    answers = ask(hosts, command, timeout_s)
-    if as_json:
-        told = {a.host: {"problem": a.problem or None, "status": a.status and to_json(a.status)} for a in answers}
-        click.echo(json.dumps({"version": VERSION, "hosts": told}, indent=2))
-        return 0 if all(answer.status for answer in answers) else 1
-    console = Console(highlight=False)
-    for number, answer in enumerate(answers):
-        if number:
-            click.echo()
-        if answer.status is None:
-            show(console, Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD)))
-        else:
-            _print(answer.status, Wanted(remote=answer.host), console)
-    return 0 if all(answer.status for answer in answers) else 1
-
-
 def _use_alone(option: str, others: Mapping[str, bool]) -> None:
-    """Refuse those of the others that are given.
-
-    Raises:
-        UsageError: One is.
-    """
     given = [name for name, is_given in others.items() if is_given]
     if given:
         raise click.UsageError(f"{option} can't be combined with {listed(given)}", click.get_current_context())
 
 
+def _ask_here() -> Sequence[Answer]:
+    return (Answer("", read_status(os.environ, resolve_here(os.environ))),)
+
+
+def _asking(hosts: Sequence[str], command: str, timeout_s: float) -> Ask:
+    from autogpu.status.remote import ask
+
+    return partial(ask, hosts, command, timeout_s)
+
+
+def _has_failed(answer: Answer) -> bool:
+    """Whether there is no status; or, on this host, a driver that can't be read."""
+    status = answer.status
+    return status is None or bool(not answer.host and status.failure and status.has_driver)
+
+
 def _print_metrics() -> int:
     from autogpu.status.prometheus import exposition
 
+    (here,) = _ask_here()
+    assert here.status is not None
     # The format's encoding, whatever that of the terminal or of cron is.
-    click.echo(exposition(_read()).encode("utf-8"), nl=False)
+    click.echo(exposition(here.status).encode("utf-8"), nl=False)
     # A driver that can't be read is among the metrics, which must reach the file then above all.
     return 0
 
 
-def _read() -> HostStatus:
-    return read_status(os.environ, resolve_here(os.environ))
+def _print(answers: Sequence[Answer], view: View, console: Console, *, as_json: bool, is_watched: bool = False) -> None:
+    if not as_json:
+        for line in page(answers, on_console(console, view)):
+            show(console, line)
+        if is_watched:
+            click.echo()
+        return
+    indent = None if is_watched else 2
+    told = {each.host: each.status and to_json(each.status.of_user(view.user)) for each in answers}
+    if "" in told:
+        click.echo(json.dumps(told[""], indent=indent))
+        return
+    hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
+    click.echo(json.dumps({"version": VERSION, "hosts": hosts}, indent=indent))
 
 
-def _print(found: HostStatus, wanted: Wanted, console: Console) -> None:
-    for line in lines(found, frame_of(console), wanted):
-        show(console, line)
+def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
+    """Draw the page again and again, until q is pressed."""
+    from rich.live import Live
+
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        answers, until_s = ask(), time.monotonic() + interval_s
+        is_helping, key = False, ""
+        while key != "q":
+            keys = f"q: leave, s: order ({view.order}), h: help" if sys.stdin.isatty() else "Ctrl-C: leave"
+            lines = HELP if is_helping else fitted(answers, on_console(console, view), console.height - 1)
+            live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
+            key = pressed(max(0.0, until_s - time.monotonic()))
+            if not key:
+                answers, until_s = ask(), time.monotonic() + interval_s
+            is_helping = not is_helping if key == "h" else is_helping and not key
+            if key == "s":
+                view = replace(view, order=ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)])
 
 
-def _watch(interval_s: float, wanted: Wanted, as_json: bool) -> None:
-    console = Console(highlight=False)
-    try:
-        if as_json or not console.is_terminal:
-            while True:
-                _print_once(console, wanted, as_json)
-                time.sleep(interval_s)
-        from rich.live import Live
-
-        with _keys() as is_left_within, Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                live.update(Group(*fitted(_read(), frame_of(console), console.height, wanted)), refresh=True)
-                if is_left_within(interval_s):
-                    return
-    except KeyboardInterrupt:  # its ordinary end
-        pass
-
-
-def _sleep(seconds: float) -> bool:
+def _no_key(seconds: float) -> str:
     time.sleep(seconds)
-    return False
+    return ""
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Keys as they are pressed: whether q is, within so many seconds."""
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Keys as they are pressed: the next one within so many seconds, else ``""``."""
     if not sys.stdin.isatty():
-        yield _sleep
+        yield _no_key
         return
     import termios  # not on Windows
     import tty
@@ -214,26 +220,14 @@ def _keys() -> Iterator[Callable[[float], bool]]:
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
 
-    def is_left_within(seconds: float) -> bool:
+    def pressed(seconds: float) -> str:
         # Again and again: a shell takes it back while this is stopped by Ctrl-Z. What was typed meanwhile stays.
         tty.setcbreak(keyboard, termios.TCSADRAIN)
-        until_s = time.monotonic() + seconds
-        while select.select([keyboard], [], [], max(0.0, until_s - time.monotonic()))[0]:
-            key = os.read(keyboard, 1)
-            if key in (b"q", b"Q", b""):
-                return True
-        return False
+        if not select.select([keyboard], [], [], seconds)[0]:
+            return ""
+        return os.read(keyboard, 1).decode("latin-1").lower() or "q"  # at its end
 
     try:
-        yield is_left_within
+        yield pressed
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-
-
-def _print_once(console: Console, wanted: Wanted, as_json: bool) -> None:
-    found = _read()
-    if as_json:
-        click.echo(json.dumps(to_json(found.of_user(wanted.user))))
-        return
-    _print(found, wanted, console)
-    click.echo()

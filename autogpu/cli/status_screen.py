@@ -7,12 +7,12 @@ import re
 import shlex
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import Frame, Truncation, gpu_lines
+from autogpu.cli.status_table import CROWDED, FULL, Truncation, View, gpu_lines
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable, size, span
 from autogpu.selection import explain
@@ -23,76 +23,84 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from autogpu.status.model import GpuStatus, HostStatus, Preview, WaiterStatus
+    from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
-FULL = Truncation(jobs=8, processes=4)
-# Two hundred processes on sixteen GPUs stay a screen or two.
-MANY_GPUS, CROWDED = 9, Truncation(jobs=8, processes=1)
 # On a screen that does not scroll: less and less on every GPU, until all of them fit.
 WATCHED = (FULL, CROWDED, *map(Truncation, (4, 2, 1, 1, 0), (1, 1, 1, 0, 0)))
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
 _PIPE_WIDTH = 120
 
+HELP = [
+    Text(line)
+    for line in """\
+q, Ctrl-C    leave
+s            order of the GPUs: by number, by memory, by utilization; those with most come first
+h            this help, or back
 
-@dataclass(frozen=True)
-class Wanted:
-    """The part of a host that is shown.
-
-    Attributes:
-        user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
-            told, for it depends on the others.
-        is_explained: With the ranking of all GPUs, and where the claims are.
-        remote: The reader's name for the host, where it is another one than the reader's own.
-    """
-
-    user: str | None = None
-    is_explained: bool = False
-    remote: str = ""
-
-
-EVERYTHING = Wanted()
+memory       used (full) and claimed beyond that (half full), of what the GPU has
+claimed      promised to jobs of autogpu, in GiB
+utilization  share of the last seconds in which the GPU computed
+awaited      free, and a job in the queue goes first
+idle lease   held for half an hour or more, and nothing computes
+no claim     a process that autogpu does not manage
+best effort  a job that shares what others leave, and has no claim
+""".splitlines()
+]
 
 
-def frame_of(console: Console) -> Frame:
-    """The room on this console."""
+def on_console(console: Console, view: View) -> View:
+    """The view with the room that there is."""
     is_terminal = console.is_terminal
     encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
-    return Frame(console.width if is_terminal else _PIPE_WIDTH, encoding.lower().startswith("utf"))
+    has_blocks = encoding.lower().startswith("utf")
+    return replace(view, width=console.width if is_terminal else _PIPE_WIDTH, has_blocks=has_blocks)
 
 
-def lines(
-    host: HostStatus,
-    frame: Frame,
-    wanted: Wanted = EVERYTHING,
-    limits: Truncation | None = None,
-    *,
-    is_brief: bool = False,
-) -> Iterator[Text]:
-    """The whole screen; every name in it is safe for a terminal.
-
-    Args:
-        is_brief: Tell in few words what a script would get.
-    """
-    limits = limits or (CROWDED if len(host.gpus) >= MANY_GPUS else FULL)
-    yield from _head_lines(host, wanted)
-    yield from gpu_lines(host.gpus, frame, limits, wanted.user)
-    yield from _tail_lines(host, wanted, is_brief=is_brief)
+def lines(host: HostStatus, view: View) -> Iterator[Text]:
+    """The whole screen; every name in it is safe for a terminal."""
+    yield from _head_lines(host, view)
+    yield from gpu_lines(host.gpus, view)
+    yield from _tail_lines(host, view)
 
 
-def fitted(host: HostStatus, frame: Frame, height: int, wanted: Wanted = EVERYTHING) -> list[Text]:
-    """The screen for a terminal that does not scroll; cut only where a row for each GPU is too much."""
-    screen: list[Text] = []
-    for limits, is_brief in itertools.product(WATCHED, (False, True)):
-        shown = lines(host, frame, wanted, limits, is_brief=is_brief)
-        screen = [piece for line in shown for piece in folded(line, frame.width)]
+def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
+    """The screens of several hosts, one below the other."""
+    for number, answer in enumerate(answers):
+        if number:
+            yield Text()
+        if answer.status is None:
+            yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
+        else:
+            yield from lines(answer.status, replace(view, remote=answer.host))
+
+
+def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
+    """The page for a terminal that does not scroll; cut only where a row for each GPU is too much."""
+
+    def drawn(part: View) -> list[Text]:
+        return [piece for line in page(answers, part) for piece in folded(line, part.width)]
+
+    uuids = [gpu.uuid for answer in answers if answer.status for gpu in answer.status.gpus]
+    more, screen = FULL, []
+    for limit, is_brief in itertools.product(WATCHED, (False, True)):
+        view = replace(view, limits=dict.fromkeys(uuids, limit), is_brief=is_brief)
+        screen = drawn(view)
         if len(screen) < height:
-            return screen
-    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
+            break
+        more = limit
+    else:
+        return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
+    # The rows that are left go to one GPU after the other.
+    for uuid in uuids if more != limit else ():
+        fuller = replace(view, limits={**view.limits, uuid: more})
+        if len(drawn(fuller)) < height:
+            view, screen = fuller, drawn(fuller)
+    return screen
 
 
-def _head_lines(host: HostStatus, wanted: Wanted) -> Iterator[Text]:
-    name = wanted.remote or host.host
+def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
+    name = view.remote or host.host
     about = [printable(name, 64)] if name else []
     about += [time.strftime("%a %d %b %H:%M", time.localtime(host.time_s))] if host.time_s is not None else []
     about += [f"driver {printable(host.driver_version, 32)}"] if host.driver_version else []
@@ -115,20 +123,20 @@ def _free_words(host: HostStatus) -> list[str]:
     return [f"{free} of {counted(len(here), 'GPU')}{granted} free", *([f"{awaited} awaited"] if awaited else [])]
 
 
-def _tail_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool = False) -> Iterator[Text]:
-    for lost in host.unreadable if wanted.user is None else ():
+def _tail_lines(host: HostStatus, view: View) -> Iterator[Text]:
+    for lost in host.unreadable if view.user is None else ():
         yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
-    yield from _queue_lines(host, wanted.user)
-    if wanted.user is not None:
-        theirs = host.of_user(wanted.user)
+    yield from _queue_lines(host, view.user)
+    if view.user is not None:
+        theirs = host.of_user(view.user)
         if not theirs.gpus and not theirs.queue:
-            yield Text(f"{printable(wanted.user, 32)} has no GPU and no place in the queue.")
+            yield Text(f"{printable(view.user, 32)} has no GPU and no place in the queue.")
         return
     if host.gpus or not host.failure:
         yield Text()
-        yield from _preview_lines(host, wanted, is_brief=is_brief)
-    if not is_brief:
-        yield from _folder_lines(host, is_explained=wanted.is_explained)
+        yield from _preview_lines(host, view)
+    if not view.is_brief:
+        yield from _folder_lines(host, is_explained=view.is_explained)
 
 
 def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
@@ -162,31 +170,31 @@ def _ranges(indices: Sequence[int]) -> list[str]:
     return [f"GPU {first}" if first == last else f"GPU {first}-{last}" for first, last in zip(firsts, lasts)]
 
 
-def _preview_lines(host: HostStatus, wanted: Wanted, *, is_brief: bool) -> Iterator[Text]:
+def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
-    start = f"A script started {'there' if wanted.remote else 'here'} would get "
+    start = f"A script started {'there' if view.remote else 'here'} would get "
     if not host.has_hook and preview.why != explain.SWITCHED_OFF:
-        if not is_brief:
-            yield Text(no_hook(wanted), style=BAD)
-        start = f"Under `autogpu run` {'a script' if is_brief else 'it'} would get "
+        if not view.is_brief:
+            yield Text(no_hook(view), style=BAD)
+        start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
     line = Text(start)
     line.append(_preview_words(preview, host.gpus), style="bold")
-    if is_brief:
+    if view.is_brief:
         # The first clause, of which no screen has too little.
         yield line.append(f": {printable(re.split('[;(]', preview.why)[0].strip())}")
         return
     line.append(f": {printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
     yield line
-    for reason in preview.reasons if wanted.is_explained else ():
+    for reason in preview.reasons if view.is_explained else ():
         yield Text(printable(reason, 2000))
     for problem in host.policy_problems:
         yield Text(printable(problem, 2000), style=BAD)
 
 
-def no_hook(wanted: Wanted) -> str:
+def no_hook(view: View) -> str:
     """That the promise of the preview holds only below ``autogpu run``."""
-    place = "there" if wanted.remote else "here"
-    install = "autogpu install" if wanted.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
+    place = "there" if view.remote else "here"
+    install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (
         f"A script started {place} takes its GPUs as without autogpu, whose start-up hook the Python {place} does not "
         f"load: {install}"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Mapping, NamedTuple
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Sequence
 
-    from rich.console import ConsoleOptions
+    from rich.console import ConsoleOptions, RenderableType
 
     from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
 
@@ -40,6 +40,9 @@ _LEAST_WIDTH = 52
 _OWNERS_WIDTH = 8
 _INDENT = " " * 6
 
+# Of the GPUs; but for the first, those with most come first.
+ORDERS = ("number", "memory", "utilization")
+
 
 class Truncation(NamedTuple):
     """How many lines a GPU has before the rest becomes a number; without any for processes its row names the users."""
@@ -48,17 +51,35 @@ class Truncation(NamedTuple):
     processes: int
 
 
+FULL = Truncation(jobs=8, processes=4)
+# Two hundred processes on sixteen GPUs stay a screen or two.
+MANY_GPUS, CROWDED = 9, Truncation(jobs=8, processes=1)
+
+
 @dataclass(frozen=True)
-class Frame:
-    """What a terminal can show.
+class View:
+    """The part of a host that is shown, and the room for it.
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
         has_blocks: Whether bars are drawn with block characters.
+        user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
+            told, for it depends on the others.
+        is_explained: With the ranking of all GPUs, and where the claims are.
+        remote: The reader's name for the host, where it is another one than the reader's own.
+        order: Of the GPUs.
+        limits: By UUID, the lines that a GPU may have, where they are fewer than usual.
+        is_brief: What a script would get is told in few words.
     """
 
     width: int
     has_blocks: bool
+    user: str | None = None
+    is_explained: bool = False
+    remote: str = ""
+    order: str = ORDERS[0]
+    limits: Mapping[str, Truncation] = field(default_factory=dict)
+    is_brief: bool = False
 
     @property
     def bars(self) -> tuple[int, int]:
@@ -98,17 +119,50 @@ class _Name:
         yield Text(printable(self._name, options.max_width), no_wrap=True)
 
 
-def gpu_lines(gpus: Sequence[GpuStatus], frame: Frame, limits: Truncation, user: str | None = None) -> Iterator[Text]:
-    """The heading, and for each GPU, or several that are free and alike, its row and who is on it, a line each.
-
-    Args:
-        user: Only the GPUs that this user is on, and below them only the user's own jobs and processes.
-    """
-    shown = [gpu for gpu in gpus if user is None or user in gpu.users]
+def gpu_lines(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
+    """The heading, and for each GPU, or several that are free and alike, its row and who is on it, a line each."""
+    shown = [gpu for gpu in ordered(gpus, view.order) if view.user is None or view.user in gpu.users]
     if not shown:
         return
     runs = _runs(shown)
-    is_wide = frame.bars[1] > 0
+    heading, *rows = _rows(runs, {gpu.parent for gpu in gpus}, view)
+    yield heading
+    whole = CROWDED if len(gpus) >= MANY_GPUS else FULL
+    for run, row in zip(runs, rows):
+        limit = view.limits.get(run[0].uuid, whole)
+        yield row if limit.processes else row + _owners(run[0], max(view.width - row.cell_len, _OWNERS_WIDTH))
+        for gpu in run:
+            yield from _details(gpu if view.user is None else gpu.of_user(view.user), limit)
+
+
+def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
+    """The GPUs in one of :data:`ORDERS`, instances behind their card."""
+    most: dict[str, int] = {}
+    for gpu in gpus:
+        values = {"memory": gpu.memory_used_bytes, "utilization": gpu.utilization_percent}
+        card = gpu.parent or gpu.uuid
+        most[card] = max(values.get(order) or 0, most.get(card, 0))
+    return sorted(gpus, key=lambda gpu: -most[gpu.parent or gpu.uuid])
+
+
+def _runs(gpus: Sequence[GpuStatus]) -> list[list[GpuStatus]]:
+    """GPUs of consecutive numbers that are free and look the same; all others alone."""
+
+    def key(counted_gpu: tuple[int, GpuStatus]) -> tuple[object, ...]:
+        place, gpu = counted_gpu
+        number = gpu.index if gpu.instance is None else gpu.instance
+        if gpu.state != "free" or any(_details(gpu, FULL)):
+            return (gpu.uuid,)
+        memory = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
+        state = gpu.utilization_percent, gpu.mig_enabled, gpu.is_awaited, gpu.compute_mode
+        return gpu.name, memory, state, gpu.parent, number - place
+
+    runs = [[gpu for _, gpu in found] for _, found in itertools.groupby(enumerate(gpus), key)]
+    return [part for run in runs for part in ([run] if len(run) >= _FEWEST_IN_A_ROW else [[gpu] for gpu in run])]
+
+
+def _rows(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], view: View) -> Iterator[Text]:
+    is_wide = view.bars[1] > 0
     grid = Table(
         Column("", no_wrap=True),
         "name",
@@ -121,22 +175,45 @@ def gpu_lines(gpus: Sequence[GpuStatus], frame: Frame, limits: Truncation, user:
         padding=(0, 2 if is_wide else 1, 0, 0),
         header_style="",
     )
-    cards, split = {gpu.uuid for gpu in shown}, {gpu.parent for gpu in gpus}
+    cards = {run[0].uuid for run in runs}
     for run in runs:
-        name = run[0].name if is_wide else run[0].name.replace("NVIDIA ", "")
-        if run[0].parent in cards:  # whose row says the rest
-            name = "".join(name.rpartition("MIG ")[1:])
-        grid.add_row(Text(_label(run), style="bold"), _Name(name), *_readings(run[0], frame), _state(run, split))
-    width = max(frame.width - (0 if limits.processes else _OWNERS_WIDTH), _LEAST_WIDTH)
-    drawn = Console(file=io.StringIO(), width=width).render_lines(grid, pad=False)
-    heading, *rows = (Text.assemble(*((part.text, part.style or "") for part in parts)) for parts in drawn)
-    heading.rstrip()
-    yield heading
-    for run, row in zip(runs, rows):
-        row.rstrip()
-        yield row if limits.processes else row + _owners(run[0], max(frame.width - row.cell_len, _OWNERS_WIDTH))
-        for gpu in run:
-            yield from _details(gpu if user is None else gpu.of_user(user), limits)
+        grid.add_row(*_cells(run, view, is_split=run[0].uuid in split, is_below=run[0].parent in cards))
+    names_owners = any(not limit.processes for limit in view.limits.values())
+    width = max(view.width - (_OWNERS_WIDTH if names_owners else 0), _LEAST_WIDTH)
+    for parts in Console(file=io.StringIO(), width=width).render_lines(grid, pad=False):
+        line = Text.assemble(*((part.text, part.style or "") for part in parts))
+        line.rstrip()
+        yield line
+
+
+def _cells(run: Sequence[GpuStatus], view: View, *, is_split: bool, is_below: bool) -> Iterator[RenderableType]:
+    gpu, last = run[0], run[-1]
+    # An instance stands below its card, without the word; and the card's row says the rest.
+    label = f"{'GPU' if gpu.instance is None else '   '} {gpu.label}"
+    to = f"-{last.index if last.instance is None else last.instance}" if len(run) > 1 else ""
+    yield Text(label + to, style="bold")
+    name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
+    yield _Name("".join(name.rpartition("MIG ")[1:]) if is_below else name)
+    used, total, busy = gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.utilization_percent
+    unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
+    shares = (None,) if used is None or not total else (used / total, unused_claims / total)
+    yield Text.assemble((view.bar(view.bars[0], *shares), "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
+    claimed = min(sum(job.claim_bytes for job in gpu.jobs), total or 0)
+    yield Text(_gib(claimed) if claimed else "-")
+    bar = view.bar(view.bars[1], None if busy is None else busy / 100)
+    yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
+    state, style = _state(gpu, is_split=is_split)
+    yield Text(f"{len(run)} {state}" if len(run) > 1 else state, style=style)
+
+
+def _state(gpu: GpuStatus, *, is_split: bool) -> tuple[str, str]:
+    if is_split or gpu.mig_enabled:
+        return "MIG" if is_split else "MIG, no instance", ""
+    if gpu.compute_mode == "prohibited" and gpu.state == "free":
+        return "prohibited", ""
+    state = "awaited" if gpu.is_awaited else gpu.state
+    # Of another host it may be one that this version does not know.
+    return printable(state, 20).replace("_", " "), _STYLES.get(state, "")
 
 
 def _owners(gpu: GpuStatus, space: int) -> Text:
@@ -150,55 +227,6 @@ def _owners(gpu: GpuStatus, space: int) -> Text:
         hidden += 1
         text = f" {', '.join(names[:-hidden])} +{hidden}"
     return Text(printable(text, space))
-
-
-def _readings(gpu: GpuStatus, frame: Frame) -> Iterator[Text]:
-    used, total, busy = gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.utilization_percent
-    unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
-    shares = (None,) if used is None or not total else (used / total, unused_claims / total)
-    yield Text.assemble((frame.bar(frame.bars[0], *shares), "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
-    claimed = min(sum(job.claim_bytes for job in gpu.jobs), total or 0)
-    yield Text(_gib(claimed) if claimed else "-")
-    bar = frame.bar(frame.bars[1], None if busy is None else busy / 100)
-    yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
-
-
-def _state(run: Sequence[GpuStatus], split: set[str | None]) -> Text:
-    gpu, many = run[0], f"{len(run)} " if len(run) > 1 else ""
-    if gpu.uuid in split:
-        return Text("MIG")
-    if gpu.mig_enabled:
-        return Text(f"{many}MIG, no instance")
-    if gpu.compute_mode == "prohibited" and gpu.state == "free":
-        return Text(f"{many}prohibited")
-    state = "awaited" if gpu.is_awaited else gpu.state
-    # Of another host it may be one that this version does not know.
-    return Text(many + printable(state, 20).replace("_", " "), style=_STYLES.get(state, ""))
-
-
-def _runs(gpus: Sequence[GpuStatus]) -> list[list[GpuStatus]]:
-    """GPUs of consecutive numbers that are free and look the same; all others alone."""
-
-    def key(counted_gpu: tuple[int, GpuStatus]) -> tuple[object, ...]:
-        place, gpu = counted_gpu
-        return _looks(gpu), gpu.parent, (gpu.index if gpu.instance is None else gpu.instance) - place
-
-    runs = [[gpu for _, gpu in found] for _, found in itertools.groupby(enumerate(gpus), key)]
-    return [part for run in runs for part in ([run] if len(run) >= _FEWEST_IN_A_ROW else [[gpu] for gpu in run])]
-
-
-def _looks(gpu: GpuStatus) -> tuple[object, ...]:
-    if gpu.state != "free" or gpu.jobs or gpu.unmanaged_processes or gpu.unlisted_bytes or gpu.health_problems:
-        return (gpu.uuid,)
-    used, total = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
-    return gpu.name, used, total, gpu.utilization_percent, gpu.mig_enabled, gpu.is_awaited, gpu.compute_mode
-
-
-def _label(run: Sequence[GpuStatus]) -> str:
-    # An instance stands below its card, without the word.
-    first = f"{'GPU' if run[0].instance is None else '   '} {run[0].label}"
-    last = run[-1].index if run[-1].instance is None else run[-1].instance
-    return first if len(run) == 1 else f"{first}-{last}"
 
 
 def _details(gpu: GpuStatus, limits: Truncation) -> Iterator[Text]:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
+from contextlib import contextmanager
 
 import click
 
-from autogpu.cli.gpu_request import read_gpus, request_gpus
+from autogpu.cli.gpu_request import decide_now, read_gpus, request_gpus
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
-from autogpu.lease.inotify import Watch
-from autogpu.process import monotonic_s, unix_s
+from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import printable, span
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, Tier, Verdict
-from autogpu.selection.preview import preview
-from autogpu.status.snapshot import read_leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Callable, Iterator, Mapping
 
     from autogpu.selection.model import SelectionRequest
 
@@ -32,10 +31,6 @@ VERSION = 1
 
 # As often as a job in the queue reads them: processes without a claim change nothing in the folder.
 _READING_EVERY_S = 2.0
-
-# A claim that ends is often followed by the next waiter's, and the driver frees memory an instant later. It bounds
-# the readings as well: two a second, however often the folder changes.
-_SETTLING_S = 0.5
 
 
 @click.command(
@@ -65,20 +60,17 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
     --busy wait -- command`, or AUTOGPU_BUSY=wait.
     """
     begun_s = monotonic_s()
-    progress = _Progress(timeout_s)
     resolved = resolve_or_complain(os.environ, flags)
     try:
         request = request_gpus(resolved, read_gpus(), os.environ)
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
-        decision = _decision_at_the_end(request, begun_s, timeout_s, progress)
+        decision = _decision_at_the_end(request, begun_s, timeout_s)
     except AutoGpuError as error:
         if as_json:
             nothing = Decision(Verdict.CANNOT_CHOOSE, error.what)
             click.echo(json.dumps(_as_values(nothing, monotonic_s() - begun_s), indent=2))
         raise
-    finally:
-        progress.clear()
     waited_s = monotonic_s() - begun_s
     if as_json:
         click.echo(json.dumps(_as_values(decision, waited_s), indent=2))
@@ -103,54 +95,44 @@ def _not_free(why: str, waited_s: float) -> str:
     return f"still not enough free GPUs after {span(waited_s)}: {why}"
 
 
-def _decision_at_the_end(
-    request: SelectionRequest, begun_s: float, timeout_s: float | None, progress: _Progress
-) -> Decision:
+def _decision_at_the_end(request: SelectionRequest, begun_s: float, timeout_s: float | None) -> Decision:
     """The first decision that is not to wait, or the last one before the time is over."""
-    watch: Watch | None = None
-    try:
-        while True:
-            if watch is None:
-                watch = _watch_of_folder()
-            decision = _decision_now(request, progress)
-            if decision.verdict is Verdict.TAKE:
-                # Who is served becomes a holder and leaves the queue: one look can miss both its files.
-                decision = _decision_now(request, progress)
-            waited_s = monotonic_s() - begun_s
-            if decision.verdict is not Verdict.WAIT or (timeout_s is not None and waited_s >= timeout_s):
-                return decision
-            progress.show(waited_s, decision)
-            until_s = monotonic_s() + _READING_EVERY_S
-            if timeout_s is not None:
-                until_s = min(until_s, begun_s + timeout_s)
-            _pause(until_s, watch)
+    until_s = math.inf if timeout_s is None else begun_s + timeout_s
+    decision = _decision_now(request)
+    if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:
+        return decision
+    if is_terminal():
+        say(f"waiting, without a place in the queue: {printable(decision.why, 2000)}; Ctrl-C stops")
+    limit = "" if timeout_s is None else f" of {span(timeout_s)}"
+    with _line_of_terminal() as show:
+        while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
+            time.sleep(min(_READING_EVERY_S, max(0.0, until_s - monotonic_s())))
             request = _with_fresh_reading(request)
-    finally:
-        if watch is not None:
-            watch.__exit__()
+            decision = _decision_now(request)
+            show(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {printable(decision.why, 2000)}")
+    return decision
 
 
-def _watch_of_folder() -> Watch | None:
-    """``None`` as long as nothing has been claimed on this host."""
-    folder = read_leases(os.environ).folder
-    return None if folder is None else Watch(folder.path, lambda name: name.startswith(("job.", "wait.")))
+def _decision_now(request: SelectionRequest, *, is_second_look: bool = False) -> Decision:
+    decision, _ = decide_now(request, "waiting")
+    if decision.verdict is Verdict.TAKE and not is_second_look:
+        # Who is served becomes a holder and leaves the queue: one look can miss both its files.
+        return _decision_now(request, is_second_look=True)
+    return decision
 
 
-def _decision_now(request: SelectionRequest, progress: _Progress) -> Decision:
-    read = read_leases(os.environ)
-    if read.problem:
-        progress.clear()
-        say(f"waiting without regard to the claims of other jobs: {read.problem}")
-    processes = read.processes(request.inventory)
-    return preview(request, read.leases, processes, unix_s(), read.family(processes, request.inventory))
+@contextmanager
+def _line_of_terminal() -> Iterator[Callable[[str], None]]:
+    """Shows a line in place of the one before, where a person sees it; it is gone at the end."""
+    if not is_terminal():
+        yield lambda line: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
 
-
-def _pause(until_s: float, watch: Watch | None) -> None:
-    """Wait for a claim or a ticket to come or go, at most until then."""
-    if watch is None:
-        time.sleep(max(0.0, until_s - monotonic_s()))
-    elif watch.wait(max(0.0, until_s - monotonic_s())):
-        time.sleep(max(0.0, min(_SETTLING_S, until_s - monotonic_s())))
+    with Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True) as live:
+        yield lambda line: live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
 
 
 def _with_fresh_reading(request: SelectionRequest) -> SelectionRequest:
@@ -168,35 +150,3 @@ def _as_values(decision: Decision, waited_s: float) -> dict[str, object]:
         "why": printable(decision.why, 2000),
         "waited_s": round(waited_s, 1),
     }
-
-
-class _Progress:
-    """What a person sees on the terminal meanwhile: why at once, then one line that is written again and again."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._limit = "" if timeout_s is None else f" of {span(timeout_s)}"
-        self._is_shown = False
-        self._is_terminal = is_terminal()
-
-    def show(self, waited_s: float, decision: Decision) -> None:
-        """Say how long it has been, and for what."""
-        if not self._is_terminal:
-            return
-        why = printable(decision.why, 2000)
-        if not self._is_shown:
-            self._is_shown = True
-            say(f"waiting, without a place in the queue: {why}; Ctrl-C stops")
-            return
-        from rich.console import Console
-        from rich.text import Text
-
-        line, width = Text(f"autogpu: {span(waited_s)}{self._limit}: {why}"), max(Console(stderr=True).width - 1, 3)
-        if line.cell_len > width:
-            line.truncate(width - 3, overflow="crop")
-            line.append("...")
-        click.echo(f"\r\x1b[K{line.plain}", err=True, nl=False)
-
-    def clear(self) -> None:
-        """Leave an empty line for what comes."""
-        if self._is_terminal:
-            click.echo("\r\x1b[K", err=True, nl=False)

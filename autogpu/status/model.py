@@ -6,6 +6,7 @@ Sizes are bytes, spans are seconds, and what is not known is ``None``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class RejectedGpu:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a job that is started here and now would get.
+    """The GPUs, or else, that a job started here and now would get.
 
     Attributes:
         verdict: ``"take"``, ``"cpu"``, ``"wait"``, ``"refuse"`` or ``"cannot_choose"``.
@@ -252,3 +253,11 @@ class HostStatus:
             unreadable=(),
             queue=tuple(waiter for waiter in self.queue if waiter.user == user),
         )
+
+
+class Answer(NamedTuple):
+    """The status of a host, called as it was asked for; or why there is none, in words that are safe for a terminal."""
+
+    host: str
+    status: HostStatus | None
+    problem: str = ""

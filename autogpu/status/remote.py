@@ -15,7 +15,7 @@ from autogpu.errors import AutoGpuError
 from autogpu.process import monotonic_s
 from autogpu.reporting.text import printable, span
 from autogpu.status.json import from_json
-from autogpu.status.model import HostStatus
+from autogpu.status.model import Answer, HostStatus
 
 # 64 GPUs with 2,000 processes on them are 0.5 MB. A host that prints without end must not fill this one's disk.
 _MOST_BYTES = 4 << 20
@@ -23,14 +23,6 @@ _LOOK_EVERY_S, _KILL_AFTER_S = 0.02, 5.0
 
 # What ssh itself and a shell end with. ssh(1), EXIT STATUS; POSIX, 2.8.2.
 _EXIT_SSH, _EXIT_NOT_FOUND = 255, 127
-
-
-class Answer(NamedTuple):
-    """The status of a host, called as it was asked for; or why there is none, in words that are safe for a terminal."""
-
-    host: str
-    status: HostStatus | None
-    problem: str = ""
 
 
 class _Ssh(NamedTuple):

@@ -75,19 +75,15 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     reading = probe.start(environ)
     read = read_leases(environ)
     inventory, grant = probe.finish(reading), engines.granted_here(environ)
-    processes = read.processes(inventory)
     return host_status(
         inventory,
-        read.leases,
-        processes,
+        read,
+        read.processes(inventory),
         resolved,
         environ,
         own_uid=os.getuid(),
         now_s=time.time(),
         grant=grant,
-        folder=read.folder,
-        folder_problem=read.problem,
-        family=read.family(processes, inventory),
         has_hook=has_hook(sys.meta_path),
     )
 
@@ -134,13 +130,13 @@ def read_leases(environ: Mapping[str, str]) -> LeasesHere:
 
 
 def has_hook(finders: Sequence[object]) -> bool:
-    """Whether one of ``sys.meta_path`` is the start-up hook: it stands where this interpreter has loaded it."""
+    """Look for the start-up hook in ``sys.meta_path``: it stands there if this interpreter has loaded it."""
     return any(getattr(finder, "__name__", "") == HOOK for finder in finders)
 
 
 def host_status(
     inventory: Inventory,
-    leases: LeaseSnapshot,
+    read: LeasesHere,
     processes: Processes,
     resolved: Resolved,
     environ: Mapping[str, str],
@@ -148,9 +144,6 @@ def host_status(
     own_uid: int,
     now_s: float,
     grant: Grant = NO_ENGINE,
-    folder: Folder | None = None,
-    folder_problem: str | None = None,
-    family: Family | None = None,
     has_hook: bool = True,
     names: Names | None = None,
 ) -> HostStatus:
@@ -163,10 +156,9 @@ def host_status(
         own_uid: Whose script that would be.
         now_s: In Unix time.
         grant: What an engine granted to it.
-        family: The job that would start it, if one would.
         has_hook: Whether autogpu would be loaded in it.
     """
-    names = names or Names()
+    names, leases = names or Names(), read.leases
     jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
     is_awaited = is_awaited_by(leases.queue, claims, resolved.policy.per_user)
@@ -183,7 +175,7 @@ def host_status(
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(
-            preview(request, leases, processes, now_s, family)
+            preview(request, leases, processes, now_s, read.family(processes, inventory))
             if resolved.policy.enabled
             else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
             inventory,
@@ -193,8 +185,8 @@ def host_status(
             *map(str, resolved.problems),
             *unmatched_lists(resolved, inventory, request.visible_spec).values(),
         ),
-        lease_folder=_lease_folder(folder, names) if folder else None,
-        lease_folder_problem=folder_problem,
+        lease_folder=_lease_folder(read.folder, names) if read.folder else None,
+        lease_folder_problem=read.problem,
         has_hook=has_hook,
         host=printable(names.host(), 64),
         time_s=now_s,

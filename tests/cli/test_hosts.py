@@ -342,17 +342,44 @@ def test_all_ssh_are_told_to_end_at_once_and_a_second_ctrl_c_leaves_none_behind(
     assert len(list(folder.glob("told.*"))) == count
 
 
+@pytest.mark.slow
+def test_one_users_part_of_each_host_and_again_until_ctrl_c(stand_in, tmp_path):
+    other = host(inventory(gpu(0)), [], [waiter(1, "w.py")])
+    (tmp_path / "lab1").write_text(json.dumps(HONEST))
+    (tmp_path / "lab2").write_text(json.dumps(to_json(other)))
+    ssh = stand_in(f'for word; do test -f {tmp_path}/"$word" && host=$word; done\ncat {tmp_path}/$host')
+    done = asked(ssh, "lab1,lab2", "--user", "ann")
+    assert [line[:5] for line in done.stdout.splitlines() if line.startswith(("lab", "GPU"))] == [
+        "lab1,",
+        "GPU 0",
+        "lab2,",
+    ]
+    assert done.stdout.endswith("\nann has no GPU and no place in the queue.\n")
+    told = json.loads(asked(ssh, "lab1,lab2", "--user", "bob", "--json").stdout)["hosts"]
+    assert [len(told[name]["status"]["queue"]) for name in ("lab1", "lab2")] == [1, 1]
+    command = [sys.executable, "-m", "autogpu", "status", "--on", "lab1", "--watch", "--interval", "0.5", "--json"]
+    environ = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as watching:
+        try:
+            for _ in range(2):
+                validate(json.loads(watching.stdout.readline()))
+            watching.send_signal(signal.SIGINT)
+            watching.stdout.read()
+            assert watching.wait(timeout=60) == 0
+        finally:
+            watching.kill()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--on", ""), "'' is no host; write them as --on host1,host2"),
         (("--on", "lab1,,lab2"), "'' is no host"),
         (("--on", "-oProxyCommand=touch x"), "'-oProxyCommand=touch x' is no host"),
-        (("--on", "lab1", "--watch"), "--on can't be combined with --watch"),
-        (("--on", "lab1", "--format", "prometheus"), "--on can't be combined with --format prometheus"),
+        (("--on", "lab1", "--format", "prometheus"), "--format prometheus can't be combined with --on"),
         (("--on", "lab1", "--timeout", "soon"), 'can\'t be "soon"'),
     ],
-    ids=["none", "empty", "option", "watch", "prometheus", "timeout"],
+    ids=["none", "empty", "option", "prometheus", "timeout"],
 )
 def test_what_can_not_be_asked_is_a_usage_error(tmp_path, monkeypatch, capsys, options, said):
     monkeypatch.chdir(tmp_path)

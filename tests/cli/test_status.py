@@ -20,13 +20,12 @@ import pytest
 
 from autogpu import frozen
 from autogpu.cli import status_screen as screens
-from autogpu.cli.status_screen import Wanted
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_table import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.status.json import from_json
-from autogpu.status.model import LeaseFolder
+from autogpu.status.model import Answer, LeaseFolder
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
 from tests.support.values import cut, gpu, inventory
@@ -53,16 +52,16 @@ sys.stdin.read()
 
 
 def coloured(view):
-    return list(screens.lines(view, Frame(100, True)))
+    return list(screens.lines(view, View(100, True)))
 
 
 def screen(view, width=100, **wanted):
     """Without the line about the host, which has tests of its own."""
-    return [line.plain for line in screens.lines(view, Frame(width, True), Wanted(**wanted))][1:]
+    return [line.plain for line in screens.lines(view, View(width, True, **wanted))][1:]
 
 
 def fitted(view, height, width=80):
-    return [line.plain for line in screens.fitted(view, Frame(width, True), height)]
+    return [line.plain for line in screens.fitted([Answer("", view)], View(width, True), height)]
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +164,10 @@ def test_the_gpus_are_counted_that_an_engine_granted(environ, expected):
 
 def test_a_python_without_the_hook_is_promised_nothing():
     lines = screen(host(inventory(gpu(0)), has_hook=False))
-    at = lines.index(screens.no_hook(screens.EVERYTHING))
+    at = lines.index(screens.no_hook(View(100, True)))
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
-    assert screens.no_hook(screens.EVERYTHING) not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), (
+    assert screens.no_hook(View(100, True)) not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), (
         "it is off anyway"
     )
 
@@ -248,15 +247,16 @@ def crowded(gpus, jobs, processes):
     [crowded(4, 1, 0), crowded(8, 1, 1), crowded(8, 3, 0), crowded(8, 0, 2), crowded(3, 12, 9)],
     ids=["a-job-each", "both", "three-jobs", "processes", "many"],
 )
-def test_a_higher_terminal_shows_no_less_and_every_gpu_alike(view):
-    before = 0
+def test_few_rows_of_a_watched_screen_are_free_while_something_is_hidden(view):
+    whole = fitted(view, 500)
     for height in range(8, 60, 3):
         lines = fitted(view, height)
-        assert before <= len(lines) < height
-        before = len(lines)
-        if not lines[-1].endswith("more lines: autogpu status"):
-            ends = [number for number, line in enumerate(lines) if line.startswith("GPU ") or not line]
-            assert len({end - start for start, end in zip(ends, ends[1:])}) == 1
+        assert len(lines) < height
+        if lines[-1].endswith("more lines: autogpu status"):
+            assert len(lines) == height - 1
+        elif [line for line in lines if "more" in line] != [line for line in whole if "more" in line]:
+            # What is hidden comes in steps: a job's line, folded, and the number of those that are left.
+            assert len(lines) >= height - 5, "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +302,17 @@ def test_gpus_that_are_free_and_alike_are_one_row():
     assert [row.rsplit("  ", 1)[1] for row in awaited] == ["3 free", "4 awaited"]
 
 
+@pytest.mark.parametrize(
+    ("order", "labels"),
+    [("number", "0 1 1:0 1:1 2 3"), ("memory", "1 1:0 1:1 3 0 2"), ("utilization", "3 0 2 1 1:0 1:1")],
+)
+def test_gpus_with_most_come_first_and_instances_stay_below_their_card(order, labels):
+    card, first, second = cut(1, 20, 20)
+    parts = (card, first, frozen.replace(second, memory_used_bytes=19 * GIB))
+    view = host(inventory(gpu(0, used_gib=3, busy=40), *parts, gpu(2, busy=40), gpu(3, used_gib=4, busy=90)))
+    assert [each.label for each in ordered(view.gpus, order)] == labels.split()
+
+
 def test_the_ranking_is_told_to_those_who_ask():
     view = host(inventory(gpu(0), gpu(1)))
     assert not any("first choice" in line or "place 2" in line for line in screen(view))
@@ -340,7 +351,7 @@ def test_one_user_alone_is_shown_beside_the_claims_of_all():
 def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_queue_waits_for_is_awaited():
     machine = inventory(gpu(0), gpu(1), gpu(2, used_gib=9, pids=[7]), gpu(3))
     view = host(machine, [holder("a", (2, 24))], [waiter(1, "w.py", gpus=(1, 2)), waiter(2, "v.py", gib=30)])
-    head = next(screens.lines(view, Frame(100, True))).plain
+    head = next(screens.lines(view, View(100, True))).plain
     when = time.strftime("%a %d %b %H:%M", time.localtime(NOW_S))
     assert head == f"lab, {when}, 2 of 4 GPUs free, 1 awaited, 2 jobs waiting"
     rows = [line for line in screen(view) if line.startswith("GPU ")]
@@ -348,7 +359,7 @@ def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_
     assert [gpu.is_awaited for gpu in view.gpus] == [False, True, False, False]
     assert not any(gpu.is_awaited for gpu in host(machine, [], [waiter(1, "w.py", silent_s=60)]).gpus), "passed over"
     one = host(inventory(gpu(0), gpu(1)), [holder("a", (1, 24))], [waiter(1, "w.py")])
-    assert next(screens.lines(one, Frame(100, True))).plain.endswith(", 1 job waiting")
+    assert next(screens.lines(one, View(100, True))).plain.endswith(", 1 job waiting")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +421,7 @@ def test_what_can_not_be_read_is_said(machine, line):
     ids=["prohibited", "mig-alone", "mig-beside-others"],
 )
 def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
-    head, *lines = [line.plain for line in screens.lines(host(machine), Frame(120, True))]
+    head, *lines = [line.plain for line in screens.lines(host(machine), View(120, True))]
     assert head.endswith(f", {free}")
     assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
 
@@ -436,7 +447,11 @@ def test_watching_redraws_and_ends(lab, end):
     before = termios.tcgetattr(controller)
     watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
     try:
-        shown = until_shown(controller, b"", 2)
+        shown = until_shown(controller, b"", b"train.py", 2)
+        os.write(controller, b"h")
+        shown = until_shown(controller, shown, b"held for half an hour or more", 2)
+        os.write(controller, b"hs")
+        shown = until_shown(controller, shown, b"order (memory)", 2)
         if end == "q":
             os.write(controller, b"q")
         else:
@@ -454,9 +469,9 @@ def test_watching_redraws_and_ends(lab, end):
     assert b"Traceback" not in shown
 
 
-def until_shown(controller, shown, times):
+def until_shown(controller, shown, text, times):
     end_s = time.monotonic() + 60
-    while shown.count(b"train.py") < times:
+    while shown.count(text) < times:
         assert select.select([controller], [], [], max(0.0, end_s - time.monotonic()))[0], shown
         shown += os.read(controller, 65536)
     return shown

@@ -17,7 +17,7 @@ import pytest
 
 from autogpu.cli.main import cli
 from autogpu.cli.status_screen import lines
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_table import View
 from autogpu.policy import KEYS, problems_of
 from demo import pictures
 from tests.gpusim import Server
@@ -233,7 +233,7 @@ def matches(expected: str, printed: str) -> bool:
 @pytest.mark.slow
 def test_the_status_of_the_lab_is_what_the_pages_and_the_picture_show(tmp_path, monkeypatch):
     status = pictures.status_of_lab(tmp_path)
-    shown = [line.plain for line in lines(status, Frame(120, True))]
+    shown = [line.plain for line in lines(status, View(120, True))]
     parts = [block.text for block in BLOCKS if block.before.endswith(STATUS)]
     assert [line for part in parts for line in part.splitlines() if line not in shown] == []
     assert parts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from autogpu.cli.status_screen import Wanted, lines
-from autogpu.cli.status_table import Frame
+from autogpu.cli.status_screen import lines
+from autogpu.cli.status_table import View
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
@@ -25,7 +25,7 @@ LAB = host(inventory(CARD, *USED, gpu(1, name="NVIDIA A100", total_gib=40.0)), [
 
 def screen(view, user=None):
     """Each row without its bars."""
-    shown = [line.plain for line in lines(view, Frame(width=120, has_blocks=False), Wanted(user=user))]
+    shown = [line.plain for line in lines(view, View(120, False, user))]
     return [" ".join(word for word in line.split() if set(word) - set("#=.?")) for line in shown]
 
 
@@ -56,6 +56,12 @@ def test_numbers_with_a_gap_between_them_are_not_one_row():
 def test_an_instance_whose_card_is_not_shown_has_its_whole_name():
     rows = screen(LAB, "ann")
     assert "0:0 NVIDIA A100 MIG 4g.20gb 2.0 of 20.0 20.0 % busy" in rows
+
+
+def test_a_card_of_which_no_instance_is_shown_is_split_all_the_same():
+    card = replace(CARD, compute_processes=(Process(99, GIB),))
+    parts = [replace(part, compute_processes=()) for part in PARTS]
+    assert "GPU 0 NVIDIA A100 0.0 of 24.0 - % MIG" in screen(host(inventory(card, *parts)), "bob")
 
 
 def test_what_a_script_would_get_is_named_by_its_number():

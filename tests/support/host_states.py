@@ -8,8 +8,7 @@ from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
-from autogpu.selection.members import family_of
-from autogpu.status.snapshot import host_status
+from autogpu.status.snapshot import LeasesHere, host_status
 from tests.support.values import gpu
 
 NOW_S = 1_000_000.0
@@ -53,14 +52,13 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
     names = names or Names()
     return host_status(
         machine,
-        leases,
+        LeasesHere(None, leases, parent, has_parents_list=True),
         processes,
         resolved,
         environ,
         own_uid=1000,
         now_s=NOW_S,
         grant=granted(environ),
-        family=parent and family_of(parent, holders, processes, machine, has_parents_list=True),
         has_hook=has_hook,
         names=names,
     )
