@@ -1,6 +1,6 @@
 """The host's leases: how the processes of one machine claim GPUs, see each other's claims and wait in a queue.
 
-The kernel keeps every claim by a ``flock`` on a file of the host's folder, so a crash or SIGKILL gives the
+The kernel keeps every claim by a lock on a file of the host's folder, so a crash or SIGKILL gives the
 GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 """
 

@@ -28,8 +28,6 @@ _ATTEMPTS = 100
 # Gone, a link, no plain file, or closed to us.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
-_MOST_REPLACED = 100  # how often in a row a file can be replaced while it is being read
-
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -72,21 +70,19 @@ class LockedFile:
         """
         for attempt in range(_ATTEMPTS):
             try:
-                if self._try_put(folder, text):
-                    return
+                self._try_put(folder, text)
+                return
             except FileNotFoundError:  # one who tidies up saw it between our creating and our locking
                 if attempt == _ATTEMPTS - 1:
                     raise
-        raise BlockingIOError(errno.EAGAIN, f"another process keeps locking .{self.name}")
 
-    def _try_put(self, folder: int, text: bytes) -> bool:
+    def _try_put(self, folder: int, text: bytes) -> None:
         # No other user can open it before it is locked, nor have made one of that name.
         hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
         descriptor = locks.above_standard(os.open(hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder))
         try:
             self._opened.append(_Open(descriptor))
-            if not locks.try_exclusive(descriptor):
-                return False
+            locks.own(descriptor)
             _write(descriptor, text)
             locks.show_to_all(descriptor, _MODE)
             _placed[self.name] = os.getpid()
@@ -98,7 +94,6 @@ class LockedFile:
                     opened.close()
                     self._opened.remove(opened)
             _unlink(folder, hidden)
-        return True
 
     def is_alive(self, folder: int) -> bool:
         """Whether others still see it: it may have been removed, or a daemon has closed all its descriptors."""
@@ -173,53 +168,29 @@ def view(
     Raises:
         OSError: The system can't tell, such as where too many files are open.
     """
-    for _ in range(_MOST_REPLACED):
-        try:
-            descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
-        except OSError as error:
-            if error.errno in _NOT_OURS:
-                return None
-            raise  # no more files, no memory: that says nothing of who is alive
-        try:
-            status = os.fstat(descriptor)
-            if not locks.is_regular(status):
-                return None
-            if locks.is_held(descriptor):
-                text = _read_text(descriptor, min(max_bytes_of(status), MAX_TEXT_BYTES))
-                return LockedFileView(name, status, _placed.get(name) == os.getpid(), text)
-            # The order matters: first the lock, then whether the name still means this file. A holder that
-            # replaces its file lets the old one go only after the name has moved, so what is free and still
-            # named is stale.
-            if locks.is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), status):
-                if remove_stale:
-                    os.unlink(name, dir_fd=folder)
-                return None
-        except OSError:  # gone meanwhile, or in a sticky folder and another's
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NOT_OURS:
             return None
-        finally:
-            locks.close(descriptor)
-    return None
+        raise  # no more files, no memory: that says nothing of who is alive
+    try:
+        status = os.fstat(descriptor)
+        if not locks.is_regular(status):
+            return None
+        if locks.is_owned(descriptor):
+            text = _read_text(descriptor, min(max_bytes_of(status), MAX_TEXT_BYTES))
+            return LockedFileView(name, status, _placed.get(name) == os.getpid(), text)
+        if remove_stale:
+            _unlink(folder, name)  # if the system permits: in a sticky folder it may be another's
+        return None
+    finally:
+        locks.close(descriptor)
 
 
 def _write(descriptor: int, text: bytes) -> None:
     while text:
         text = text[os.write(descriptor, text) :]
-
-
-def taker(folder: int, view: LockedFileView) -> int | None:
-    """The pid of the process that took the lock of a live file; ``None`` where that can't be told, or it has gone."""
-    try:
-        descriptor = os.open(view.name, _READ_FLAGS, dir_fd=folder)
-    except OSError:
-        return None
-    try:
-        # While it is open, the number of its inode can't become another file's.
-        status = os.fstat(descriptor)
-        return locks.takers().get(locks.place(status)) if locks.is_same_file(status, view.status) else None
-    except OSError:
-        return None
-    finally:
-        locks.close(descriptor)
 
 
 def _read_text(descriptor: int, max_bytes: int) -> bytes | None:

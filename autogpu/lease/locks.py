@@ -1,16 +1,20 @@
-"""``flock``, the one lock that the kernel drops at SIGKILL and that needs no more than the right to read.
+"""The two locks that the kernel drops at SIGKILL and that belong to the open file description.
 
-It belongs to the open file description: a fork's child shares it, and neither closing another descriptor of
-the same file (which loses POSIX locks) nor the child's end drops it. ``flock(2)``.
+So a fork's child shares them, and neither closing another descriptor of the same file (which loses POSIX locks) nor
+the child's end drops them. The mutex is ``flock(2)``, which needs no more than the right to read: every user may take
+it. A lease or a ticket is owned by a write lock of ``F_OFD_SETLK``, which needs the right to write: nobody but its
+user can take it, or wait for it, and asking takes no lock.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import struct
 
 from autogpu import process
-from autogpu.process import monotonic_s, thread_cpu_s
+from autogpu.process import thread_cpu_s
 
 try:
     import fcntl
@@ -29,8 +33,12 @@ _FIRST_INHERITED = 200
 # With a few hundred locks it takes a ms, with ten thousand of another's a tenth of a second. In processor time,
 # since on a machine with much to do even a short list takes long.
 _TAKERS_CPU_S = 0.02
-_NO_TAKERS_S = 10.0
-_no_takers_before_s = 0.0
+
+# Python has these names since 3.9.
+_GET_OWNER, _OWN = 36, 37
+
+# ``struct flock``: type, whence, start, length (0: to the end) and pid, which has to be 0.
+_FLOCK = struct.Struct("hhqqi4x")
 
 _in_no_child: set[int] = set()
 
@@ -57,13 +65,33 @@ def unlock(descriptor: int) -> None:
         pass
 
 
-def is_held(descriptor: int) -> bool:
-    """Whether any process holds the lock exclusively. ``descriptor`` must have been opened for this question."""
+def own(descriptor: int) -> None:
+    """Lock a file that is open for writing, for as long as a process has this description open.
+
+    Raises:
+        OSError: It is locked already, or its file system can't lock.
+    """
+    try:
+        fcntl.fcntl(descriptor, _OWN, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gVisor, which lacks the other one
+
+
+def is_owned(descriptor: int) -> bool:
+    """Some process :func:`own` s the file, by another description; also where the system can't tell."""
+    try:
+        # What a read lock would have to wait for: those of others, who may not write, are not in its way.
+        answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # held; or the system can't tell, which is no reason to call it dead
+    except OSError:
         return True
-    # At once and explicitly: a thread that forks now must not carry the shared lock away.
     unlock(descriptor)
     return False
 
@@ -78,16 +106,25 @@ def above_standard(descriptor: int) -> int:
         close(descriptor)
 
 
-def takers() -> Mapping[str, int]:
-    """By :func:`place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
+def holder(descriptor: int) -> str | None:
+    """Who holds the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
+    try:
+        pid = _takers().get(_place(os.fstat(descriptor)))
+    except OSError:
+        return None
+    if pid is None:
+        return None
+    uid = process.owner(pid)
+    return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
+
+
+def _takers() -> Mapping[str, int]:
+    """By :func:`_place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
 
     Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Empty where it
     takes too long, since the kernel counts through all locks of the host for each piece of the file, and anyone may
     hold any number. Source: ``/proc/locks``.
     """
-    global _no_takers_before_s
-    if monotonic_s() < _no_takers_before_s:
-        return {}
     parts = []
     begun_s = thread_cpu_s()
     try:
@@ -97,7 +134,6 @@ def takers() -> Mapping[str, int]:
                 if not parts[-1]:
                     break
                 if thread_cpu_s() > begun_s + _TAKERS_CPU_S:
-                    _no_takers_before_s = monotonic_s() + _NO_TAKERS_S
                     return {}
     except OSError:
         return {}
@@ -107,7 +143,7 @@ def takers() -> Mapping[str, int]:
     return {fields[5]: int(fields[4]) for fields in found if len(fields) > 5 and int(fields[4]) > 0}
 
 
-def place(status: os.stat_result) -> str:
+def _place(status: os.stat_result) -> str:
     """A file as ``/proc/locks`` names it."""
     return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
 
@@ -118,18 +154,6 @@ def leave_to_programs(descriptor: int) -> None:
         os.set_inheritable(fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_INHERITED), True)
     except OSError:  # there may not be as many
         os.set_inheritable(os.dup(descriptor), True)
-
-
-def holder(descriptor: int) -> str | None:
-    """Who holds the lock, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
-    try:
-        pid = takers().get(place(os.fstat(descriptor)))
-    except OSError:
-        return None
-    if pid is None:
-        return None
-    uid = process.owner(pid)
-    return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
 
 
 def close_in_children(descriptor: int) -> None:

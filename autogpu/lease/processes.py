@@ -128,7 +128,7 @@ def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
         for descriptor in os.listdir(folder / "fd"):  # noqa: PTH208
             name = os.readlink(folder / "fd" / descriptor).rpartition("/")[2]
             # One that only reads it has no lock there.
-            if name.startswith(own) and b"FLOCK" in (folder / "fdinfo" / descriptor).read_bytes():
+            if name.startswith(own) and b"OFDLCK" in (folder / "fdinfo" / descriptor).read_bytes():
                 names.append(name)
     except OSError:  # it may have ended, or closed one meanwhile
         pass

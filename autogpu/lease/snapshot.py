@@ -6,9 +6,8 @@ import os
 import re
 from collections import defaultdict
 
-from autogpu import process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, locks, record
+from autogpu.lease import locked_file, record
 from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
 from autogpu.process import monotonic_s, unix_s
 
@@ -143,10 +142,6 @@ class _Reading:
         self._known = known
         self._remove_stale = remove_stale
         self._remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
-        # Elsewhere /proc/locks translates pids while it is read, or counts them by the /proc of another namespace.
-        namespace = process.pid_namespace()
-        self._namespace = namespace if namespace == process.INITIAL_NAMESPACE else None
-        self._takers: Mapping[str, int] | None = None
 
     def add(self, name: str, status: os.stat_result | None = None) -> None:
         """Look at the file of that name.
@@ -168,9 +163,7 @@ class _Reading:
         if view is None or _HIDDEN.fullmatch(name):
             return
         key = _key(name, view.status)
-        value = self._known[key] if self._is_known(key) else _parsed(view)
-        if self._is_its_own(view, value):
-            self._found(key, value, view.status)
+        self._found(key, self._known[key] if self._is_known(key) else _parsed(view), view.status)
 
     def _found(self, key: _Key, value: Holder | Waiter, status: os.stat_result) -> None:
         is_waiter = isinstance(value, Waiter)
@@ -187,20 +180,6 @@ class _Reading:
 
     def _is_known(self, key: _Key) -> bool:
         return key in self._known and self._known[key].is_readable
-
-    def _is_its_own(self, view: LockedFileView, value: Holder | Waiter) -> bool:
-        """Whether the process of which a file speaks, or a fork of it, keeps it alive; also where that can't be told.
-
-        Anyone who can open the file may wait for its lock, and keep it when that process has ended.
-        """
-        if value.pid is None or self._namespace is None or value.pid_namespace != self._namespace:
-            return True
-        if self._takers is None:
-            self._takers = locks.takers()
-        if self._takers.get(locks.place(view.status), value.pid) == value.pid:
-            return True
-        # That was read before the file was looked at, and inodes are used again.
-        return locked_file.taker(self._descriptor, view) in (None, value.pid)
 
 
 def _key(name: str, status: os.stat_result) -> _Key:

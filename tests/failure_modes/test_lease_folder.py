@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.lease import locks
 from tests.failure_modes.holding import ALICE, BOB, as_user, needs_other_users
 from tests.gpusim import Gpu
 from tests.lease import conftest as lease_tests
@@ -116,11 +117,12 @@ def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder):
     text = file.read_bytes()
     holder.end()
     with file.open("w") as opened:
-        for part, lock in itertools.product((0, 0.5, 0.99), (fcntl.LOCK_UN, fcntl.LOCK_EX)):
-            # Of a dead job, or of a living one.
-            fcntl.flock(opened, lock)
+        # Of a dead job, and then of a living one.
+        for is_alive, part in itertools.product((False, True), (0, 0.5, 0.99)):
+            if is_alive:
+                locks.own(opened.fileno())
             file.write_bytes(text[: int(len(text) * part)])
-            assert autogpu.pick("--busy", "error") == [1], (part, lock)
+            assert autogpu.pick("--busy", "error") == [1], (part, is_alive)
         assert autogpu.status()["gpus"][1]["state"] == "free"
         assert autogpu.hold().gpus() == [1]
 

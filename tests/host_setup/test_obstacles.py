@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import stat
@@ -13,6 +12,7 @@ import pytest
 
 from autogpu import host_setup as hosts
 from autogpu.errors import InstallError
+from autogpu.lease import locks
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image
 from tests.support.host_image import lease_in, names, problems, removed, tree
@@ -170,7 +170,7 @@ def test_folder_in_which_a_job_waits_stays(image: Path, paths) -> None:
     host_image.setup(image)
     ticket = paths.folder / f"wait.0000000001.{os.geteuid()}.{os.getpid()}"
     with ticket.open("wb") as stream:
-        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        locks.own(stream.fileno())
         assert "is in use by" in host_image.undo(image)[paths.folder][1]
         assert ticket.exists()
     assert removed(host_image.undo(image)) == {paths.folder}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, Uncoordinated, acquire_lease, mutex
+from autogpu.lease import Folder, Uncoordinated, acquire_lease, locks, mutex
 from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
@@ -30,7 +30,7 @@ def locked(path):
 
     def locked(name, content):
         descriptors.append(os.open(str(path / name), os.O_RDWR | os.O_CREAT, 0o644))
-        fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
+        locks.own(descriptors[-1])
         os.write(descriptors[-1], content)
 
     yield locked

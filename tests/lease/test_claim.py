@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import acquire_lease, locks
-from autogpu.lease.locked_file import LockedFile
-from autogpu.lease.snapshot import FolderReader
+from autogpu.lease import acquire_lease
 from tests.conftest import each_python
-from tests.lease.conftest import holders, lease_text, until
+from tests.lease.conftest import holders, until
 from tests.lease.worker import promised
 from tests.support import environments
 from tests.support.processes import in_a_fork
@@ -163,27 +161,6 @@ def test_a_released_lease_leaves_no_descriptor_behind(folder):
     assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     lease.release()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize("remove_stale", [False, True], ids=["status", "with-mutex"])
-def test_a_lease_that_is_replaced_while_one_looks_at_it_is_not_taken_for_dead(folder, monkeypatch, remove_stale):
-    """As earlier versions replace theirs."""
-    file, really_is_held = LockedFile("job.0.1.00000000"), locks.is_held
-    texts = [lease_text({"GPU-1": 1}), lease_text({"GPU-2": 1})]
-    with folder.opened() as descriptor:
-        file.put(descriptor, lease_text({"GPU-0": 1}))
-
-        def is_held(opened):
-            # The reader has opened the old file, and the holder lets go of it before the reader tries the lock.
-            if texts:
-                file.put(descriptor, texts.pop(0))
-            return really_is_held(opened)
-
-        monkeypatch.setattr(locks, "is_held", is_held)
-        found = FolderReader().read(descriptor, remove_stale=remove_stale)
-        assert [holder.claims for holder in found.holders] == [{"GPU-2": 1}]
-        assert file.is_alive(descriptor)
-        file.withdraw(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -6,26 +6,39 @@ import fcntl
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from autogpu import process
-from autogpu.lease import Uncoordinated
+from autogpu.lease import Uncoordinated, locks
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
+from tests.lease.test_broken import mount
 from tests.lease.test_record import TICKET
 from tests.lease.worker import promised
 
-host_namespace = pytest.mark.skipif(
-    process.pid_namespace() != process.INITIAL_NAMESPACE,
-    reason="in a container the kernel does not tell who took a lock",
-)
+
+@pytest.fixture(params=["plain", "overlay"])
+def on_any(request, path):
+    """The lease folder, also on an overlay file system, as containers have it."""
+    if request.param == "plain":
+        yield path
+        return
+    layers = [path.parent / name for name in ("lower", "upper", "work")]
+    for layer in layers:
+        layer.mkdir()
+        layer.chmod(0o1777)
+    options = ",".join(f"{option}={layer}" for option, layer in zip(("lowerdir", "upperdir", "workdir"), layers))
+    mount("-t", "overlay", "-o", options, "overlay", str(path))
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
 
 
 @needs_root
-@host_namespace
-def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(folder, start):
+def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(on_any, folder, start):
     alice, bob, waiting = start("--uid", str(ALICE)), start("--uid", str(BOB)), start("--uid", str(ALICE))
     alice.ask("acquire", free=["GPU-0"])
     waiting.wait_in_line(free=["GPU-0"])
@@ -37,6 +50,44 @@ def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(folder, start)
     alice.kill()
     until(lambda: holders(folder) == ())
     assert start().ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
+
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@needs_root
+@pytest.mark.xdist_group("pids")
+@pytest.mark.skipif(not os.access(str(LAST_PID), os.W_OK), reason="no process can be given a certain pid here")
+def test_a_dead_jobs_lease_is_not_kept_by_another_users_process_that_has_got_its_pid(on_any, folder, start):
+    alice = start("--uid", str(ALICE))
+    alice.ask("acquire", free=["GPU-0"])
+    (lease,) = holders(folder)
+    alice.kill()
+    reading, writing = os.pipe()
+    for _ in range(1000):
+        LAST_PID.write_text(str(lease.pid - 1))
+        child = os.fork()
+        if child == 0:
+            if os.getpid() != lease.pid:
+                os._exit(0)
+            os.setuid(BOB)
+            descriptor = os.open(str(on_any / lease.name), os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.lockf(descriptor, fcntl.LOCK_SH)
+            os.write(writing, b".")
+            signal.pause()
+        if child == lease.pid:
+            break
+        os.waitpid(child, 0)
+    try:
+        assert child == lease.pid, "the pid is in use"
+        assert os.read(reading, 1) == b"."
+        assert holders(folder) == ()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
 
 
 @needs_root
@@ -135,7 +186,7 @@ def test_a_planted_last_place_does_not_turn_the_queue_round(folder, path, start)
     holder = start()
     holder.ask("acquire", free=["GPU-0"])
     planted = os.open(str(path / "wait.9999999999.4444.abcdef01"), os.O_CREAT | os.O_RDWR, 0o644)
-    fcntl.flock(planted, fcntl.LOCK_EX)
+    locks.own(planted)
     line = [start("--uid", str(uid)) for uid in (3000, 2000, 1000)]
     for worker in line:
         worker.wait_in_line(free=["GPU-0"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ import time
 import pytest
 
 from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, wait_for_lease
+from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, locks, wait_for_lease
 from tests.lease.conftest import ALICE, BOB, holders, until, waiters
 from tests.lease.test_record import TICKET
 
@@ -281,7 +280,7 @@ def test_a_removed_ticket_is_taken_again(folder, path):
 
 def test_a_last_place_that_is_taken_is_shared(folder, path, start):
     with (path / "wait.9999999999.0.1").open("w") as ticket:
-        fcntl.flock(ticket, fcntl.LOCK_EX)
+        locks.own(ticket.fileno())
         ticket.write(json.dumps(TICKET))
         ticket.flush()
         start().wait_in_line(gpus=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -15,6 +14,7 @@ import pytest
 
 from autogpu.lease import acquire_lease, mutex
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, waiters
+from tests.support.live_jobs import is_owned
 
 KILLS = int(os.environ.get("STORM_KILLS", "1000"))
 USERS = (ALICE, BOB) if os.geteuid() == 0 else (None, None)
@@ -28,9 +28,7 @@ def promised(path):
     for file in path.glob("job.*"):
         try:
             with file.open() as stream:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if is_owned(stream):
                     fields = json.load(stream)
                     for uuid, size in fields["gpus"].items():
                         key = (fields["group"], uuid)
