@@ -63,7 +63,7 @@ class Taken:
     is_listed: bool = False
 
     def covers(self, selection: SelectionRequest, *, is_assigned: bool) -> bool:
-        """Whether this is all that a framework wants.
+        """A framework wants nothing beyond this.
 
         Args:
             is_assigned: A framework was told of it, so that the process can't have others instead.
@@ -155,7 +155,7 @@ def _processes_of_others(holders: Sequence[Holder], inventory: Inventory | None)
 
 
 class _NothingToWaitFor(Exception):
-    """What the process waited for can't be had any more: the decision says what becomes of it."""
+    """The GPUs that the process waited for can't be had any more: the decision says what becomes of it."""
 
 
 class _Acquirer:
@@ -312,7 +312,7 @@ class _Acquirer:
 
 
 def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand:
-    """What the others in the queue are told, so that they leave it to this process."""
+    """Tell the others in the queue which GPUs to leave to this process."""
     usable, demand = decision.ranking.suitable, demand_of(request)
     return lease.Demand(
         count=min(wanted_count(request), most_together(usable, request), request.policy.per_user or len(usable)),
@@ -341,6 +341,6 @@ def running_script() -> str:
 
 
 def script_name(argv: Sequence[str]) -> str:
-    """What the others see of this process: the script's name, never its folder or arguments."""
+    """The name of the script, which others see; never its folder or arguments."""
     name = str(argv[0]).rpartition("/")[2] if argv and argv[0] else ""
     return name if name not in ("", "-c", "-m") else (sys.executable or "python").rpartition("/")[2]

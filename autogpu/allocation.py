@@ -1,4 +1,4 @@
-"""What one process has of the host's GPUs, whichever frameworks it imports.
+"""The GPUs of one process, whichever frameworks it imports.
 
 The steps to it are in :mod:`autogpu.allocator`, which the hooks of each framework call.
 """
@@ -116,22 +116,22 @@ class Allocation:
 
     @property
     def policy(self) -> Policy:
-        """What holds for this process."""
+        """The policy of this process."""
         return self.resolved.policy
 
     @property
     def grant(self) -> Grant:
-        """What an engine granted so far."""
+        """The grant of an engine so far."""
         return self.visible.grant
 
     @property
     def decision(self) -> Decision | None:
-        """What was decided last; ``None`` until a framework is about to take GPUs."""
+        """The last decision; ``None`` until a framework is about to take GPUs."""
         return self.taken.decision if self.taken else None
 
     @property
     def lease(self) -> Lease | None:
-        """What the process holds; ``None`` where nothing is claimed."""
+        """The lease of the process; ``None`` where nothing is claimed."""
         return self.taken.lease if self.taken else None
 
     @property

@@ -1,4 +1,4 @@
-"""What the hooks of one framework call: the steps of its process to GPUs, and what this framework is told of them."""
+"""The steps of a process to its GPUs, as the hooks of one framework call them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Allocator:
             allocation.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
-        """Whether the list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
+        """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
         visible = self.allocation.visible
         is_ranks_list = visible.spec.source == "script" and self.allocation.grant.rank is not None
         return said.visible is not None or is_ranks_list or visible.order is Order.WORKERS
@@ -207,7 +207,7 @@ class Allocator:
         return None if uuids is None else len(uuids)
 
     def listing(self) -> Sequence[GpuListing] | None:
-        """What the framework would list, without a context and without a claim."""
+        """See :meth:`autogpu.frameworks.base.GpuAllocator.listing`."""
         allocation = self.allocation
         if allocation.policy.count == 0:
             return ()
@@ -239,7 +239,7 @@ class Allocator:
         return self.assignment
 
     def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        """What is known now, for a decision."""
+        """Gather what a decision rests on."""
         from autogpu.selection.eligible import wanted_count
 
         allocation, visible = self.allocation, self.allocation.visible
@@ -309,7 +309,7 @@ class Allocator:
 
     @property
     def _has_order(self) -> bool:
-        """Whether CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
+        """CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
         taken, uuids = self.allocation.taken, self.allocation.cuda.visible_uuids()
         if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
             return self.allocation.visible.order is not Order.WORKERS

@@ -1,4 +1,4 @@
-"""What engines and launchers say beside the variables that they set: read for :mod:`autogpu.selection.grants`."""
+"""Read what engines and launchers say beside their variables, for :mod:`autogpu.selection.grants`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARENT, _GROUP, _START = 1, 2, 19
 
 
 def granted_here(environ: Mapping[str, str], started_with: str | None = None) -> Grant:
-    """What was granted to this process.
+    """Find out what an engine granted to this process.
 
     Args:
         environ: Of the process; what an autogpu wrote there does not count.
@@ -162,7 +162,7 @@ def _launcher(rank: LocalRank) -> int | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """What follows the name, which may contain anything, in ``/proc/<pid>/stat``; zeros for a process that has gone."""
+    """The fields of ``/proc/<pid>/stat`` after the name, which may contain anything; zeros for a process that ended."""
     fields = (_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return fields if len(fields) > _START else ["0"] * (_START + 1)
 

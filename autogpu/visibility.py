@@ -111,7 +111,7 @@ class VisibleDevices:
 
     @property
     def hides_others(self) -> bool:
-        """Whether what the process has not claimed is to be hidden from every library."""
+        """GPUs that the process has not claimed are to be hidden from every library."""
         is_wanted = self._policy.visible == "chosen" and not self.lists_chosen
         return is_wanted and (self.grant.rank is None or bool(self.candidates))
 
@@ -188,7 +188,7 @@ class VisibleDevices:
         return environ
 
     def named(self, grant: Grant) -> str | None:
-        """What the variable names by now, without what we wrote."""
+        """The value of the variable without what we wrote."""
         return visible_spec(self.environ_without_ours(), self._initial, self._policy.script, grant).value
 
     def _parents_order(self, inventory: Inventory) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ class VisibleDevices:
         return at
 
     def _listed_with_instances(self, inventory: Inventory, decision: Decision) -> tuple[Device, ...]:
-        """What a process with MIG instances among its candidates has claimed, and of these what CUDA shows beside."""
+        """With MIG instances among the candidates: the claimed GPUs, and those that CUDA shows beside them."""
         known, taken = by_uuid(inventory.devices), decision.devices
         is_all = self._policy.visible == "pool" or self.grant.rank is not None
         return instances.to_list(
@@ -273,7 +273,7 @@ class VisibleDevices:
             self.pool = ()
 
     def counts_places(self, named: int) -> bool:
-        """Whether so many numbers that the script names are places in an order that is autogpu's.
+        """So many numbers of a script are places in an order that is autogpu's.
 
         A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
@@ -282,7 +282,7 @@ class VisibleDevices:
 
     @property
     def has_parents_list(self) -> bool:
-        """Whether an autogpu in a parent process wrote the list that this one was started with."""
+        """An autogpu in a parent process wrote the list that this one was started with."""
         return self._initial.is_written
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
@@ -349,7 +349,7 @@ class VisibleDevices:
         return listed[: self._policy.count] if self.lists_chosen and self._policy.count != "all" else listed
 
     def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
-        """What the variable names, or is restored to name."""
+        """UUIDs that the variable names, or is restored to name."""
         if self.spec.overridden is not None:
             restore(self._environ, self.spec.value)
         order = device_order(self._environ, self.spec, self.grant)

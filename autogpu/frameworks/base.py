@@ -1,4 +1,4 @@
-"""What a framework's package provides to autogpu, and what it is given. Another framework is one more package here."""
+"""The interface between autogpu and a framework's package. Another framework is one more package here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @frozen
 class DeviceRequest:
-    """What a framework sees and what the script has said itself, before the framework takes GPUs.
+    """A framework asks for GPUs: what it sees of them, and what the script has said itself.
 
     Attributes:
         gpu_count: How many GPUs the framework sees.
@@ -82,7 +82,7 @@ class Assignment:
 
 @frozen
 class Usage:
-    """What a framework is about to take, the script's own settings and the assignment merged.
+    """A framework is about to take these GPUs, by the script's own settings and the assignment merged.
 
     Attributes:
         ordinals: CUDA ordinals of the GPUs on which it makes a context.
@@ -95,7 +95,7 @@ class Usage:
 
 @frozen
 class Hooks:
-    """What of a framework was found to hook into; ``doctor`` shows it.
+    """The entry points of a framework, found or missing; ``doctor`` shows them.
 
     Attributes:
         version: The framework's.
@@ -114,7 +114,7 @@ class Hooks:
 
     @property
     def needs_gpus(self) -> bool:
-        """Whether the framework takes GPUs in this process at all; not as a build for CPUs, nor for a launcher."""
+        """The framework takes GPUs in this process; a build for CPUs does not, nor does a launcher."""
         return bool(self.found) or not self.has_essential
 
 
@@ -133,17 +133,17 @@ if TYPE_CHECKING:
 
         @property
         def WANTS_ORDER(self) -> bool:
-            """Whether CUDA should count those GPUs first that the process has claimed.
+            """CUDA should count those GPUs first that the process has claimed.
 
             The claim then comes before CUDA's start.
             """
 
         @property
         def TAKES_FIRST_GPUS(self) -> bool:
-            """Whether it takes the GPUs that CUDA counts first, and can't be told others."""
+            """It takes the GPUs that CUDA counts first, and can't be told others."""
 
         def find_hooks(self) -> Hooks:
-            """What of the imported framework could be hooked into; changes nothing."""
+            """Look for the entry points of the imported framework; changes nothing."""
 
         def install_hooks(self, allocator: GpuAllocator) -> Hooks:
             """Replace the entry points of the imported framework, as far as it has them.
@@ -153,14 +153,14 @@ if TYPE_CHECKING:
             """
 
         def fallback_environment(self, environ: Mapping[str, str], growth: bool) -> dict[str, str]:
-            """What to write into the environment where the essential hooks are missing.
+            """Variables to set where the essential hooks are missing.
 
             Args:
                 growth: Whether memory is to be allocated as needed.
             """
 
         def load_diagnosis(self) -> Diagnosis:
-            """What ``autogpu doctor`` needs. Imported only where it is used."""
+            """Import what ``autogpu doctor`` needs, only where it is used."""
 
     class Diagnosis(Protocol):
         """How ``autogpu doctor`` examines a framework."""
@@ -177,7 +177,7 @@ if TYPE_CHECKING:
             """Judge what the program printed, or why it printed nothing."""
 
     class GpuAllocator(Protocol):
-        """What a framework's hooks call, in this order, when it is about to take GPUs."""
+        """A framework's hooks call these, in this order, when it is about to take GPUs."""
 
         def guard(self) -> ContextManager[None]:
             """Around every step of ours: an error is reported once, and the framework continues with its defaults.

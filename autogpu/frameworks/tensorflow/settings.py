@@ -1,4 +1,4 @@
-"""What a script itself set for its GPUs, what TensorFlow gets in the end, and both in a ConfigProto. Pure."""
+"""A script's own settings for its GPUs, those that TensorFlow gets in the end, and both in a ConfigProto. Pure."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def write_placement(proto: Any, placement: DevicePlacement, gpu_count: int) -> N
 
 
 def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
-    """What a finished ConfigProto asks the driver for: the script's settings and the policy's, merged."""
+    """A finished ConfigProto asks the driver for this: the script's settings and the policy's, merged."""
     limits_mb = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
     cap = limits_in_words(limits_mb) if any(limits_mb) else ""
