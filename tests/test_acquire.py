@@ -251,7 +251,7 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
         below = acquired(asking(gpu(1), gpu(2), **WAITS, **asked), **marker, **LISTS[listed])
         claimed = [(gpu(1), gpu(2))[ordinal].uuid for ordinal in ordinals]
         assert [below.decision.claims[uuid] for uuid in claimed] == [24 * GIB] * len(claimed), name
-        assert (below.decision.soft_caps, below.decision.cap, below.lease.group) == ({}, "", hold.group), name
+        assert (below.decision.soft_caps, below.decision.why_capped, below.lease.group) == ({}, "", hold.group), name
         assert below.decision.ordinals in (ordinals, ()), name
         below.lease.release()
 
@@ -286,9 +286,9 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
     rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
     other({1: others_gib})
     late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
-    assert (late.ordinals, bool(late.cap), gpu(1).uuid in late.soft_caps) == ((1,), is_capped, is_capped)
+    assert (late.ordinals, bool(late.why_capped), gpu(1).uuid in late.soft_caps) == ((1,), is_capped, is_capped)
     assert late.claims == bytes_on({1: 0 if is_capped else 24})
-    assert (granted.cap, granted.soft_caps) == ("", {}), "a scheduler's word"
+    assert (granted.why_capped, granted.soft_caps) == ("", {}), "a scheduler's word"
 
 
 def test_ranks_with_another_list_choose_for_themselves(acquired, other):

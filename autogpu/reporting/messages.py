@@ -64,7 +64,7 @@ def _taken(
     if not devices:
         gpus = counted(len(usage.ordinals), "GPU")
         return f"{gpus} taken as without autogpu: {decision.why}; memory {usage.memory}"
-    why = f"{decision.why}; {decision.cap}" if decision.cap else decision.why
+    why = f"{decision.why}; {decision.why_capped}" if decision.why_capped else decision.why
     line = f"{_gpus(devices)}{f' for {task}' if task else ''}: {why}; memory {usage.memory}; {policy}"
     if decision.remedy:
         line += f"; {decision.remedy}"

@@ -156,7 +156,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         moved=dict(zip(request.positions, ordinals)),
         claims=claims,
         soft_caps=soft_caps,
-        cap=why_capped,
+        why_capped=why_capped,
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
     )
@@ -237,7 +237,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps=memory.best_effort_caps((candidate.device, candidate.spare_bytes) for candidate in shared),
-        cap=why_capped if shared else "",
+        why_capped=why_capped if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )

@@ -175,7 +175,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         moved={},
         claims=claims,
         soft_caps=soft_caps,
-        cap=explain.BEST_EFFORT if soft_caps else "",
+        why_capped=explain.BEST_EFFORT if soft_caps else "",
         granted=family.caps,
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.

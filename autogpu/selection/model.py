@@ -243,7 +243,7 @@ class Decision:
     Attributes:
         ordinals: CUDA ordinals, for ``Verdict.TAKE``; for a script that named positions, in their order.
         why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
-        cap: Why a framework's memory is capped on GPUs that are shared; else empty.
+        why_capped: Why a framework's memory is capped on GPUs that are shared; else empty.
         remedy: How to have an idle GPU instead, where a busy one was named; else empty.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
@@ -266,7 +266,7 @@ class Decision:
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0
     of_ranks: tuple[str, ...] = ()
-    cap: str = ""
+    why_capped: str = ""
     remedy: str = ""
 
     @property

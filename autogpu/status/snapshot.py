@@ -307,7 +307,7 @@ def _preview(decision: Decision, inventory: Inventory, policy: str) -> Preview:
     ranking = decision.ranking
     return Preview(
         verdict=decision.verdict.name.lower(),
-        why=printable(f"{decision.why}; {decision.cap}" if decision.cap else decision.why, 2000),
+        why=printable(f"{decision.why}; {decision.why_capped}" if decision.why_capped else decision.why, 2000),
         uuids=tuple(device.uuid for device in taken),
         policy=policy,
         candidates=tuple(RankedGpu(c.device.uuid, c.tier.name.lower(), c.why) for c in ranking.candidates),

@@ -42,11 +42,20 @@ PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 *
         case("the-idlest-of-a-ranks-own", [gpu(0, pids=[7], used_gib=9), gpu(1)], LISTED, ordinals=(1,), soft_caps={}),
         case("all-of-a-ranks-own", TWO, {**LISTED, "count": "all"}, ordinals=(0, 1), soft_caps={}),
         case("all-memory-of-a-ranks-own", ONE, LISTED, claims={ZERO: 24 * GIB}),
-        case("a-rank-beside", [gpu(0), BUSY], PLACED, claims={OTHER: 0}, soft_caps={OTHER: 4 * GIB}, cap=BEST_EFFORT),
+        case(
+            "a-rank-beside",
+            [gpu(0), BUSY],
+            PLACED,
+            claims={OTHER: 0},
+            soft_caps={OTHER: 4 * GIB},
+            why_capped=BEST_EFFORT,
+        ),
         case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, soft_caps={ZERO: 6 * GIB - CONTEXT_BYTES}),
         case("half", ONE, HALF, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
         case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
-        case("a-used-half", [BUSY], HALF, claims={OTHER: 0}, soft_caps={OTHER: 4 * GIB}, cap=BEST_EFFORT_OF_PART),
+        case(
+            "a-used-half", [BUSY], HALF, claims={OTHER: 0}, soft_caps={OTHER: 4 * GIB}, why_capped=BEST_EFFORT_OF_PART
+        ),
         case(
             "no-other-gpu-is-recommended-and-lists-of-the-policy-have-no-effect",
             [BUSY],

@@ -70,8 +70,8 @@ def by_position(*positions, **asked):
         # What the script allows itself is what is claimed.
         case("a-limit-is-claimed", ONE, {**EIGHT, "need_bytes": 2 * GIB}, claims={ZERO: 8 * GIB}),
         case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, soft_caps={}),
-        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, soft_caps={ZERO: 5 * GIB}, cap=CAP),
-        case("not-capped-alone", ONE, NEARLY_ALL, soft_caps={}, cap=""),
+        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, soft_caps={ZERO: 5 * GIB}, why_capped=CAP),
+        case("not-capped-alone", ONE, NEARLY_ALL, soft_caps={}, why_capped=""),
     ],
 )
 def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):
