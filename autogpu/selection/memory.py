@@ -112,9 +112,9 @@ def best_effort_caps(rooms: Iterable[tuple[Device, int | None]]) -> dict[str, in
     """
     found = {}
     for device, room_bytes in rooms:
-        if device.memory_free_bytes is not None:
-            is_known = room_bytes is not None and room_bytes >= GIB
-            found[device.uuid] = ((room_bytes if is_known else None) or device.memory_free_bytes) // 2
+        free = device.memory_free_bytes
+        if free is not None:
+            found[device.uuid] = (free if room_bytes is None or room_bytes < GIB else room_bytes) // 2
     return found
 
 
@@ -151,9 +151,11 @@ def caps(
 
 def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, int]:
     """By CUDA ordinal, what a limit of the script's own may not exceed; empty where it has none."""
-    most = dict(decision.granted) if request.script_demand else {}
+    if not request.script_demand:
+        return {}
+    most = dict(decision.granted)
     # Ranks that share a GPU are of one job, and so is what their script says.
-    if request.script_demand and request.grant.rank is None:
+    if request.grant.rank is None:
         most.update({uuid: min(size, most.get(uuid, size)) for uuid, size in decision.soft_caps.items()})
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
