@@ -158,7 +158,7 @@ def waiting_for_fewer(asked: int, suitable: int) -> str:
 
 
 def busy_remedy(decision: Decision, written: str) -> str:
-    """What gives a GPU to a process that stops for want of one: a ``select.busy``, ``written`` with ``{}``."""
+    """Name each ``select.busy``, ``written`` with ``{}``, that gives a GPU to a process which stops for want of one."""
     ranking, remedies = decision.ranking, []
     if ranking.candidates or ranking.may_come_free():
         remedies.append("to wait for one, " + written.format("wait"))
@@ -256,7 +256,7 @@ def each_gpu(
 
 
 def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory) -> list[str]:
-    """What connects the GPUs chosen, one line for each kind, best first; or why a single one breaks no pair."""
+    """Name what connects the GPUs chosen, one line for each kind, best first; or why a single one breaks no pair."""
     if len(chosen) == 1:
         return _spared_pairs(ranking, chosen[0], inventory)
     pairs: dict[tuple[int, str], list[str]] = {}

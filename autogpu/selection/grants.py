@@ -184,16 +184,13 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
         if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
             return Grant("Slurm", unnamed=int(on_node))
-        return _none_from_slurm(environ, is_step)
+        if is_step or "SLURM_NODEID" in environ:
+            remedy = "to have one: --gpus-per-task=1 or --gres=gpu:1"
+            return Grant("Slurm", "Slurm granted no GPU here", remedy, is_none=True)
+        why = "Slurm grants the GPUs of an allocation to its steps"
+        return Grant("Slurm", why, "start it with srun", is_none=True)
     fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
     return Grant("Slurm", fraction=fraction, counts_by_bus=_is_slurms(visible, numbers))
-
-
-def _none_from_slurm(environ: Mapping[str, str], is_step: bool) -> Grant:
-    why, remedy = "Slurm grants the GPUs of an allocation to its steps", "start it with srun"
-    if is_step or "SLURM_NODEID" in environ:
-        why, remedy = "Slurm granted no GPU here", "to have one: --gpus-per-task=1 or --gres=gpu:1"
-    return Grant("Slurm", why, remedy, is_none=True)
 
 
 def _is_slurms(visible: str | None, numbers: str | None) -> bool:

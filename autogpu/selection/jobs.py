@@ -96,6 +96,12 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         for written, size in member.claims.items():
             uuid = gpus.names.get(written, written)
             claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
+    # A GPU that is used without a claim stands for one that is claimed and not used. Where there are more of them than
+    # claims, the most that is used is what was meant.
+    used = gpus.used_by(pids)
+    unused = [uuid for uuid in claims if uuid not in used and uuid in gpus.listing]
+    for uuid in sorted((uuid for uuid in used if uuid not in claims), key=lambda uuid: -used[uuid]):
+        claims[uuid] = min(claims.pop(unused.pop(0)), gpus.totals[uuid]) if unused else 0
     return Job(
         uid=first.uid,
         pid=next(iter(processes.of(first)), first.pid),
@@ -104,18 +110,8 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         age_s=None if first.since_s is None else _age_s(first, now_s),
         newest_s=newest_s,
         processes=len(members),
-        claims=_where_used(claims, gpus.used_by(pids), gpus),
+        claims=claims,
     )
-
-
-def _where_used(claims: dict[str, int], used: Mapping[str, int], gpus: _Gpus) -> Mapping[str, int]:
-    """Move claims from GPUs that the job does not use to those that it uses without a claim."""
-    unused = [uuid for uuid in claims if uuid not in used and uuid in gpus.listing]
-    others = [uuid for uuid in used if uuid not in claims]
-    # Where there are more of them than claims, the most that is used is what was meant.
-    for uuid in sorted(others, key=lambda uuid: -used[uuid]):
-        claims[uuid] = min(claims.pop(unused.pop(0)), gpus.totals[uuid]) if unused else 0
-    return claims
 
 
 def _age_s(holder: Holder, now_s: float) -> float:

@@ -1,6 +1,6 @@
-"""What Slurm's configuration says of its nodes. Pure.
+"""Slurm's configuration: whether it manages GPUs, and how many shards a node's GPUs are. Pure.
 
-Source: slurm.conf(5). Only what tells whether Slurm manages GPUs, and how many shards a node's GPUs are, is read.
+Source: slurm.conf(5).
 """
 
 from __future__ import annotations
