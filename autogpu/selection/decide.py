@@ -260,7 +260,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
     verdict = _VERDICTS.get(policy.busy, Verdict.CPU)
-    if verdict is Verdict.WAIT and not candidates and not ranking.may_come_free():
+    if verdict is Verdict.WAIT and not ranking.suitable:
         verdict = Verdict.CPU  # waiting can't help
     if pool.quota <= 0:
         why = explain.user_at_limit(policy.per_user)

@@ -160,7 +160,7 @@ def waiting_for_fewer(asked: int, suitable: int) -> str:
 def busy_remedy(decision: Decision, written: str) -> str:
     """Name each ``select.busy``, ``written`` with ``{}``, that gives a GPU to a process which stops for want of one."""
     ranking, remedies = decision.ranking, []
-    if ranking.candidates or ranking.may_come_free():
+    if ranking.suitable:
         remedies.append("to wait for one, " + written.format("wait"))
     if ranking.candidates:
         remedies.append("to share one, " + written.format("share"))
@@ -173,7 +173,7 @@ def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     # Those that may come free, then those that never will.
     rejected = sorted(ranking.rejected, key=lambda rejection: rejection.cause is not Cause.IN_USE)
     reasons += [f"GPU {r.device.label}: {r.why}" for r in rejected]
-    is_busy = candidates or ranking.may_come_free() or not ranking.rejected
+    is_busy = ranking.suitable or not ranking.rejected
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"
 
 

@@ -225,10 +225,6 @@ class Ranking:
     candidates: tuple[Candidate, ...] = ()
     rejected: tuple[Rejection, ...] = ()
 
-    def may_come_free(self) -> bool:
-        """Waiting could make a rejected GPU suitable."""
-        return any(rejection.cause is Cause.IN_USE for rejection in self.rejected)
-
     @property
     def suitable(self) -> tuple[Device, ...]:
         """The GPUs that could serve the job if none were in use."""
