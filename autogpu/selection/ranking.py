@@ -41,7 +41,7 @@ def ranking_of(
     candidates, rejected, demand = [], [], demand or memory_demand(policy)
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
-        rejection = _excluded(device, policy, spec) or _unusable(candidate, demand, own_pid)
+        rejection = _excluded(device, policy, spec) or _unusable(candidate, own_pid) or _too_full(candidate, demand)
         if rejection:
             rejected.append(rejection)
         else:
@@ -92,8 +92,8 @@ def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | 
     return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
 
 
-def _unusable(candidate: Candidate, demand: MemoryDemand, own_pid: int | None) -> Rejection | None:
-    device, spare = candidate.device, candidate.spare_bytes
+def _unusable(candidate: Candidate, own_pid: int | None) -> Rejection | None:
+    device = candidate.device
     if device.mig_enabled:
         return Rejection(device, instances.WITHOUT_INSTANCE, Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
@@ -101,6 +101,11 @@ def _unusable(candidate: Candidate, demand: MemoryDemand, own_pid: int | None) -
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
     if is_exclusive and (candidate.claims or unmanaged_processes(device, (), own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
+    return None
+
+
+def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
+    device, spare = candidate.device, candidate.spare_bytes
     wanted, total = demand.on(device), device.memory_total_bytes
     if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:
         return None
