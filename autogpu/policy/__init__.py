@@ -74,12 +74,7 @@ def resolve(
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
-    """The mistakes in one file, wherever it is and whoever owns it.
-
-    Args:
-        environ: As for :func:`resolve`.
-        is_system: It is the host's own, which may say more; names that this version does not know count.
-    """
+    """The mistakes in one file, wherever it is and whoever owns it; in the host's own, unknown names are some too."""
     paths = sources.PolicyPaths.of(environ)
     source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
     if source.table is None and not source.problems:
@@ -93,11 +88,7 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
-    """Stack layers on the defaults, lowest precedence first; each setting remembers what it overrode.
-
-    Returns:
-        The settings, and one problem for each attempt to change a key that the system file has locked.
-    """
+    """Stack layers on the defaults, lowest first, and tell each attempt to change a key that the system file locks."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: _setting(key.dotted, key.default, origin, None) for key in KEYS}
     problems = []

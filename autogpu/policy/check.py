@@ -154,7 +154,9 @@ class _FileReader:
             return
         for name, value in table.items():
             if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
-                self._of_pyproject(value["autogpu"])
+                first = tuple(value["autogpu"])[:1] if isinstance(value["autogpu"], dict) else ()
+                what = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
+                self._problem(("tool", "autogpu", *first), what)
             elif name in SECTIONS and name:
                 self._section(name, value)
             else:
@@ -175,17 +177,6 @@ class _FileReader:
         else:
             # "[limit]" is no misplaced "limit".
             self._unknown(section, name, value, None if isinstance(value, dict) else key)
-
-    def _of_pyproject(self, ours: object) -> None:
-        """Answer ``[tool.autogpu.select]`` in a file that is all autogpu's."""
-        inside = ours if isinstance(ours, dict) else {}
-        sections = [name for name in SECTIONS if name and name in inside]
-        for name in sections:
-            what = f"[tool.autogpu.{name}] is for pyproject.toml; here it is written [{name}]"
-            self._problem(("tool", "autogpu", name), what)
-        if not sections or len(inside) > len(sections):
-            what = "[tool.autogpu] is for pyproject.toml; here its keys are written at the top, without a table"
-            self._problem(("tool", "autogpu"), what)
 
     def _unknown(self, section: str, name: str, value: object, key: Key | None) -> None:
         # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere

@@ -128,16 +128,10 @@ def duration_text(duration_s: float) -> str:
 
 
 class Kind(ABC):
-    """One kind of value.
+    """One kind of value. The JSON schema is of what ``from_toml`` takes, without the ranges of sizes and durations."""
 
-    Attributes:
-        allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
-        words: Those among which the nearest to a misspelt value is looked for.
-        schema: The JSON schema of what ``from_toml`` takes. The ranges of sizes and durations are not in it.
-    """
-
-    allowed = ""
-    words: tuple[str, ...] = ()
+    allowed = ""  # finishes the sentence "allowed: ..." in messages and in the reference
+    words: tuple[str, ...] = ()  # among which the nearest to a misspelt value is looked for
     schema: Mapping[str, object] = {}
 
     def from_toml(self, value: object) -> object:

@@ -11,6 +11,7 @@ COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
 SELECT = "a table with count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
+PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
 
@@ -103,12 +104,12 @@ def test_wrong_types_and_ranges(workplace, text, what):
         pytest.param("[gpu]\n", f":1: unknown table gpu; known at the top level: {TOP_LEVEL}", id="nothing-near"),
         pytest.param(
             "[tool.autogpu.select]\ncount = 2",
-            ":1: [tool.autogpu.select] is for pyproject.toml; here it is written [select]",
+            f":1: {PYPROJECT}",
             id="table-of-a-pyproject",
         ),
         pytest.param(
             "[tool.autogpu]\nenabled = false",
-            ":1: [tool.autogpu] is for pyproject.toml; here its keys are written at the top, without a table",
+            f":2: {PYPROJECT}",
             id="keys-of-a-pyproject",
         ),
         pytest.param(

@@ -72,9 +72,7 @@ def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, 
 def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
     """The program starts the ranks of a job, and asks for GPUs only on their behalf.
 
-    Args:
-        argv: ``sys.argv``.
-        command: The whole command of the process. While ``-m`` imports a module's package only that names the module.
+    While ``-m`` imports a module's package, only the whole ``command`` of the process names the module.
     """
     path = str(argv[0]) if argv else ""
     if path == "-m" and path in command:

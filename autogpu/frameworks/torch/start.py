@@ -28,11 +28,7 @@ _LIMIT_MAKES_CONTEXTS = (2, 8)
 
 
 class CudaStart:
-    """CUDA in one process, as PyTorch starts it.
-
-    Attributes:
-        set_fraction: PyTorch's own function: a part of a GPU's memory, 0 to 1, and the GPU's ordinal.
-    """
+    """CUDA in one process, as PyTorch starts it; ``set_fraction`` is PyTorch's own function that limits a GPU."""
 
     def __init__(self, allocator: GpuAllocator, core: Any, version: str) -> None:
         """Start nothing yet; ``core`` is ``torch._C``."""
