@@ -88,7 +88,7 @@ def _for_another(key: Key, value: object, origin: Origin) -> str:
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """The ``AUTOGPU_*`` variables. An empty one counts as unset."""
+    """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     by_variable = {key.variable: key for key in KEYS}
     for name in sorted(environ):
@@ -101,6 +101,10 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         else:
             what = f"{origin} is not a variable of autogpu{_nearest_variable(name, by_variable)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
+    switch = environ.get(variables.SWITCH, "")
+    if switch.strip():
+        origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
+        layer.take_text(BY_DOTTED["enabled"], switch, origin)
     return layer
 
 
@@ -110,16 +114,6 @@ def _nearest_variable(name: str, by_variable: Mapping[str, Key]) -> str:
     if near is None:
         return "; `autogpu config` lists the keys"
     return f", nearest is {near}" + (f" ({by_variable[near].kind.allowed})" if near in by_variable else "")
-
-
-def switch_layer(environ: Mapping[str, str]) -> Layer:
-    """``AUTOGPU`` itself, the switch for one process."""
-    layer = Layer(model.ENVIRONMENT)
-    text = environ.get(variables.SWITCH, "").strip()
-    if text:
-        origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
-        layer.take_text(BY_DOTTED["enabled"], text, origin)
-    return layer
 
 
 def flag_layer(flags: Mapping[str, str]) -> Layer:

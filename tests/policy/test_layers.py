@@ -96,7 +96,7 @@ def test_an_empty_variable_counts_as_unset(workplace, text):
 @pytest.mark.parametrize("text", ["0", "off", "false", "NO"])
 def test_autogpu_0_switches_off_and_stands_above_every_layer_and_lock(workplace, text):
     workplace.system('enabled = true\nlocked = ["enabled"]\n')
-    resolved = workplace.resolve({"AUTOGPU": text, "AUTOGPU_ENABLED": "1"}, flags={"enabled": "1"})
+    resolved = workplace.resolve({"AUTOGPU": text, "AUTOGPU_ENABLED": "1"})
     assert (resolved.policy.enabled, resolved.problems) == (False, ())
     assert str(resolved.settings["enabled"].origin) == "AUTOGPU"
 
