@@ -164,7 +164,7 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
         return _parsed_source(paths, layer, file, opened.content, is_ours)
     what = (
         f"{origin} does not count as a project file: {printable(opened.distrust)} "
-        f"({POLICY_FILE}={printable(str(file))} names it outright)"
+        f"(to use it: {POLICY_FILE}={printable(str(file))})"
     )
     return Source(layer, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
 

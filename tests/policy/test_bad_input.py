@@ -35,15 +35,15 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "yes" (say true, without quotes); allowed: true or false; '
+        f'{FILE}:1: enabled can\'t be "yes" (write true, without quotes); allowed: true or false; '
         "the default true is used",
         f"{FILE}:2: count belongs in [select], not at the top level; allowed: {COUNTS}; it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
-        f'{FILE}:6: select.need can\'t be 6 (6 would be bytes: give the unit, as in "6GiB"); '
+        f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"share-own", "wait", "cpu" or "error"; the default "share" is used',
-        f'{FILE}:8: select.exclude can\'t hold "3-1" (a range runs upwards); allowed: a list of '
+        f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m"; '
@@ -69,7 +69,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param("[select]\ncount = 1.0", "2: select.count can't be 1.0", id="float"),
         pytest.param("[select]\ncount = -1", "2: select.count can't be -1", id="negative"),
         pytest.param(
-            '[select]\ncount = "2"', '2: select.count can\'t be "2" (numbers stand without quotes)', id="quoted-number"
+            '[select]\ncount = "2"', '2: select.count can\'t be "2" (write the number without quotes)', id="quoted"
         ),
         pytest.param("[select]\ncount = 2024-05-27", "2: select.count can't be a date or time", id="date"),
         pytest.param("[select]\nbusy = [2]", "2: select.busy can't be a list", id="list"),
@@ -80,7 +80,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param("[memory]\ngrowth = 1", "2: memory.growth can't be 1", id="1-is-no-bool"),
         pytest.param('select = { count = 2, busy = "x" }', '1: select.busy can\'t be "x"', id="inline"),
         pytest.param(
-            "[select]\ndevices = 0", "2: select.devices can't be 0 (a list stands in [ ])", id="one-device-is-no-list"
+            "[select]\ndevices = 0", "2: select.devices can't be 0 (write a list, in [ ])", id="one-device-is-no-list"
         ),
     ],
 )
