@@ -16,8 +16,7 @@ EXIT_TRY_AGAIN = 75
 class AutoGpuError(Exception):
     """Base of every error raised on purpose: ``what`` was seen, and the ``remedy``, which is what the user can do.
 
-    Attributes:
-        option: The remedy with the options of a command of ``autogpu``, where it has some.
+    ``option`` is the remedy with the options of a command of ``autogpu``, where it has some.
     """
 
     def __init__(self, what: str, *, remedy: str, option: str = "") -> None:

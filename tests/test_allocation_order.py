@@ -334,6 +334,6 @@ def test_frameworks_that_are_first_used_in_two_threads_have_one_claim(started):
 
 
 def test_a_system_without_fork_imports_it_all_the_same():
-    modules = "autogpu.activation, autogpu.allocator, autogpu.frameworks.torch.start, autogpu.frameworks.jax.hooks"
+    modules = "autogpu.activation, autogpu.allocator, autogpu.frameworks.torch.hooks, autogpu.frameworks.jax.hooks"
     code = f"import os; del os.register_at_fork; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -88,11 +88,9 @@ def attributes() -> tuple[CudaAttributes, ...] | None:
     for device in devices:
         name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
         version = ctypes.c_int(), ctypes.c_int()
-        failures = [
-            cuda.cuDeviceGetName(name, len(name), device),
-            cuda.cuDeviceGetPCIBusId(bus, len(bus), device),
-            *(cuda.cuDeviceGetAttribute(ctypes.byref(v), a, device) for v, a in zip(version, _COMPUTE_CAPABILITY)),
-        ]
+        failures = [cuda.cuDeviceGetName(name, len(name), device), cuda.cuDeviceGetPCIBusId(bus, len(bus), device)]
+        for number, attribute in zip(version, _COMPUTE_CAPABILITY):
+            failures.append(cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device))
         if any(failures):
             return None
         capability = ".".join(str(number.value) for number in version)

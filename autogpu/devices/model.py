@@ -32,8 +32,7 @@ class Process:
 
 @frozen
 class Device:
-    """One GPU, or one MIG instance, as the driver described it at one moment. Every reading but the identity may be
-    missing.
+    """One GPU, or one MIG instance, at one moment. Every reading but the identity may be missing.
 
     Attributes:
         uuid: Stable name (``GPU-5d0f...``, of an instance ``MIG-...``). The only identity that is stored or exported.
@@ -59,8 +58,7 @@ class Device:
         has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
         remapping_failed: A row of its memory is broken and could not be replaced (``nvmlDeviceGetRemappedRows``).
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
-        retirement_pending: Before Ampere, a page of it will be retired then
-            (``nvmlDeviceGetRetiredPagesPendingStatus``).
+        retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
         uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
         is_too_hot: It slows itself down (``nvmlDeviceGetCurrentClocksThrottleReasons``).
     """
@@ -198,11 +196,7 @@ if TYPE_CHECKING:
             """Begin a reading that no state of the driver can turn against this process."""
 
         def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading:
-            """Begin a reading at the moment at which the framework itself calls the driver.
-
-            Args:
-                last: The newest reading so far, whose topology stands; ``None`` if none came.
-            """
+            """Begin a reading while the framework itself calls the driver; the ``last`` one's topology stands."""
 
         def prepare(self, last: Inventory) -> None:
             """Do what a later :meth:`start_in_process` needs and what can be done now."""

@@ -221,9 +221,9 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
     mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
-    samples = _samples(nvml, gpu)
-    percent = _utilization_percent(nvml, gpu, samples)
+    activity = _activity(nvml, gpu)
     processes = nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu)
+    is_shared = activity["utilization_percent"] and len(processes or ()) > 1
     card = {
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
@@ -231,11 +231,10 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "pci_bus_id": text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
-        "utilization_percent": percent,
-        "idle_s": _idle_s(samples),
+        **activity,
         "compute_processes": processes,
         # Of one process the GPU's own utilization tells as much.
-        "active_pids": _active_pids(nvml, gpu) if percent and len(processes or ()) > 1 else None,
+        "active_pids": _active_pids(nvml, gpu) if is_shared else None,
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
         "mig_enabled": bool(mig and mig[0]),
@@ -385,34 +384,26 @@ def _ends_of_links(nvml: Nvml, gpu: Any, at: Mapping[str, str]) -> list[str | No
     return ends
 
 
-def _samples(nvml: Nvml, gpu: Any) -> list[tuple[int, int]]:
-    """Pairs of a time, in the driver's microseconds, and how busy the GPU was, in percent."""
+def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
     found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
-    return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
-
-
-def _utilization_percent(nvml: Nvml, gpu: Any, samples: Sequence[tuple[int, int]]) -> int | None:
-    if samples:
-        newest_us = max(time_us for time_us, _ in samples)
-        recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
-        # The driver rounds to whole percents; any activity in the span must not round down to idle.
-        return min(100, -(-sum(recent) // len(recent)))
-    rates = nvml.reading("nvmlDeviceGetUtilizationRates", gpu)
-    return None if rates is None else int(rates.gpu)
+    samples = [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
+    if not samples:
+        rates = nvml.reading("nvmlDeviceGetUtilizationRates", gpu)
+        return {"utilization_percent": None if rates is None else int(rates.gpu), "idle_s": None}
+    newest_us, oldest_us = max(samples)[0], min(samples)[0]
+    recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
+    active_us = max((time_us for time_us, percent in samples if percent), default=oldest_us)
+    # The driver rounds to whole percents; any activity in the span must not round down to idle.
+    return {
+        "utilization_percent": min(100, -(-sum(recent) // len(recent))),
+        "idle_s": (newest_us - active_us) / 1e6,
+    }
 
 
 def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
     found = nvml.answer("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
     return None if found is None else sorted({each.pid for each in found if each.smUtil})
-
-
-def _idle_s(samples: Sequence[tuple[int, int]]) -> float | None:
-    if not samples:
-        return None
-    times_us = [time_us for time_us, _ in samples]
-    since_us = max((time_us for time_us, percent in samples if percent), default=min(times_us))
-    return (max(times_us) - since_us) / 1e6
 
 
 def text(value: Any) -> Any:
@@ -421,8 +412,6 @@ def text(value: Any) -> Any:
 
 
 def _end_by(time_s: float) -> None:
-    import os
-
     time.sleep(max(0.0, time_s - time.monotonic()))
     os._exit(1)
 
@@ -430,7 +419,6 @@ def _end_by(time_s: float) -> None:
 def main() -> None:
     """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
     import marshal
-    import os
     import sys
 
     # The process that started this may be gone, killed while it waited for a driver that hangs.

@@ -37,7 +37,7 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     findings = [check(facts) for check in CHECKS]
     # Where there is none, the first one's diagnosis says so.
     for each in [each for each in facts.frameworks if each.is_installed] or facts.frameworks[:1]:
-        findings += frameworks.load(each.module).load_diagnosis().examine(each.answer, each.error, facts)
+        findings += frameworks.load_diagnosis(each.module).examine(each.answer, each.error, facts)
     return tuple(findings)
 
 

@@ -170,7 +170,7 @@ def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
 
 
 def _framework(module: str, executable: str, environ: Mapping[str, str]) -> FrameworkAnswer:
-    diagnosis = frameworks.load(module).load_diagnosis()
+    diagnosis = frameworks.load_diagnosis(module)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
     quiet = {**environ, SWITCH: "0", **diagnosis.ENVIRONMENT}
     answer, error = _ask(executable, diagnosis.PROGRAM, quiet, _DEADLINE_S)

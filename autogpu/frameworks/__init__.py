@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from autogpu.frameworks.base import Framework
+    from autogpu.frameworks.base import Diagnosis, Framework
 
 # By the top-level module whose import starts it all, the package that knows the framework.
 FRAMEWORKS = {
@@ -27,3 +27,10 @@ def load(module: str) -> Framework:
     package: Any = importlib.import_module(FRAMEWORKS[module])
     framework: Framework = package
     return framework
+
+
+def load_diagnosis(module: str) -> Diagnosis:
+    """How ``autogpu doctor`` examines that framework. Imported only where it is used."""
+    package: Any = importlib.import_module(FRAMEWORKS[module] + ".diagnosis")
+    diagnosis: Diagnosis = package
+    return diagnosis

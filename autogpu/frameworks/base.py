@@ -159,9 +159,6 @@ if TYPE_CHECKING:
                 growth: Whether memory is to be allocated as needed.
             """
 
-        def load_diagnosis(self) -> Diagnosis:
-            """Import what ``autogpu doctor`` needs, only where it is used."""
-
     class Diagnosis(Protocol):
         """How ``autogpu doctor`` examines a framework."""
 

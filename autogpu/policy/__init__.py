@@ -52,34 +52,23 @@ def resolve(
     else:
         project = sources.found_source(paths, script, working_directory, system_file=system_file)
     files = [check.file_layer(source, paths) for source in (system, user, project)]
-    switch = check.switch_layer(environ)
-    environment, command_line = check.environment_layer(environ), check.flag_layer(flags or {})
-    is_off = switch.values.get("enabled", (True,))[0] is False
-    # The start-up hook obeys "off" before this package is even imported, so that it overrides every layer here as well.
-    texts = [environment, command_line, switch] if is_off else [environment, switch, command_line]
-
-    settings, refused = merge([*files, *texts])
-    problems = [problem for layer in [*files, *texts] for problem in check.bounded(layer.problems)]
+    layers = [*files, check.environment_layer(environ), check.flag_layer(flags or {})]
+    settings, refused = merge(layers)
     locked = frozenset(check.locks(files[0]))
+    problems = [problem for layer in layers for problem in check.bounded(layer.problems)]
     problems += [*refused, *_contradictions(settings, locked)]
-    notes = [*check.bounded(files[0].unknown), *check.unknown_locks(files[0])]
     return Resolved(
         policy=_policy(settings, locked),
         settings=MappingProxyType(settings),
         problems=tuple(_with_outcome(problem, settings) for problem in problems),
-        system_notes=tuple(notes),
+        system_notes=(*check.bounded(files[0].unknown), *check.unknown_locks(files[0])),
         project_file=project.file,
         files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
     )
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
-    """The mistakes in one file, wherever it is and whoever owns it.
-
-    Args:
-        environ: As for :func:`resolve`.
-        is_system: It is the host's own, which may say more; names that this version does not know count.
-    """
+    """The mistakes in one file, wherever it is and whoever owns it; in the host's own, unknown names are some too."""
     paths = sources.PolicyPaths.of(environ)
     source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
     if source.table is None and not source.problems:
@@ -93,11 +82,7 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
-    """Stack layers on the defaults, lowest precedence first; each setting remembers what it overrode.
-
-    Returns:
-        The settings, and one problem for each attempt to change a key that the system file has locked.
-    """
+    """Stack layers on the defaults, lowest first, and tell each attempt to change a key that the system file locks."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: _setting(key.dotted, key.default, origin, None) for key in KEYS}
     problems = []
@@ -105,7 +90,8 @@ def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
     for layer in layers:
         for dotted, (value, origin) in layer.values.items():
             held = settings[dotted]
-            if dotted not in locked or _is_off_switch(dotted, value, origin):
+            # The start-up hook obeys AUTOGPU=0 before this package is even imported, whatever is locked.
+            if dotted not in locked or (origin.variable == SWITCH and value is False):
                 settings[dotted] = _setting(dotted, value, origin, held)
             elif value != held.value:
                 what = f"{origin}: {dotted} is locked by {locked[dotted]}"
@@ -117,10 +103,6 @@ def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
 
 def _setting(dotted: str, value: object, origin: Origin, overrides: Setting | None) -> Setting:
     return Setting(dotted, value, origin, BY_DOTTED[dotted].written(value), overrides)
-
-
-def _is_off_switch(dotted: str, value: object, origin: Origin) -> bool:
-    return dotted == "enabled" and value is False and origin.variable == SWITCH
 
 
 def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> list[Problem]:

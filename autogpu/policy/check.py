@@ -15,7 +15,7 @@ from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping
+    from typing import Any, Callable, Iterable, Mapping
 
     from autogpu.policy.sources import PolicyPaths, Source
 
@@ -40,13 +40,7 @@ _FOR_ANOTHER = (
 
 
 class Layer:
-    """The settings of one source.
-
-    Attributes:
-        values: By dotted key, the value and where it was set.
-        problems: In the order of the text where that is known.
-        unknown: Names this version does not know, apart because in the system file they are no problem.
-    """
+    """The settings of one source. Names that are ``unknown`` to this version are no problem in the system file."""
 
     def __init__(self, name: str, problems: Iterable[Problem] = ()) -> None:
         self.name = name
@@ -56,19 +50,15 @@ class Layer:
 
     def take_text(self, key: Key, text: str, origin: Origin) -> None:
         """Read the value of a variable or a flag."""
-        try:
-            self._keep(key, key.kind.from_text(text.strip()), origin)
-        except Refused as refused:
-            self.problems.append(_refusal(key, text, refused, origin))
+        self.take(key, text.strip(), origin, key.kind.from_text)
 
-    def take_toml(self, key: Key, value: object, origin: Origin) -> None:
-        """Read a value of a TOML file."""
+    def take(self, key: Key, written: Any, origin: Origin, read: Callable[[Any], object]) -> None:
+        """Read a value that is ``written`` somewhere."""
         try:
-            self._keep(key, key.kind.from_toml(value), origin)
+            value = read(written)
         except Refused as refused:
-            self.problems.append(_refusal(key, value, refused, origin))
-
-    def _keep(self, key: Key, value: object, origin: Origin) -> None:
+            self.problems.append(_refusal(key, written, refused, origin))
+            return
         if not key.system_only or self.name == model.SYSTEM:
             self.values[key.dotted] = (value, origin)
         elif value != key.default:
@@ -81,7 +71,7 @@ def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> Probl
     verb = "can't be" if refused.element is None else "can't hold"
     hint = refused.why or _for_another(key, value, origin)
     if not hint and isinstance(value, str):
-        near = _nearest(value.strip(), key.kind.words)
+        near = _nearest(value, key.kind.words)
         hint = f'nearest is "{near}"' if near else ""
     seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
     return Problem(f"{origin}: {key.dotted} {verb} {seen}; allowed: {key.kind.allowed}", "", origin, key.dotted)
@@ -98,7 +88,7 @@ def _for_another(key: Key, value: object, origin: Origin) -> str:
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """The ``AUTOGPU_*`` variables. An empty one counts as unset."""
+    """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     by_variable = {key.variable: key for key in KEYS}
     for name in sorted(environ):
@@ -111,6 +101,10 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         else:
             what = f"{origin} is not a variable of autogpu{_nearest_variable(name, by_variable)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
+    switch = environ.get(variables.SWITCH, "")
+    if switch.strip():
+        origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
+        layer.take_text(BY_DOTTED["enabled"], switch, origin)
     return layer
 
 
@@ -122,30 +116,12 @@ def _nearest_variable(name: str, by_variable: Mapping[str, Key]) -> str:
     return f", nearest is {near}" + (f" ({by_variable[near].kind.allowed})" if near in by_variable else "")
 
 
-def switch_layer(environ: Mapping[str, str]) -> Layer:
-    """``AUTOGPU`` itself, the switch for one process."""
-    layer = Layer(model.ENVIRONMENT)
-    text = environ.get(variables.SWITCH, "").strip()
-    if text:
-        origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
-        layer.take_text(BY_DOTTED["enabled"], text, origin)
-    return layer
-
-
 def flag_layer(flags: Mapping[str, str]) -> Layer:
-    """The command line of ``autogpu run``: keys by name or dotted, values as in the environment."""
+    """The command line of ``autogpu run``: the names of keys, and values as in the environment."""
     layer = Layer(model.COMMAND_LINE)
     for name, text in flags.items():
-        plain = name.lstrip("-").replace("-", "_")
-        key = BY_DOTTED.get(plain) or BY_NAME.get(plain)
-        flag = key.flag if key else "--" + printable(name.lstrip("-"), _LONGEST_NAME)
-        origin = Origin(model.COMMAND_LINE, flag)
-        if key is None:
-            near = _nearest_key(plain)
-            hint = f", nearest is {near.flag} ({near.kind.allowed})" if near else ""
-            layer.problems.append(Problem(f"{origin} is not a key of the policy{hint}", NOT_FOLLOWED, origin))
-        elif text.strip():
-            layer.take_text(key, text, origin)
+        if text.strip():
+            layer.take_text(BY_NAME[name], text, Origin(model.COMMAND_LINE, BY_NAME[name].flag))
     return layer
 
 
@@ -172,7 +148,9 @@ class _FileReader:
             return
         for name, value in table.items():
             if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
-                self._of_pyproject(value["autogpu"])
+                first = tuple(value["autogpu"])[:1] if isinstance(value["autogpu"], dict) else ()
+                what = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
+                self._problem(("tool", "autogpu", *first), what)
             elif name in SECTIONS and name:
                 self._section(name, value)
             else:
@@ -189,21 +167,10 @@ class _FileReader:
     def _entry(self, section: str, name: str, value: object) -> None:
         key = BY_NAME.get(name)
         if key is not None and key.section == section:
-            self._layer.take_toml(key, value, self._origin((section, name) if section else (name,)))
+            self._layer.take(key, value, self._origin((section, name) if section else (name,)), key.kind.from_toml)
         else:
             # "[limit]" is no misplaced "limit".
             self._unknown(section, name, value, None if isinstance(value, dict) else key)
-
-    def _of_pyproject(self, ours: object) -> None:
-        """Answer ``[tool.autogpu.select]`` in a file that is all autogpu's."""
-        inside = ours if isinstance(ours, dict) else {}
-        sections = [name for name in SECTIONS if name and name in inside]
-        for name in sections:
-            what = f"[tool.autogpu.{name}] is for pyproject.toml; here it is written [{name}]"
-            self._problem(("tool", "autogpu", name), what)
-        if not sections or len(inside) > len(sections):
-            what = "[tool.autogpu] is for pyproject.toml; here its keys are written at the top, without a table"
-            self._problem(("tool", "autogpu"), what)
 
     def _unknown(self, section: str, name: str, value: object, key: Key | None) -> None:
         # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere

@@ -40,7 +40,7 @@ _INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
 
 # What else is not the name of a device, and why.
 _NO_DEVICES = (
-    (".*,", "each GPU is an entry of its own"),
+    (".*,", "write each GPU as its own entry"),
     # "3090" is far more often a card's name than the index of a GPU.
     ("[0-9]{4}$", 'for a name, write "*{}*"'),
     ("[0-9+-]", ""),
@@ -128,16 +128,10 @@ def duration_text(duration_s: float) -> str:
 
 
 class Kind(ABC):
-    """One kind of value.
+    """One kind of value. The JSON schema is of what ``from_toml`` takes, without the ranges of sizes and durations."""
 
-    Attributes:
-        allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
-        words: Those among which the nearest to a misspelt value is looked for.
-        schema: The JSON schema of what ``from_toml`` takes. The ranges of sizes and durations are not in it.
-    """
-
-    allowed = ""
-    words: tuple[str, ...] = ()
+    allowed = ""  # finishes the sentence "allowed: ..." in messages and in the reference
+    words: tuple[str, ...] = ()  # among which the nearest to a misspelt value is looked for
     schema: Mapping[str, object] = {}
 
     def from_toml(self, value: object) -> object:
@@ -165,7 +159,7 @@ class Flag(Kind):
     def from_toml(self, value: object) -> object:
         if isinstance(value, bool):
             return value
-        raise Refused(f"say {brief(super().from_toml(value))}, without quotes")
+        raise Refused(f"write {brief(super().from_toml(value))}, without quotes")
 
     def from_text(self, text: str) -> object:
         if text.lower() not in _ON + _OFF:
@@ -201,7 +195,7 @@ class Number(Kind):
         if type(value) is int and self._range[0] <= value <= self._range[1]:
             return value
         if isinstance(value, str) and re.fullmatch(_INTEGER, value):
-            raise Refused("numbers stand without quotes")
+            raise Refused("write the number without quotes")
         return super().from_toml(value)
 
     def from_text(self, text: str) -> object:
@@ -241,7 +235,7 @@ class Limit(Kind):
 
     def from_toml(self, value: object) -> object:
         if isinstance(value, float) and 0 < value <= 1:
-            raise Refused(f'say "{value * 100:g}%"')
+            raise Refused(f'write "{value * 100:g}%"')
         return MemoryLimit(bytes=_bytes(value)) if type(value) is int else super().from_toml(value)
 
     def from_text(self, text: str) -> object:
@@ -314,7 +308,7 @@ class Devices(Kind):
 
     def from_toml(self, value: object) -> object:
         if not isinstance(value, list):
-            raise Refused("a list stands in [ ]")
+            raise Refused("write a list, in [ ]")
         return tuple(_device(item) for item in value)
 
     def from_text(self, text: str) -> object:
@@ -350,7 +344,7 @@ class KeyNames(Kind):
 def _bytes(number: int) -> int:
     if number < SMALLEST_BYTES:
         # People who write 6 mean GiB, those who write 8192 mean MiB: guessing would be wrong for half of them.
-        raise Refused(f'{brief(number)} would be bytes: give the unit, as in "6GiB"')
+        raise Refused(f'{brief(number)} are bytes: add the unit, as in "6GiB"')
     return _in_range(number)
 
 
@@ -395,5 +389,5 @@ def _in_numbers(text: str, first: str, separator: str | None, last: str) -> str:
     if separator is None:
         return str(int(first))
     if separator != ":" and int(last) < int(first):
-        raise Refused("a range runs upwards", element=brief(text))
+        raise Refused("the smaller number comes first", element=brief(text))
     return f"{int(first)}{separator.strip()}{int(last)}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 SYSTEM_FILE = Path("/etc/autogpu/autogpu.toml")
 
+# The layers, lowest first.
 DEFAULT, SYSTEM, USER, PROJECT = "default", "system", "user", "project"
 ENVIRONMENT, COMMAND_LINE = "environment", "command line"
-LAYERS = (DEFAULT, SYSTEM, USER, PROJECT, ENVIRONMENT, COMMAND_LINE)
 
 
 @frozen
@@ -129,7 +129,6 @@ class Origin:
     """Where a value was written.
 
     Attributes:
-        layer: One of ``LAYERS``.
         place: For people: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
         line: In ``file``, from 1; ``None`` where it is not certain.
         variable: For the layer of the environment.

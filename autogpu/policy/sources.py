@@ -44,13 +44,11 @@ class InvalidFile(Exception):
 
 @frozen
 class Source:
-    """The file of one layer.
+    """The file of one layer, if there is one, and the table of its keys, if that could be read.
 
     Attributes:
-        file: ``None`` where there is none.
-        table: The keys in it; ``None`` where there is no file or it could not be read.
-        prefix: Where in the file the keys stand: ``("tool", "autogpu")`` in a pyproject.toml.
-        lines: On which line a key or a table stands, by its path; ``None`` where that is not certain.
+        prefix: Where in the file the keys are: ``("tool", "autogpu")`` in a pyproject.toml.
+        lines: The lines of keys and tables by their paths; ``None`` where that is not certain.
     """
 
     layer: str
@@ -69,12 +67,7 @@ class Source:
 
 @frozen
 class PolicyPaths:
-    """Where a user's policy files are, by the environment of the process.
-
-    Attributes:
-        homes: The home folder, and what it really is where it is a link; empty where there is none.
-        user_file: ``None`` where there is no home and no configuration folder.
-    """
+    """Where a user's policy files are. ``homes`` has the home folder, and what it really is where it is a link."""
 
     homes: tuple[Path, ...]
     user_file: Path | None
@@ -105,14 +98,13 @@ def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Sour
     file = working_directory / name
     source = source_of(paths, model.PROJECT, file)
     if source.file is None:
-        origin = Origin(model.ENVIRONMENT, POLICY_FILE, variable=POLICY_FILE)
-        what = f"{POLICY_FILE} names {paths.short(file)}, which does not exist or can't be reached"
-        return Source(model.PROJECT, problems=(Problem(what, "no project file is read", origin),))
-    if source.table is None and not source.problems:
-        what = f"{POLICY_FILE} names {paths.short(file)}, which has no [tool.autogpu]"
-        problem = Problem(what, "no project file is read", paths.origin(model.PROJECT, file))
-        return Source(model.PROJECT, file, problems=(problem,))
-    return source
+        why, origin = "does not exist or can't be reached", Origin(model.ENVIRONMENT, POLICY_FILE, variable=POLICY_FILE)
+    elif source.table is None and not source.problems:
+        why, origin = "has no [tool.autogpu]", paths.origin(model.PROJECT, file)
+    else:
+        return source
+    what = f"{POLICY_FILE} names {paths.short(file)}, which {why}"
+    return replace(source, problems=(Problem(what, "no project file is read", origin),))
 
 
 def found_source(paths: PolicyPaths, script: Path | None, working_directory: Path, *, system_file: Path) -> Source:
@@ -149,10 +141,9 @@ def _candidates(paths: PolicyPaths, script: Path | None, working_directory: Path
 
 
 def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) -> Source:
-    """Read one file. No ``file`` in the result: none that counts. No ``table``: nothing in it for us.
+    """Read one file; ``judge`` counts it only if nobody else could have written it.
 
-    Args:
-        judge: Count it only if nobody else could have written it.
+    No ``file`` in the result: none that counts. No ``table``: nothing in it for us.
     """
     is_shared = file.name == PYPROJECT
     origin = paths.origin(layer, file)
@@ -173,7 +164,7 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
         return _parsed_source(paths, layer, file, opened.content, is_ours)
     what = (
         f"{origin} does not count as a project file: {printable(opened.distrust)} "
-        f"({POLICY_FILE}={printable(str(file))} names it outright)"
+        f"(to use it: {POLICY_FILE}={printable(str(file))})"
     )
     return Source(layer, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
 

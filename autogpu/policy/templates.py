@@ -35,11 +35,7 @@ def example() -> str:
 
 
 def template(schema: str = "") -> str:
-    """A project's own file to start from, in which nothing is set.
-
-    Args:
-        schema: The address of the JSON schema, for the line by which editors find it.
-    """
+    """A project's own file to start from, in which nothing is set; ``schema`` is the address of the JSON schema."""
     parts = [f"#:schema {schema}\n" if schema else "", _TEMPLATE_HEAD]
     for section in SECTIONS:
         keys = [key for key in KEYS if key.section == section and not key.system_only]

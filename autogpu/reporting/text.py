@@ -68,12 +68,9 @@ def limits_in_words(limits_mb: Sequence[tuple[float, ...]]) -> str:
 
 
 def memory_in_words(caps: Sequence[int | None], fraction: float, *, grows: bool) -> str:
-    """How a framework without logical GPUs allocates.
+    """How a framework without logical GPUs allocates, under the policy's ``caps`` on each GPU or a script's fraction.
 
-    Args:
-        caps: Of the policy, for each GPU, in bytes; ``None`` for one without.
-        fraction: Of each GPU, set by the script; 0 if it set none.
-        grows: It allocates as needed; else as much as it may have, at once.
+    Where it does not grow, it allocates as much as it may have, at once.
     """
     when = ", allocated as needed" if grows else ", allocated at once"
     if fraction:
@@ -84,11 +81,7 @@ def memory_in_words(caps: Sequence[int | None], fraction: float, *, grows: bool)
 
 
 def short_path(path: str | os.PathLike[str], homes: tuple[str, ...] = ()) -> str:
-    """``path`` as people write it, with ``~`` for the home folder.
-
-    Args:
-        homes: The names that the home folder has.
-    """
+    """``path`` as people write it, with ``~`` for the home folder, which may have several names."""
     text = os.fspath(path)
     for home in homes:
         if home.strip(os.sep) and text.startswith(home.rstrip(os.sep) + os.sep):

@@ -90,7 +90,7 @@ def test_a_file_holds_numbers_and_lists(dotted, written, value):
     assert BY_DOTTED[dotted].kind.from_toml(written) == value
 
 
-UNIT_OF_6 = 'would be bytes: give the unit, as in "6GiB"'
+UNIT_OF_6 = 'are bytes: add the unit, as in "6GiB"'
 RANGE = "sizes go from 1MiB to 1024TiB"
 PERCENT = "a percentage is above 0 and up to 100"
 
@@ -113,7 +113,7 @@ PERCENT = "a percentage is above 0 and up to 100"
         pytest.param("select.need", 10**5000, RANGE, id="endless-number"),
         ("memory.limit", "0%", PERCENT),
         ("memory.limit", "101%", PERCENT),
-        ("memory.limit", 0.5, 'say "50%"'),
+        ("memory.limit", 0.5, 'write "50%"'),
         ("memory.limit", True, ""),
         ("select.wait", -30, ""),
         ("select.wait", float("nan"), ""),
@@ -136,8 +136,8 @@ def test_what_has_no_sensible_meaning_is_refused(dotted, value, why):
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("3-0", "a range runs upwards"),
-        ("0,1", "each GPU is an entry of its own"),
+        ("3-0", "the smaller number comes first"),
+        ("0,1", "write each GPU as its own entry"),
         ("3090", 'for a name, write "*3090*"'),
         ("GPU-xyz", "a UUID has only hexadecimal digits and dashes"),
         ("-1", ""),

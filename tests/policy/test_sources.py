@@ -19,7 +19,7 @@ COUNT_3 = "[select]\ncount = 3\n"
 
 def refused(file: str, why: str, path: Path) -> str:
     return (
-        f"{file} does not count as a project file: {why} (AUTOGPU_POLICY={path} names it outright); "
+        f"{file} does not count as a project file: {why} (to use it: AUTOGPU_POLICY={path}); "
         "this file is ignored"
     )
 

@@ -147,9 +147,6 @@ class FakeFramework:
     def fallback_environment(self, environ, growth):
         return {"FAKEFLOW_GROWTH": "1"} if growth else {}
 
-    def load_diagnosis(self):
-        raise AssertionError("a process that takes GPUs is not examined")
-
     def take(self, chosen=None, **said):
         """Make contexts as an operation of a script does; returns what the framework was assigned.
 

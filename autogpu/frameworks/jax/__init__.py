@@ -10,10 +10,6 @@ from autogpu.frameworks.jax.hooks import fallback_environment as fallback_enviro
 from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.frameworks.base import Diagnosis
-
 NAME = "JAX"
 
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
@@ -21,10 +17,3 @@ DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
 TAKES_FIRST_GPUS = False  # the client's options name any
 
 WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names
-
-
-def load_diagnosis() -> Diagnosis:
-    """See :meth:`autogpu.frameworks.base.Framework.load_diagnosis`."""
-    from autogpu.frameworks.jax import diagnosis
-
-    return diagnosis

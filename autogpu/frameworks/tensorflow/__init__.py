@@ -10,10 +10,6 @@ from autogpu.frameworks.tensorflow.hooks import fallback_environment as fallback
 from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
 from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.frameworks.base import Diagnosis
-
 NAME = "TensorFlow"
 
 # 1.15 to 2.21 take 93 to 98 % where memory growth is off.
@@ -22,10 +18,3 @@ DEFAULT_SHARE = 0.94
 TAKES_FIRST_GPUS = False  # a ConfigProto names any
 
 WANTS_ORDER = False  # its request says more than is known before CUDA
-
-
-def load_diagnosis() -> Diagnosis:
-    """See :meth:`autogpu.frameworks.base.Framework.load_diagnosis`."""
-    from autogpu.frameworks.tensorflow import diagnosis
-
-    return diagnosis

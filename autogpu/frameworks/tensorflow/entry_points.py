@@ -13,7 +13,7 @@ from autogpu.frameworks.tensorflow.settings import asked_count, has_invalid_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any
 
     from autogpu.frameworks.base import GpuListing
     from autogpu.frameworks.tensorflow.placement import PlacementResolver
@@ -44,7 +44,16 @@ def server(original: Any, resolver: PlacementResolver) -> Any:
     """``Server.__init__``: ``tf.distribute.Server``, ``tf.train.Server``."""
 
     @functools.wraps(original)
-    def __init__(self: Any, server_or_cluster_def: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self: Any,
+        server_or_cluster_def: Any,
+        job_name: Any = None,
+        task_index: Any = None,
+        protocol: Any = None,
+        config: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         given = server_or_cluster_def
         own = getattr(given, "default_session_config", None)
         if own is not None:
@@ -52,8 +61,8 @@ def server(original: Any, resolver: PlacementResolver) -> Any:
             given = type(given)()
             given.CopyFrom(server_or_cluster_def)
             given.ClearField("default_session_config")
-        args, kwargs = _with_config(args, kwargs, lambda config: resolver.completed(_merged(own, config)))
-        original(self, given, *args, **kwargs)
+        config = resolver.completed(_merged(own, config))
+        original(self, given, job_name, task_index, protocol, config, *args, **kwargs)
         resolver.on_context()
 
     return __init__
@@ -67,18 +76,6 @@ def _merged(base: Any, proto: Any) -> Any:
     if proto is not None:
         merged.MergeFrom(proto)
     return merged
-
-
-# Of Server.__init__ after the cluster: job_name, task_index, protocol, config.
-_CONFIG = 3
-
-
-def _with_config(
-    args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if len(args) > _CONFIG:
-        return (*args[:_CONFIG], change(args[_CONFIG]), *args[_CONFIG + 1 :]), kwargs
-    return args, {**kwargs, "config": change(kwargs.get("config"))}
 
 
 def mirrored(original: Any, resolver: PlacementResolver) -> Any:

@@ -24,11 +24,7 @@ _MOST_GPUS = 1024
 
 
 def named_gpu(name: Any) -> int | None:
-    """The number of the logical GPU of this process that a device's name means; ``None`` if it means none.
-
-    Args:
-        name: A string, a ``DeviceSpec`` or a ``LogicalDevice``.
-    """
+    """The number of the logical GPU of this process that a name, ``DeviceSpec`` or ``LogicalDevice`` means, if any."""
     if not isinstance(name, str) and type(name).__module__.startswith("tensorflow"):
         to_string = getattr(name, "to_string", None)
         name = to_string() if callable(to_string) else getattr(name, "name", None)
@@ -44,11 +40,7 @@ def renumbered(name: str, number: int) -> str:
 
 
 class NamedGpus:
-    """The logical GPUs that have been named so far, by number.
-
-    Attributes:
-        leaves_unplaced: A graph has operations without a device.
-    """
+    """The logical GPUs that have been named so far, by number; and operations of a graph that have no device."""
 
     def __init__(self) -> None:
         self.found: frozenset[int] = frozenset()

@@ -34,10 +34,7 @@ SCRIPT_CHOSE = "_autogpu_script_chose"
 class PlacementResolver:
     """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
 
-    Attributes:
-        named: The GPUs that the script has named so far.
-        gpu_count: How many GPUs TensorFlow lists; 0 until it was asked.
-        on_first_context: Called once, when the first context is there.
+    ``gpu_count`` is how many it lists, 0 until it was asked. ``on_first_context`` is called once, when that is there.
     """
 
     def __init__(

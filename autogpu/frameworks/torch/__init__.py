@@ -10,10 +10,6 @@ from autogpu.frameworks.torch.hooks import fallback_environment as fallback_envi
 from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.frameworks.base import Diagnosis
-
 NAME = "PyTorch"
 
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
@@ -21,10 +17,3 @@ DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
 TAKES_FIRST_GPUS = True
 
 WANTS_ORDER = True
-
-
-def load_diagnosis() -> Diagnosis:
-    """See :meth:`autogpu.frameworks.base.Framework.load_diagnosis`."""
-    from autogpu.frameworks.torch import diagnosis
-
-    return diagnosis
