@@ -192,7 +192,7 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def no_hook(view: View) -> str:
-    """That the promise of the preview holds only below ``autogpu run``."""
+    """Say that the preview holds only under ``autogpu run``."""
     place = "there" if view.remote else "here"
     install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (
