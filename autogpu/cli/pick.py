@@ -81,9 +81,10 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         return _pick_none(error.what, form)
     request = request_gpus(resolved, inventory, os.environ)
     decision, family = decide_now(request, "picking")
+    status = {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
     if decision.verdict is Verdict.CPU and resolved.policy.busy == "cpu":
-        return _pick_none(decision.why, form)
-    if decision.verdict is Verdict.TAKE:
+        status = _pick_none(decision.why, form)
+    elif decision.verdict is Verdict.TAKE:
         names = explain.gpu_names(device.label for device in decision.devices)
         click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
         is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
@@ -93,7 +94,7 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     if is_explained:
         for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
             say(line)
-    return {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
+    return status
 
 
 def _pick_none(why: str, form: str) -> int:

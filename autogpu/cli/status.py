@@ -152,8 +152,8 @@ def _asking(hosts: Sequence[str], command: str, timeout_s: float) -> Ask:
 
 
 def _has_failed(answer: Answer) -> bool:
-    """Whether there is no status; or, on this host, a driver that can't be read."""
     status = answer.status
+    # Another host has answered also where its driver can't be read.
     return status is None or bool(not answer.host and status.failure and status.has_driver)
 
 

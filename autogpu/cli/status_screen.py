@@ -14,7 +14,7 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, folded
 from autogpu.cli.status_table import CROWDED, FULL, Truncation, View, gpu_lines
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import counted, listed, printable, size, span
+from autogpu.reporting.text import counted, printable, size, span
 from autogpu.selection import explain
 
 TYPE_CHECKING = False
@@ -157,17 +157,10 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
 
 def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
     """The GPUs that a job waits for, unless any of them will do."""
-    served = [gpu.index for gpu in gpus if gpu.uuid in waiter.uuids]
+    served = [gpu.label for gpu in gpus if gpu.uuid in waiter.uuids]
     if not waiter.uuids or len(served) == len(gpus):
         return ""
-    return f", only {listed(_ranges(served))}" if served else ", only GPUs that are not shown here"
-
-
-def _ranges(indices: Sequence[int]) -> list[str]:
-    """``GPU 2``, ``GPU 4-7``: as the rows of the table are called."""
-    firsts = [index for index in indices if index - 1 not in indices]
-    lasts = [index for index in indices if index + 1 not in indices]
-    return [f"GPU {first}" if first == last else f"GPU {first}-{last}" for first, last in zip(firsts, lasts)]
+    return f", only {explain.gpu_names(served)}" if served else ", only GPUs that are not shown here"
 
 
 def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
@@ -192,7 +185,7 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def no_hook(view: View) -> str:
-    """That the promise of the preview holds only below ``autogpu run``."""
+    """Say that the preview holds only under ``autogpu run``."""
     place = "there" if view.remote else "here"
     install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (

@@ -11,20 +11,7 @@ from autogpu.status.model import HostStatus
 # Grows when a field changes its meaning or goes, not when one is added.
 VERSION = 1
 
-_MODELS = {
-    kind.__name__: kind
-    for kind in (
-        model.GpuStatus,
-        model.JobStatus,
-        model.UnmanagedProcess,
-        model.UnreadableGpu,
-        model.WaiterStatus,
-        model.Preview,
-        model.RankedGpu,
-        model.RejectedGpu,
-        model.LeaseFolder,
-    )
-}
+_MODELS = {name: kind for name, kind in vars(model).items() if dataclasses.is_dataclass(kind)}
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 _OR_NONE = " | None"
 

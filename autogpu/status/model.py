@@ -1,6 +1,6 @@
 """A host at one moment, as ``autogpu status`` shows it and ``status --json`` prints it; no name is left to look up.
 
-Sizes are bytes, spans are seconds, and what is not known is ``None``.
+Sizes are bytes, spans are seconds, and what is not known is ``None``. ``docs/status.schema.json`` describes each field.
 """
 
 from __future__ import annotations
@@ -11,19 +11,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job that holds a GPU by a lease, of one process or several.
-
-    Attributes:
-        pid: Of the process that claimed first, as its own pid namespace counts it; where that has ended, of one that
-            keeps its lease alive.
-        age_s: Since the claim.
-        processes: How many of its processes have a lease.
-        claim_bytes: What it was promised on this GPU; 0 for a best-effort job, and where it computes without a claim.
-        used_bytes: What its processes use there, by the driver; ``None`` where they can't be told from others.
-        is_idle: Held for half an hour or more, and nothing computes.
-        is_active: One of its processes has computed there in the driver's last seconds; ``None`` where the driver does
-            not tell it from others.
-    """
+    """A job that holds a GPU by a lease, of one process or several."""
 
     user: str
     uid: int
@@ -39,12 +27,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class UnmanagedProcess:
-    """A process on a GPU that is of no job.
-
-    Attributes:
-        user: Whose it is; ``None`` where ``/proc`` does not show it.
-        program: Its name; likewise.
-    """
+    """A process on a GPU that is of no job."""
 
     pid: int
     user: str | None
@@ -55,20 +38,7 @@ class UnmanagedProcess:
 
 @dataclass(frozen=True)
 class GpuStatus:
-    """One GPU or MIG instance with all that is on it; its readings are those of
-    :class:`autogpu.devices.model.Device`.
-
-    Attributes:
-        state: ``"free"``, ``"idle_lease"`` or ``"busy"``.
-        unlisted_bytes: Used by processes that the driver does not list, such as those of other containers; 0 where
-            nothing can be said.
-        health_problems: What is wrong with the GPU itself, in words; empty for a healthy one, and for an instance,
-            whose card tells them.
-        is_awaited: It is free, and a job in the queue could use it: others find it as good as taken.
-        parent: Of a MIG instance the UUID of its card, whose index it has; ``None`` for a card. What is on an instance
-            is not shown again on its card.
-        instance: Of a MIG instance its number on the card.
-    """
+    """One GPU or MIG instance with all that is on it."""
 
     uuid: str
     index: int
@@ -119,14 +89,7 @@ class UnreadableGpu:
 
 @dataclass(frozen=True)
 class WaiterStatus:
-    """A process in the queue.
-
-    Attributes:
-        count: GPUs that it waits for.
-        bytes_per_gpu: Memory needed on each; ``None`` for whole GPUs.
-        is_unresponsive: It is stopped, and passed over.
-        uuids: Of the GPUs that it may use; empty for any.
-    """
+    """A process in the queue."""
 
     user: str
     uid: int
@@ -150,11 +113,7 @@ class RankedGpu:
 
 @dataclass(frozen=True)
 class RejectedGpu:
-    """A GPU that it could not take.
-
-    Attributes:
-        cause: ``"excluded_by_policy"``, ``"unsuitable"`` or ``"in_use"``.
-    """
+    """A GPU that it could not take."""
 
     uuid: str
     why: str
@@ -163,14 +122,7 @@ class RejectedGpu:
 
 @dataclass(frozen=True)
 class Preview:
-    """The GPUs, or else, that a job started here and now would get.
-
-    Attributes:
-        verdict: ``"take"``, ``"cpu"``, ``"wait"``, ``"refuse"`` or ``"cannot_choose"``.
-        uuids: Of the GPUs it would take, idlest first.
-        policy: Every file and variable that sets something, or ``"defaults"``.
-        reasons: Each GPU with the reason, a line each.
-    """
+    """The GPUs, or else, that a job started here and now would get."""
 
     verdict: str
     why: str
@@ -183,12 +135,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class LeaseFolder:
-    """Where this user's jobs coordinate.
-
-    Attributes:
-        origin: ``"environment"``, ``"host"`` or ``"fallback"``.
-        owner: Its user, who may remove every lease in it.
-    """
+    """Where this user's jobs coordinate."""
 
     path: str
     origin: str
@@ -198,21 +145,7 @@ class LeaseFolder:
 
 @dataclass(frozen=True)
 class HostStatus:
-    """The host at one moment.
-
-    Attributes:
-        has_driver: ``False`` on an ordinary machine without an NVIDIA GPU.
-        failure: Why the GPUs can't be read at all.
-        gpus: In PCI bus order; behind a card in MIG mode its instances.
-        queue: In the order in which they are served.
-        policy_problems: What could not be followed in the policy that holds here.
-        lease_folder: ``None`` if there is none yet, or this user's jobs can't coordinate, for ``lease_folder_problem``.
-        host: Its name.
-        time_s: When it was read, in Unix time.
-        has_hook: Whether a Python that is started like this one loads autogpu at its start.
-        engine: Which one manages the GPUs of a script started here, such as ``"Slurm"``; ``""`` where none is known.
-        granted: UUIDs of the GPUs that it granted to such a script.
-    """
+    """The host at one moment."""
 
     driver_version: str | None
     has_driver: bool

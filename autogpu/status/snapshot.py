@@ -84,7 +84,8 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         own_uid=os.getuid(),
         now_s=time.time(),
         grant=grant,
-        has_hook=has_hook(sys.meta_path),
+        # It stands there if this interpreter has loaded it.
+        has_hook=any(getattr(finder, "__name__", "") == HOOK for finder in sys.meta_path),
     )
 
 
@@ -129,11 +130,6 @@ def read_leases(environ: Mapping[str, str]) -> LeasesHere:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
 
 
-def has_hook(finders: Sequence[object]) -> bool:
-    """Look for the start-up hook in ``sys.meta_path``: it stands there if this interpreter has loaded it."""
-    return any(getattr(finder, "__name__", "") == HOOK for finder in finders)
-
-
 def host_status(
     inventory: Inventory,
     read: LeasesHere,
@@ -156,7 +152,7 @@ def host_status(
         own_uid: Whose script that would be.
         now_s: In Unix time.
         grant: What an engine granted to it.
-        has_hook: Whether autogpu would be loaded in it.
+        has_hook: Autogpu would be loaded in it.
     """
     names, leases = names or Names(), read.leases
     jobs = jobs_of(leases.holders, processes, inventory, now_s)

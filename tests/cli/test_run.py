@@ -124,6 +124,11 @@ def test_a_program_that_shall_do_without_a_gpu_is_shown_none(server, options, pr
     assert done.stderr.startswith(f"autogpu: {said}")
 
 
+def test_a_pick_of_the_cpu_says_why_not_the_gpus(server):
+    told = autogpu(server, "pick", "--devices", "0", "--busy", "cpu", "--explain").stderr.splitlines()
+    assert told[1].startswith("autogpu:   GPU 0: place 1: busy, ")
+
+
 def test_docker_is_not_told_to_use_no_gpu(capsys):
     assert frame.run(["pick", "--count", "0", "--format", "docker"]) == 1
     said = "autogpu: no GPU: select.count is 0\nautogpu: start the container without --gpus\n"

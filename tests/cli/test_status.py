@@ -368,7 +368,7 @@ def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_
         ((), "1 whole GPU, for 90 s"),
         ((0, 1, 2, 3, 4, 5), "1 whole GPU, for 90 s"),
         ((2,), "1 whole GPU, only GPU 2, for 90 s"),
-        ((5, 0, 3, 2), "1 whole GPU, only GPU 0, GPU 2-3 and GPU 5, for 90 s"),
+        ((5, 0, 3, 2), "1 whole GPU, only GPU 0, GPU 2, GPU 3 and GPU 5, for 90 s"),
         ((9,), "1 whole GPU, only GPUs that are not shown here, for 90 s"),
     ],
     ids=["any", "all", "one", "several", "none-here"],
