@@ -8,10 +8,10 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Mapping, Protocol, Sequence
+    from typing import ContextManager, Mapping, Protocol, Sequence
 
     from autogpu.devices.model import CudaAttributes
-    from autogpu.doctor.model import Finding, Surroundings
+    from autogpu.doctor.model import FrameworkCheck
 
 
 @frozen
@@ -173,8 +173,9 @@ if TYPE_CHECKING:
         def ENVIRONMENT(self) -> Mapping[str, str]:
             """Variables for that interpreter."""
 
-        def examine(self, answer: Any, error: str, facts: Surroundings) -> tuple[Finding, ...]:
-            """Judge what the program printed, or why it printed nothing."""
+        @property
+        def CHECKS(self) -> Mapping[str, FrameworkCheck]:
+            """By name, how to judge what the program printed; an ``error`` in it says why it printed nothing."""
 
     class GpuAllocator(Protocol):
         """What a framework's hooks call, in this order, when it is about to take GPUs."""
