@@ -1,4 +1,4 @@
-"""What can be seen on this machine. Nothing is changed, but the host's mutex is tried once."""
+"""Look at this machine. Nothing is changed, but the host's mutex is tried once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The finding of a check."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ if TYPE_CHECKING:
 
         @property
         def source(self) -> str:
-            """What pip installs this autogpu from."""
+            """For ``pip install``: this autogpu."""
 
         @property
         def inventory(self) -> Inventory:
-            """What NVML shows."""
+            """The GPUs as NVML shows them."""
 
         @property
         def hides_all_gpus(self) -> bool:

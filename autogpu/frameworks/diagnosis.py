@@ -1,4 +1,4 @@
-"""What ``autogpu doctor`` asks and says of every framework alike."""
+"""``autogpu doctor`` asks and judges every framework alike, as far as that goes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def program(module: str, questions: str) -> str:
 
 
 def hooks(found: Mapping[str, Any], facts: Surroundings, framework: str, *, is_used: object = True) -> Finding:
-    """What autogpu hooks into is there, in a framework that uses GPUs."""
+    """The framework has all that autogpu hooks into."""
     if found.get("error") or "missing" not in found or not (is_used or found.get("obstacle")):
         return not_applicable("nothing to hook into")
     if found.get("obstacle"):

@@ -1,4 +1,4 @@
-"""What ``autogpu doctor`` asks of the JAX of an environment, and how it judges the answer."""
+"""``autogpu doctor`` asks the JAX of an environment, and judges the answer."""
 
 from __future__ import annotations
 
