@@ -66,10 +66,7 @@ def policy_text() -> bytes:
 
 
 class Part(NamedTuple):
-    """One of the four things that host-setup cares for: what is wrong with it, what follows, what setup does about it.
-
-    ``action`` is "refuse" where the path is not ours to change.
-    """
+    """One of the four things that host-setup cares for; ``action`` is "refuse" where the path is not ours to change."""
 
     name: str
     path: Path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Any, Callable, Mapping
 
 from autogpu import frameworks
 from autogpu.doctor.facts import Facts
@@ -36,16 +36,22 @@ _CUDA_ERRORS = {
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """Every check, in the order in which one thing rests on another; those of the frameworks that are there last."""
     findings = [check(facts)._replace(name=name) for name, check in CHECKS.items()]
+    installed = [module for module, found in facts.frameworks.items() if found is not None]
     # Where there is none, the first one's checks say so.
-    for each in [each for each in facts.frameworks if each.is_installed] or facts.frameworks[:1]:
-        if each.error.startswith(TIMED_OUT):
-            what = f"to import {each.module} {each.error}: the machine may only be busy"
-            findings.append(warned(what, _WHEN_LESS_BUSY)._replace(name=each.module))
-            continue
-        found = {"error": each.error} if each.error else each.answer or {}
-        for name, judge in frameworks.load(each.module).load_diagnosis().CHECKS.items():
-            findings.append(judge(found, facts)._replace(name=name))
+    for module in installed or list(facts.frameworks)[:1]:
+        findings += _examine_framework(module, facts.frameworks[module] or {}, facts)
     return tuple(findings)
+
+
+def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> list[Finding]:
+    framework, error = frameworks.load(module), printable(found.get("error", ""))
+    if error.startswith(TIMED_OUT):
+        what = f"to import {framework.NAME} {error}: the machine may only be busy"
+        return [warned(what, _WHEN_LESS_BUSY)._replace(name=module)]
+    if error:
+        broken = failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")
+        return [broken._replace(name=module)]
+    return [check(found, facts)._replace(name=name) for name, check in framework.load_diagnosis().CHECKS.items()]
 
 
 def _check_switch(facts: Facts) -> Finding:

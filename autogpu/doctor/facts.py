@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
@@ -78,25 +78,6 @@ class Cuda:
     version: int = 0
 
 
-class FrameworkAnswer(NamedTuple):
-    """A framework of this environment describes itself; its package judges it.
-
-    Attributes:
-        module: Its top-level module.
-        answer: What its program printed; ``None`` where the framework is not installed.
-        error: Why that printed nothing; empty if it did.
-    """
-
-    module: str
-    answer: Any
-    error: str = ""
-
-    @property
-    def is_installed(self) -> bool:
-        """It is there, be it broken."""
-        return self.answer is not None or bool(self.error)
-
-
 @dataclass(frozen=True)
 class Facts:
     """All of it.
@@ -105,6 +86,7 @@ class Facts:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
         managed: Of these, those whose packages another tool than pip manages (PEP 668).
         source: What pip installs this autogpu from.
+        frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
         was_slow: The driver answered only when it was given more time.
         folder_error: Why this user's jobs can't coordinate, and the remedy.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
@@ -117,7 +99,7 @@ class Facts:
     pythons: Mapping[str, str]
     inventory: Inventory
     cuda: Cuda
-    frameworks: tuple[FrameworkAnswer, ...]
+    frameworks: Mapping[str, Any]
     folder: Folder | None
     folder_error: tuple[str, str] | None
     is_in_container: bool
@@ -145,10 +127,10 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     inventory, was_slow = patient(probe.finish(reading), lambda: probe.start_in_process(environ, Inventory()))
     progress("asking CUDA")
     cuda = _read_cuda(python.executable, environ)
-    answers = []
+    answers = {}
     for module in frameworks.FRAMEWORKS:
         progress(f"importing {module}")
-        answers.append(_framework(module, python.executable, environ))
+        answers[module] = _framework(module, python.executable, environ)
     folder, folder_error = _find_folder(environ)
     pythons, managed = _other_pythons(environ)
     return Facts(
@@ -161,7 +143,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         was_slow=was_slow,
         inventory=inventory,
         cuda=cuda,
-        frameworks=tuple(answers),
+        frameworks=answers,
         folder=folder,
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
@@ -195,12 +177,12 @@ def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
     return Cuda(error=error) if error else Cuda(**told)
 
 
-def _framework(module: str, executable: str, environ: Mapping[str, str]) -> FrameworkAnswer:
+def _framework(module: str, executable: str, environ: Mapping[str, str]) -> Any:
     diagnosis = frameworks.load(module).load_diagnosis()
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
     quiet = {**environ, SWITCH: "0", **diagnosis.ENVIRONMENT}
     answer, error = _ask(executable, diagnosis.PROGRAM, quiet, _DEADLINE_S)
-    return FrameworkAnswer(module, answer, error)
+    return {"error": error} if error else answer
 
 
 def _ask(

@@ -5,15 +5,6 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Protocol
-
-    from autogpu.devices.model import Inventory
-
-    # A check of what a framework says of itself.
-    FrameworkCheck = Callable[[Mapping[str, Any], "Surroundings"], "Finding"]
-
 
 class FindingState(enum.Enum):
     """How a check ended."""
@@ -25,12 +16,9 @@ class FindingState(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """One check.
+    """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done.
 
-    Attributes:
-        what: What was seen, as a sentence.
-        remedy: What to type or change; empty where nothing needs to be done.
-        name: Stable, for programs: ``hook``. The table of checks gives it.
+    The table of checks gives it its ``name``, which is stable, for programs.
     """
 
     state: FindingState
@@ -57,29 +45,3 @@ def failed(what: str, remedy: str) -> Finding:
 def not_applicable(what: str) -> Finding:
     """There is nothing to check."""
     return Finding(FindingState.NOT_APPLICABLE, what)
-
-
-if TYPE_CHECKING:
-
-    class Surroundings(Protocol):
-        """The environment that a framework is installed in."""
-
-        @property
-        def environ(self) -> Mapping[str, str]:
-            """Of a script started here."""
-
-        @property
-        def executable(self) -> str:
-            """The environment's Python."""
-
-        @property
-        def source(self) -> str:
-            """For ``pip install``: this autogpu."""
-
-        @property
-        def inventory(self) -> Inventory:
-            """The GPUs as NVML shows them."""
-
-        @property
-        def hides_all_gpus(self) -> bool:
-            """``CUDA_VISIBLE_DEVICES`` hides every GPU from a script started here."""

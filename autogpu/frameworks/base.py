@@ -8,10 +8,10 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ContextManager, Mapping, Protocol, Sequence
+    from typing import Any, Callable, ContextManager, Mapping, Protocol, Sequence
 
     from autogpu.devices.model import CudaAttributes
-    from autogpu.doctor.model import FrameworkCheck
+    from autogpu.doctor.model import Finding
 
 
 @frozen
@@ -174,8 +174,8 @@ if TYPE_CHECKING:
             """Variables for that interpreter."""
 
         @property
-        def CHECKS(self) -> Mapping[str, FrameworkCheck]:
-            """By name, how to judge what the program printed; an ``error`` in it says why it printed nothing."""
+        def CHECKS(self) -> Mapping[str, Callable[[Mapping[str, Any], Any], Finding]]:
+            """By name, judges of what the program printed, and of a :class:`autogpu.doctor.facts.Facts`."""
 
     class GpuAllocator(Protocol):
         """What a framework's hooks call, in this order, when it is about to take GPUs."""

@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping
 
-    from autogpu.doctor.model import Finding, Surroundings
+    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Finding
 
 _PROGRAM = """
 import importlib.util, json
@@ -37,9 +38,9 @@ def program(module: str, questions: str) -> str:
     return _PROGRAM.format(module=module, questions=textwrap.indent(questions.strip(), " " * 8))
 
 
-def hooks(found: Mapping[str, Any], facts: Surroundings, framework: str, *, is_used: object = True) -> Finding:
+def hooks(found: Mapping[str, Any], facts: Facts, framework: str, *, is_used: object = True) -> Finding:
     """The framework has all that autogpu hooks into."""
-    if found.get("error") or "missing" not in found or not (is_used or found.get("obstacle")):
+    if "missing" not in found or not (is_used or found.get("obstacle")):
         return not_applicable("nothing to hook into")
     if found.get("obstacle"):
         return not_applicable(printable(found["obstacle"]))

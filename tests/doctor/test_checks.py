@@ -10,7 +10,7 @@ import pytest
 from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
-from autogpu.doctor.facts import Cuda, FrameworkAnswer, patient
+from autogpu.doctor.facts import Cuda, patient
 from autogpu.doctor.model import FindingState
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
@@ -46,7 +46,7 @@ def start(hook=None, sitecustomize=None, complaint=""):
 
 
 def answer(said, error=""):
-    return {"frameworks": (FrameworkAnswer("tensorflow", said, error),)}
+    return {"frameworks": {"tensorflow": {"error": error} if error else said}}
 
 
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
@@ -234,7 +234,7 @@ def test_nobody_is_told_to_install_into_a_python_that_another_tool_manages(healt
         ("driver", {"was_slow": True}, "NVML 550.54.15 reads 2 GPUs, and did not answer in time at first"),
         ("cuda", {"cuda": Cuda(error="timed out after 20 s")}, "libcuda.so.1 timed out after 20 s"),
         ("hook", start(complaint="/env/bin/python timed out after 60 s"), "timed out after 60 s"),
-        ("tensorflow", answer(None, "timed out after 180 s"), "to import tensorflow timed out after 180 s"),
+        ("tensorflow", answer(None, "timed out after 180 s"), "to import TensorFlow timed out after 180 s"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )

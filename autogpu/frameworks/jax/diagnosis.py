@@ -10,7 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping
 
-    from autogpu.doctor.model import Finding, FrameworkCheck, Surroundings
+    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Finding
 
 # JAX is not asked for its devices: it would make a context on each.
 PROGRAM = program(
@@ -33,9 +34,7 @@ def _plugins(found: Mapping[str, Any]) -> list[str]:
     return [name for name in found.get("plugins", ()) if name.startswith("xla_cuda")]
 
 
-def _check_build(found: Mapping[str, Any], facts: Surroundings) -> Finding:
-    if found.get("error"):
-        return failed(f"JAX can't be used: {printable(found['error'])}", "repair JAX first")
+def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
     version = printable(found["version"])
     if _plugins(found):
         return passed(f"JAX {version} with {printable(', '.join(_plugins(found)))}")
@@ -45,7 +44,7 @@ def _check_build(found: Mapping[str, Any], facts: Surroundings) -> Finding:
     return failed(what, f"{facts.executable} -m pip install 'jax[cuda12]=={version}'")
 
 
-CHECKS: Mapping[str, FrameworkCheck] = {
+CHECKS = {
     "jax": _check_build,
     "jax-hooks": lambda found, facts: hooks(found, facts, "JAX", is_used=_plugins(found)),
 }

@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping
 
-    from autogpu.doctor.model import Finding, FrameworkCheck, Surroundings
+    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Finding
 
 PROGRAM = program(
     "tensorflow",
@@ -33,7 +34,7 @@ except ImportError:  # PackageNotFoundError is one
 ENVIRONMENT: Mapping[str, str] = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def _check_growth(found: Mapping[str, Any], facts: Surroundings) -> Finding:
+def _check_growth(found: Mapping[str, Any], facts: Facts) -> Finding:
     value = facts.environ.get(FORCE_GROWTH)
     if value is None:
         return not_applicable(f"{FORCE_GROWTH} is not set")
@@ -44,12 +45,10 @@ def _check_growth(found: Mapping[str, Any], facts: Surroundings) -> Finding:
     return failed(what, f"export {FORCE_GROWTH}={meant}")
 
 
-def _check_build(found: Mapping[str, Any], facts: Surroundings) -> Finding:
+def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
     install = f"{facts.executable} -m pip install 'tensorflow[and-cuda]'"
     if not found:
         return failed(f"no TensorFlow, PyTorch or JAX in this environment ({facts.executable})", install)
-    if found.get("error"):
-        return failed(f"TensorFlow can't be used: {printable(found['error'])}", "repair TensorFlow first")
     name = f"TensorFlow {found['version']}"
     if found["has_rocm"]:
         what = f"{name} is built for AMD GPUs, and autogpu does nothing for it"
@@ -63,9 +62,9 @@ def _check_build(found: Mapping[str, Any], facts: Surroundings) -> Finding:
     return failed(f"{name} is built without CUDA and uses no GPU", remove + install)
 
 
-def _check_libraries(found: Mapping[str, Any], facts: Surroundings) -> Finding:
+def _check_libraries(found: Mapping[str, Any], facts: Facts) -> Finding:
     devices = facts.inventory.devices
-    if found.get("error") or not found.get("has_cuda") or not devices:
+    if not found.get("has_cuda") or not devices:
         return not_applicable("nothing to compare")
     if found["gpus"] or facts.hides_all_gpus:
         return passed(f"TensorFlow lists {counted(found['gpus'], 'GPU')}")
@@ -79,7 +78,7 @@ def _check_libraries(found: Mapping[str, Any], facts: Surroundings) -> Finding:
     return failed(what, remedy)
 
 
-CHECKS: Mapping[str, FrameworkCheck] = {
+CHECKS = {
     "growth": _check_growth,
     "tensorflow": _check_build,
     "libraries": _check_libraries,

@@ -10,7 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping
 
-    from autogpu.doctor.model import Finding, FrameworkCheck, Surroundings
+    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Finding
 
 # No GPU gets a context.
 PROGRAM = program(
@@ -25,9 +26,7 @@ found["gpus"] = torch.cuda.device_count()
 ENVIRONMENT: Mapping[str, str] = {}
 
 
-def _check_build(found: Mapping[str, Any], facts: Surroundings) -> Finding:
-    if found.get("error"):
-        return failed(f"PyTorch can't be used: {printable(found['error'])}", "repair PyTorch first")
+def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
     if found["obstacle"]:
         return failed(printable(found["obstacle"]), "set HIP_VISIBLE_DEVICES to choose a GPU")
     version, cuda, devices = printable(found["version"]), found["cuda"], facts.inventory.devices
@@ -42,7 +41,7 @@ def _check_build(found: Mapping[str, Any], facts: Surroundings) -> Finding:
     return passed(f"PyTorch {version}, built for CUDA {cuda}, lists {counted(found['gpus'], 'GPU')}")
 
 
-CHECKS: Mapping[str, FrameworkCheck] = {
+CHECKS = {
     "torch": _check_build,
     "torch-hooks": lambda found, facts: hooks(found, facts, "PyTorch", is_used=found.get("cuda")),
 }
