@@ -66,10 +66,7 @@ def policy_text() -> bytes:
 
 
 class Part(NamedTuple):
-    """One of the four things that host-setup cares for: what is wrong with it, what follows, what setup does about it.
-
-    ``action`` is "refuse" where the path is not ours to change.
-    """
+    """One of the four things that host-setup cares for; ``action`` is "refuse" where the path is not ours to change."""
 
     name: str
     path: Path
@@ -116,7 +113,7 @@ class Host:
         return content is not None and MARKER not in content
 
     def parts(self) -> tuple[Part, Part, Part, Part]:
-        """What makes the folder at boot, the lease folder, the mutex in it, and the policy."""
+        """The file that makes the lease folder at boot, that folder, the mutex in it, and the policy."""
         no_mutex = "A user may own it then, and keep all others from choosing." if self.folder.is_dir() else ""
         folder_mode = 0o041000 if self.has_own_tmpfiles else 0o041777
         folder = self._shared("folder", self.folder, folder_mode, _WITHOUT_FOLDER)
@@ -136,7 +133,7 @@ class Host:
         return Part("boot", self.tmpfiles, problem, consequence, action, is_required=False)
 
     def _shared(self, name: str, path: Path, mode: int, if_missing: str) -> Part:
-        """What belongs to root, or in an image to its maker, and all users can use."""
+        """A path that belongs to root, or in an image to its maker, and that all users can use."""
         if not os.path.lexists(str(path)):
             return Part(name, path, "does not exist", if_missing, "make")
         status = path.lstat()

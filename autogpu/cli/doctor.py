@@ -21,6 +21,7 @@ _COLUMN = 20
 
 _MARKS = {
     FindingState.PASSED: ("ok", GOOD),
+    FindingState.WARNING: ("warn", "bold"),
     FindingState.FAILED: ("FAILED", f"bold {BAD}"),
     FindingState.NOT_APPLICABLE: ("-", "dim"),
 }
@@ -44,6 +45,7 @@ def doctor(as_json: bool) -> int:
     _progress("")
     findings = examine(facts)
     failed = [finding for finding in findings if finding.state is FindingState.FAILED]
+    has_warning = any(finding.state is FindingState.WARNING for finding in findings)
     if as_json:
         values = [_as_values(finding) for finding in findings]
         click.echo(json.dumps({"version": VERSION, "findings": values}, indent=2))
@@ -51,7 +53,8 @@ def doctor(as_json: bool) -> int:
         console = Console(highlight=False)
         for finding in findings:
             _print(console, finding)
-        click.echo(f"{counted(len(failed), 'check')} failed." if failed else "No problem was found.")
+        all_is_well = "No check failed." if has_warning else "No problem was found."
+        click.echo(f"{counted(len(failed), 'check')} failed." if failed else all_is_well)
     return 1 if failed else 0
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 
+from autogpu import frameworks
 from autogpu import install as installing
+from autogpu.errors import InstallError
+from autogpu.install.source import pip_source
+from autogpu.reporting.text import printable
 
 TARGET = click.option(
     "--target", type=click.Path(path_type=Path), metavar="DIR", help="DIR instead of this environment's site-packages."
 )
+PYTHON = click.option("--python", metavar="PATH", help="The environment of this Python; it needs autogpu as well.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 
 
@@ -19,6 +29,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print what was done
     epilog="""\b
 Examples:
   autogpu install                          for the environment of this autogpu
+  autogpu install --python .venv/bin/python
   autogpu install --target ~/lib/autogpu   for every Python with that folder on PYTHONPATH"""
 )
 @click.option(
@@ -30,15 +41,24 @@ Examples:
     "sitecustomize.py that also runs the one it hides. auto takes what this Python reads.",
 )
 @TARGET
+@PYTHON
 @JSON
-def install(method: str, target: Path | None, as_json: bool) -> None:
+def install(method: str, target: Path | None, python: str | None, as_json: bool) -> int:
     """Make every Python start of this environment load autogpu's hook.
 
     Writes a few small files, starts a fresh Python to prove that it loads them, and takes them away if it
     does not. Running it twice changes nothing; after an upgrade of autogpu it brings them up to date.
     """
+    if python:
+        return _run_by(python, "install", target, as_json, "--method", method)
     done = installing.install(target, method)
-    undo = "autogpu uninstall" if target is None else f"autogpu uninstall --target {done.folder}"
+    # As this was typed: where the command is not on PATH, or is another environment's, it is of no use.
+    program = f"{shlex.quote(sys.executable)} -m autogpu" if Path(sys.argv[0]).name == "__main__.py" else "autogpu"
+    undo = f"{program} uninstall" + (f" --target {done.folder}" if target else "")
+    doubt = "" if target else why_not_meant(Path(sys.prefix), has_framework())
+    if doubt:
+        remedy = "to serve another environment: autogpu install --python PATH"
+        click.echo(f"autogpu: {printable(doubt)}; probably it is not the one that you mean; {remedy}", err=True)
     if as_json:
         values = {
             "version": 1,
@@ -51,7 +71,7 @@ def install(method: str, target: Path | None, as_json: bool) -> None:
             "undo": undo,
         }
         click.echo(json.dumps(values, indent=2))
-        return
+        return 0
     for path in done.written:
         click.echo(f"wrote {path}")
     for path in done.removed:
@@ -62,6 +82,43 @@ def install(method: str, target: Path | None, as_json: bool) -> None:
     click.echo(f"A fresh {done.interpreter.name}{by_path} loads {done.proof.hook}.")
     click.echo("From now on, scripts of this environment get their GPU from autogpu.")
     click.echo(f"To undo: {undo}")
+    return 0
+
+
+def has_framework() -> bool:
+    """A framework that autogpu knows is installed here; none is imported."""
+    return any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
+
+
+def why_not_meant(prefix: Path, has_framework: bool) -> str:
+    """Tell the environment of a tool and one without a framework from that of a person's scripts; ``""`` if it is."""
+    if any((prefix / name).exists() for name in ("uv-receipt.toml", "pipx_metadata.json")):
+        return f"{prefix} is the environment of a tool, which no script runs in"
+    # As uvx and pipx run make them. Source: https://bford.info/cachedir/
+    if any((folder / "CACHEDIR.TAG").exists() for folder in prefix.parents):
+        return f"{prefix} is in a cache, and may be gone tomorrow"
+    return "" if has_framework else f"{prefix} has none of {', '.join(frameworks.FRAMEWORKS)}"
+
+
+def _run_by(python: str, verb: str, target: Path | None, as_json: bool, *options: str) -> int:
+    """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
+    # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
+    executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
+    where = os.path.dirname(executable)  # noqa: PTH120
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('autogpu') is None)"
+    try:
+        if subprocess.run(
+            [executable, "-c", look], cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False
+        ).returncode:
+            pip = f"{shlex.quote(executable)} -m pip install {pip_source()}"
+            raise InstallError(
+                f"{executable} has no autogpu, which the hook would import", remedy=f"{pip}, and this again"
+            )
+        command = [executable, "-m", "autogpu", verb, *options, *(["--json"] if as_json else [])]
+        command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
+        return subprocess.run(command, cwd=where, check=False).returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InstallError(f"{executable} can't be started: {error}", remedy="name a Python by --python") from error
 
 
 @click.command(
@@ -71,20 +128,24 @@ Examples:
   autogpu uninstall --target ~/lib/autogpu   from a folder on PYTHONPATH"""
 )
 @TARGET
+@PYTHON
 @JSON
-def uninstall(target: Path | None, as_json: bool) -> None:
+def uninstall(target: Path | None, python: str | None, as_json: bool) -> int:
     """Remove the start-up files that install wrote, and only those.
 
     The environment is then as it was before. The package itself stays: pip uninstall autogpu removes that.
     """
+    if python:
+        return _run_by(python, "uninstall", target, as_json)
     folder, removed = installing.uninstall(target)
     if as_json:
         values = {"version": 1, "folder": str(folder), "removed": [str(path) for path in removed]}
         click.echo(json.dumps(values, indent=2))
-        return
+        return 0
     for path in removed:
         click.echo(f"removed {path}")
     if removed:
         click.echo("From the next start on, Python no longer loads autogpu's hook.")
     else:
         click.echo(f"autogpu has no start-up files in {folder}; there is nothing to do.")
+    return 0

@@ -1,1 +1,1 @@
-"""What keeps autogpu, or a framework itself, from a GPU on this machine: facts are gathered, then judged."""
+"""Find why autogpu, or a framework itself, reaches no GPU: facts are gathered, then judged by a table of checks."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable, Mapping
 
 from autogpu import frameworks
 from autogpu.doctor.facts import Facts
-from autogpu.doctor.model import Finding, failed, not_applicable, passed
+from autogpu.doctor.model import Finding, failed, not_applicable, passed, warned
+from autogpu.install.proof import TIMED_OUT
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, listed, printable
 from autogpu.selection import explain, instances
@@ -19,7 +20,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 # sudo has a PATH of its own, in which an environment's autogpu is not.
 _HOST_SETUP = "sudo $(command -v autogpu) host-setup"
 
-_OF_THE_SYSTEM = (Path("/usr/bin"), Path("/bin"))
+_WHEN_LESS_BUSY = "run `autogpu doctor` again when the machine is less busy"
 
 # CUresult of the CUDA driver API.
 _CUDA_ERRORS = {
@@ -34,90 +35,107 @@ _CUDA_ERRORS = {
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """Every check, in the order in which one thing rests on another; those of the frameworks that are there last."""
-    findings = [check(facts) for check in CHECKS]
-    # Where there is none, the first one's diagnosis says so.
-    for each in [each for each in facts.frameworks if each.is_installed] or facts.frameworks[:1]:
-        findings += frameworks.load_diagnosis(each.module).examine(each.answer, each.error, facts)
+    findings = [check(facts)._replace(name=name) for name, check in CHECKS.items()]
+    installed = [module for module, found in facts.frameworks.items() if found is not None]
+    # Where there is none, the first one's checks say so.
+    for module in installed or list(facts.frameworks)[:1]:
+        findings += _examine_framework(module, facts.frameworks[module] or {}, facts)
     return tuple(findings)
+
+
+def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> list[Finding]:
+    framework, error = frameworks.load(module), printable(found.get("error", ""))
+    if error.startswith(TIMED_OUT):
+        what = f"to import {framework.NAME} {error}: the machine may only be busy"
+        return [warned(what, _WHEN_LESS_BUSY)._replace(name=module)]
+    if error:
+        broken = failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")
+        return [broken._replace(name=module)]
+    return [check(found, facts)._replace(name=name) for name, check in frameworks.load_diagnosis(module).CHECKS.items()]
 
 
 def _check_switch(facts: Facts) -> Finding:
     if facts.resolved.policy.enabled:
-        return passed("switch", "autogpu is switched on")
+        return passed("autogpu is switched on")
     origin = facts.resolved.settings["enabled"].origin
     remedy = f"unset {SWITCH}" if origin.variable == SWITCH else f"set enabled = true there ({origin})"
-    return failed("switch", f"autogpu is switched off by {origin}", remedy)
+    return failed(f"autogpu is switched off by {origin}", remedy)
 
 
 def _check_hook(facts: Facts) -> Finding:
     start, remedy = facts.start, f"{facts.executable} -m autogpu install"
     if start.hook is not None and not facts.hook_is_current:
-        return failed("hook", f"{start.hook} is of another version of autogpu than the package", remedy)
+        return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
     if start.hook is not None:
-        return passed("hook", f"a fresh {facts.executable} loads {start.hook}")
+        return passed(f"a fresh {facts.executable} loads {start.hook}")
+    if TIMED_OUT in start.complaint:
+        return warned(printable(start.complaint), _WHEN_LESS_BUSY)
     if start.complaint:
-        return failed("hook", f"a fresh Python reports: {printable(start.complaint)}", remedy)
+        return failed(f"a fresh Python reports: {printable(start.complaint)}", remedy)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
-    return failed("hook", f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
+    return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
 
 
 def _check_environment(facts: Facts) -> Finding:
     if not facts.pythons:
-        return passed("environment", f"`python` is the one that has autogpu, {facts.executable}")
+        return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
     path = next(iter(facts.pythons.values()))
     remedy = f'to use autogpu\'s: export PATH="{Path(facts.executable).parent}:$PATH"'
-    # pip refuses to write into the system's own Python: https://peps.python.org/pep-0668/
-    if Path(path).parent not in _OF_THE_SYSTEM:
+    # pip refuses to write into a Python that another tool manages.
+    if path not in facts.managed:
         remedy += f"; to have it in the other: {path} -m pip install {facts.source} && {path} -m autogpu install"
-    return failed("environment", what, remedy)
+    return failed(what, remedy)
 
 
 def _check_pynvml(facts: Facts) -> Finding:
     inventory, pip = facts.inventory, f"{facts.executable} -m pip install --upgrade nvidia-ml-py"
     if inventory.failure_cause == "pynvml":
-        return failed("pynvml", f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
+        return failed(f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
     if inventory.pynvml_lacks:
         what = f"pynvml is too old: it has no {', '.join(inventory.pynvml_lacks)}, so what they read is missing"
-        return failed("pynvml", what, pip)
-    return passed("pynvml", "pynvml can be used")
+        return failed(what, pip)
+    return passed("pynvml can be used")
 
 
 def _check_driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
-        return not_applicable("driver", "it can't be read without pynvml")
+        return not_applicable("it can't be read without pynvml")
     if inventory.has_no_driver and facts.cuda.count:
         what = "CUDA has GPUs, and NVML (libnvidia-ml.so.1) is not there: autogpu can't tell which is idle"
         remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return failed("driver", what, remedy)
+        return failed(what, remedy)
     if inventory.has_no_driver:
         what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
         # Most often that is how the container was started, and nothing in it can tell.
         what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
-        return not_applicable("driver", what)
+        return not_applicable(what)
     if inventory.failure:
         remedy = "nvidia-smi should report the same; after an update of the driver restart the machine"
         if "ersion" in inventory.failure:
             remedy = "the driver was updated while its old module is loaded: sudo reboot"
-        return failed("driver", printable(inventory.failure), remedy)
+        return failed(printable(inventory.failure), remedy)
     if inventory.unreadable:
         lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
         remedy = "sudo dmesg | grep -i xid; a lost GPU needs a restart"
-        return failed("driver", f"not every GPU can be read: {lost}", remedy)
+        return failed(f"not every GPU can be read: {lost}", remedy)
     gpus = counted(len(instances.cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
-    return passed("driver", f"NVML {inventory.driver_version} reads {gpus}{denied}")
+    said = f"NVML {inventory.driver_version} reads {gpus}{denied}"
+    if facts.was_slow:
+        return warned(f"{said}, and did not answer in time at first: the driver may only be busy", _WHEN_LESS_BUSY)
+    return passed(said)
 
 
 def _check_health(facts: Facts) -> Finding:
     devices = instances.cards(facts.inventory.devices)
     if not devices:
-        return not_applicable("health", "no GPU to examine")
+        return not_applicable("no GPU to examine")
     bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
     if not bad:
-        return passed("health", "the driver tells of no fault of a GPU")
+        return passed("the driver tells of no fault of a GPU")
     remedies = []
     faulty = [device for device in devices if memory_faults(device)]
     if faulty:
@@ -127,77 +145,77 @@ def _check_health(facts: Facts) -> Finding:
         remedies.append("a card whose faults come back is to be replaced")
     if any(device.is_too_hot for device in devices):
         remedies.append("see to the cooling")
-    return failed("health", "; ".join(bad), "; ".join(remedies))
+    return failed("; ".join(bad), "; ".join(remedies))
 
 
 def _check_mig(facts: Facts) -> Finding:
     split = [device for device in facts.inventory.devices if device.mig_enabled]
     if not split:
-        return not_applicable("mig", "no GPU is in MIG mode")
+        return not_applicable("no GPU is in MIG mode")
     empty = [device for device in instances.takeable(facts.inventory.devices) if device.mig_enabled]
     if not empty:
         count = sum(device.parent is not None for device in facts.inventory.devices)
         names = explain.gpu_names(device.label for device in split)
-        return passed("mig", f"autogpu chooses among {counted(count, 'MIG instance')} of {names}")
+        return passed(f"autogpu chooses among {counted(count, 'MIG instance')} of {names}")
     names = explain.gpu_names(device.label for device in empty)
     what = f"{names}: in MIG mode, and no instance can be read here, so that no job can use it"
     each = ",".join(device.label for device in empty)
     remedy = f"to use it whole: sudo nvidia-smi -i {each} -mig 0; to cut it: sudo nvidia-smi mig -i {each} -lgip"
-    return failed(
-        "mig", what, f"{remedy}; in a container, start it with its instance: docker run --gpus device=MIG-..."
-    )
+    return failed(what, f"{remedy}; in a container, start it with its instance: docker run --gpus device=MIG-...")
 
 
 def _check_cuda(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
-        return not_applicable("cuda", "no NVIDIA driver")
+        return not_applicable("no NVIDIA driver")
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
-        return not_applicable("cuda", "no GPU is granted to this process")
+        return not_applicable("no GPU is granted to this process")
     cuda = facts.cuda
+    if cuda.error.startswith(TIMED_OUT):
+        return warned(f"libcuda.so.1 {cuda.error}: the driver may only be busy", _WHEN_LESS_BUSY)
     if cuda.error:
         remedy = "install the driver's libcuda, or give the container the GPUs: docker run --gpus all"
-        return failed("cuda", f"libcuda.so.1: {printable(cuda.error)}", remedy)
+        return failed(f"libcuda.so.1: {printable(cuda.error)}", remedy)
     if cuda.code:
         why = _CUDA_ERRORS.get(cuda.code, "see CUresult in the CUDA driver API")
-        return failed("cuda", f"cuInit fails with {cuda.code}: {why}", "sudo reboot, or install the driver again")
+        return failed(f"cuInit fails with {cuda.code}: {why}", "sudo reboot, or install the driver again")
     readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
     if readable and cuda.count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
         what = f"CUDA sees {counted(cuda.count, 'GPU')} and NVML {readable}"
-        return failed("cuda", what, "give the container all of /dev/nvidia*, or as many GPUs to both")
-    return passed("cuda", f"CUDA {cuda.version // 1000}.{cuda.version % 1000 // 10} sees {cuda.count} of them")
+        return failed(what, "give the container all of /dev/nvidia*, or as many GPUs to both")
+    return passed(f"CUDA {cuda.version // 1000}.{cuda.version % 1000 // 10} sees {cuda.count} of them")
 
 
 def _check_visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.inventory.has_no_driver:
-        return not_applicable("visible", "no GPU to hide")
+        return not_applicable("no GPU to hide")
     if facts.grant.is_none:
-        return not_applicable("visible", f"{facts.grant.why}; {facts.grant.remedy}")
+        return not_applicable(f"{facts.grant.why}; {facts.grant.remedy}")
     if value is None:
-        return not_applicable("visible", f"{CUDA_VISIBLE_DEVICES} is not set: every GPU may be used")
+        return not_applicable(f"{CUDA_VISIBLE_DEVICES} is not set: every GPU may be used")
     if facts.hides_all_gpus:
         what = f'{CUDA_VISIBLE_DEVICES}="{printable(value)}" hides every GPU from this shell'
-        return failed("visible", what, f"unset {CUDA_VISIBLE_DEVICES}")
+        return failed(what, f"unset {CUDA_VISIBLE_DEVICES}")
     by = f", granted by {facts.grant.engine}" if facts.grant.engine else ""
-    return passed("visible", f"{CUDA_VISIBLE_DEVICES}={printable(value)}{by}: autogpu chooses among these")
+    return passed(f"{CUDA_VISIBLE_DEVICES}={printable(value)}{by}: autogpu chooses among these")
 
 
 def _check_folder(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
-        return not_applicable("leases", "no GPU to claim")
+        return not_applicable("no GPU to claim")
     if facts.folder_error:
         what, remedy = facts.folder_error
-        return failed("leases", printable(what), printable(remedy))
+        return failed(printable(what), printable(remedy))
     named = facts.environ.get(LEASE_DIR)
     path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
     is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
         remedy = f"on the host: {_HOST_SETUP}; then docker run -v {HOST_FOLDER}:{HOST_FOLDER} ..."
-        return failed("leases", what, remedy)
+        return failed(what, remedy)
     note = f", which belongs to its first user; `{_HOST_SETUP}` makes one for all users"
     when = "" if facts.folder else ", which the first one makes"
-    return passed("leases", f"claims are in {path}{when}" + (note if is_fallback else ""))
+    return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
 
 
 def _check_policy(facts: Facts) -> Finding:
@@ -205,8 +223,8 @@ def _check_policy(facts: Facts) -> Finding:
     problems += [str(problem) for problem in facts.resolved.system_notes]
     if not problems:
         files = ", ".join(printable(str(file)) for file in facts.resolved.files) or "no file: the defaults are used"
-        return passed("policy", f"read without a problem ({files})")
-    return failed("policy", "; ".join(problems), "correct them; `autogpu config` shows the values in use")
+        return passed(f"read without a problem ({files})")
+    return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use")
 
 
 def _check_lists(facts: Facts) -> Finding:
@@ -214,22 +232,22 @@ def _check_lists(facts: Facts) -> Finding:
     spec = VisibleSpec(value, "unset" if value is None else "inherited")
     unmatched = unmatched_lists(facts.resolved, facts.inventory, spec)
     if not unmatched:
-        return passed("lists", "select.devices and select.exclude match GPUs here, where they are set")
+        return passed("select.devices and select.exclude match GPUs here, where they are set")
     origins = " and ".join(str(facts.resolved.settings[dotted].origin) for dotted in unmatched)
-    return failed("lists", "; ".join(unmatched.values()), f"correct {origins}")
+    return failed("; ".join(unmatched.values()), f"correct {origins}")
 
 
-CHECKS: tuple[Callable[[Facts], Finding], ...] = (
-    _check_switch,
-    _check_hook,
-    _check_environment,
-    _check_policy,
-    _check_pynvml,
-    _check_driver,
-    _check_health,
-    _check_mig,
-    _check_lists,
-    _check_cuda,
-    _check_visible,
-    _check_folder,
-)
+CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
+    "switch": _check_switch,
+    "hook": _check_hook,
+    "environment": _check_environment,
+    "policy": _check_policy,
+    "pynvml": _check_pynvml,
+    "driver": _check_driver,
+    "health": _check_health,
+    "mig": _check_mig,
+    "lists": _check_lists,
+    "cuda": _check_cuda,
+    "visible": _check_visible,
+    "leases": _check_folder,
+}

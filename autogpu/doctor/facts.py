@@ -1,4 +1,4 @@
-"""What can be seen on this machine. Nothing is changed, but the host's mutex is tried once."""
+"""Look at this machine. Nothing is changed, but the host's mutex is tried once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any, Callable, Mapping
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
+from autogpu.devices.nvml import NO_ANSWER
 from autogpu.errors import InstallError
 from autogpu.install import files, this_interpreter
-from autogpu.install.proof import FreshStart, fresh_start
+from autogpu.install.proof import TIMED_OUT, FreshStart, fresh_start
 from autogpu.install.source import pip_source
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
@@ -24,9 +25,16 @@ from autogpu.selection.grants import NO_ENGINE, Grant, settled
 from autogpu.selection.visible_devices import named_uuids
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, SWITCH
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.devices.model import Reading
+
 # A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
 _DRIVER_DEADLINE_S = 20.0
+
+# How a machine that is only busy is told from one that is broken: it answers when it is given more time.
+_PATIENT_DEADLINE_S = 30.0
 
 # What cuInit returns and how many GPUs there are then, in a process of its own: the driver may crash it.
 _CUDA = """
@@ -46,10 +54,17 @@ print()
 print(json.dumps(found))
 """
 
+# Where a Python is installed, and whether another tool than pip manages its packages: https://peps.python.org/pep-0668
+_PREFIX = """
+import json, os, sys
+mark = os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
+print(json.dumps([os.path.realpath(sys.prefix), os.path.exists(mark)]))
+"""
+
 
 @dataclass(frozen=True)
 class Cuda:
-    """What ``libcuda`` tells a fresh process that sees every GPU.
+    """A fresh process that sees every GPU asks ``libcuda``.
 
     Attributes:
         error: Why the library can't be loaded, or that it did not answer; empty if it was asked.
@@ -64,34 +79,17 @@ class Cuda:
 
 
 @dataclass(frozen=True)
-class FrameworkAnswer:
-    """What a framework of this environment says of itself; its package judges it.
-
-    Attributes:
-        module: Its top-level module.
-        answer: What its program printed; ``None`` where the framework is not installed.
-        error: Why that printed nothing; empty if it did.
-    """
-
-    module: str
-    answer: Any
-    error: str = ""
-
-    @property
-    def is_installed(self) -> bool:
-        """Whether it is there, be it broken."""
-        return self.answer is not None or bool(self.error)
-
-
-@dataclass(frozen=True)
 class Facts:
     """All of it.
 
     Attributes:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
+        managed: Of these, those whose packages another tool than pip manages (PEP 668).
         source: What pip installs this autogpu from.
+        frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
+        was_slow: The driver answered only when it was given more time.
         folder_error: Why this user's jobs can't coordinate, and the remedy.
-        hook_is_current: Whether the hook that a fresh Python loads is the one of this package.
+        hook_is_current: The hook that a fresh Python loads is the one of this package.
     """
 
     environ: Mapping[str, str]
@@ -101,51 +99,51 @@ class Facts:
     pythons: Mapping[str, str]
     inventory: Inventory
     cuda: Cuda
-    frameworks: tuple[FrameworkAnswer, ...]
+    frameworks: Mapping[str, Any]
     folder: Folder | None
     folder_error: tuple[str, str] | None
     is_in_container: bool
     resolved: Resolved
     grant: Grant = NO_ENGINE
     hook_is_current: bool = True
+    managed: frozenset[str] = frozenset()
+    was_slow: bool = False
 
     @property
     def hides_all_gpus(self) -> bool:
-        """Whether ``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
+        """``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
         order = self.environ.get(CUDA_DEVICE_ORDER)
         value = self.environ.get(CUDA_VISIBLE_DEVICES)
         return value is not None and named_uuids(value, self.inventory, order) == ()
 
 
 def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda doing: None) -> Facts:
-    """Look at everything; takes some seconds, most of them for the import of a framework.
-
-    Args:
-        environ: As a script started here would have it.
-        progress: Is told what is being looked at.
-    """
+    """Look at everything, telling ``progress`` at what; takes some seconds, most of them to import the frameworks."""
     progress("reading the driver")
     reading = probe.start(environ)
     python = this_interpreter()
     progress("starting a fresh Python")
     start = fresh_start(python.executable, environ)
-    inventory = probe.finish(reading)
+    inventory, was_slow = patient(probe.finish(reading), lambda: probe.start_in_process(environ, Inventory()))
     progress("asking CUDA")
     cuda = _read_cuda(python.executable, environ)
-    answers = []
+    answers = {}
     for module in frameworks.FRAMEWORKS:
         progress(f"importing {module}")
-        answers.append(_framework(module, python.executable, environ))
+        answers[module] = _framework(module, python.executable, environ)
     folder, folder_error = _find_folder(environ)
+    pythons, managed = _other_pythons(environ)
     return Facts(
         environ=dict(environ),
         executable=python.executable,
         source=pip_source(),
         start=start,
-        pythons=_other_pythons(environ),
+        pythons=pythons,
+        managed=managed,
+        was_slow=was_slow,
         inventory=inventory,
         cuda=cuda,
-        frameworks=tuple(answers),
+        frameworks=answers,
         folder=folder,
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
@@ -155,8 +153,18 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     )
 
 
+def patient(first: Inventory, read_again: Callable[[], Reading]) -> tuple[Inventory, bool]:
+    """Give a driver that did not answer in time more time; returns what it says, and that it took it."""
+    silent = [each for each in first.unreadable if each.reason == NO_ANSWER]
+    if not silent and TIMED_OUT not in (first.failure or ""):
+        return first, False
+    again = read_again().result(_PATIENT_DEADLINE_S)
+    if again is None or again.failure or any(each.reason == NO_ANSWER for each in again.unreadable):
+        return first, False
+    return again, True
+
+
 def _is_current(hook: Path) -> bool:
-    """Whether an installed hook is the one that this package brings."""
     try:
         return hook.read_bytes() == (files.template_folder() / files.HOOK).read_bytes()
     except (OSError, InstallError):
@@ -169,19 +177,21 @@ def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
     return Cuda(error=error) if error else Cuda(**told)
 
 
-def _framework(module: str, executable: str, environ: Mapping[str, str]) -> FrameworkAnswer:
+def _framework(module: str, executable: str, environ: Mapping[str, str]) -> Any:
     diagnosis = frameworks.load_diagnosis(module)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
     quiet = {**environ, SWITCH: "0", **diagnosis.ENVIRONMENT}
     answer, error = _ask(executable, diagnosis.PROGRAM, quiet, _DEADLINE_S)
-    return FrameworkAnswer(module, answer, error)
+    return {"error": error} if error else answer
 
 
-def _ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float) -> tuple[Any, str]:
-    """What ``program`` prints as JSON on its last line, and why there is none."""
+def _ask(
+    executable: str, program: str, environ: Mapping[str, str], deadline_s: float, *options: str
+) -> tuple[Any, str]:
+    """Read what ``program`` prints as JSON on its last line; returns that, and why there is none."""
     try:
         done = subprocess.run(
-            [executable, "-c", program],
+            [executable, *options, "-c", program],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=dict(environ),
@@ -189,7 +199,9 @@ def _ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"timed out after {deadline_s:.0f} s"
+        return None, f"{TIMED_OUT} after {deadline_s:.0f} s"
+    except OSError as error:
+        return None, f"it does not start: {error.strerror}"
     try:
         return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), ""
     except (ValueError, IndexError):
@@ -199,31 +211,26 @@ def _ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: 
         return None, last[0] if last else f"it ended with status {done.returncode}"
 
 
-def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
-    """A shell's ``python`` may be another than the one that autogpu is installed in."""
-    found = {}
+def _other_pythons(environ: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
+    """Find where a shell's ``python`` is another than the one that autogpu is installed in, and which are managed."""
+    found, managed = {}, set()
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        if path and _prefix(path) not in (None, os.path.realpath(sys.prefix)):
+        prefix, is_managed = _prefix(path) if path else ("", False)
+        if path and prefix not in ("", os.path.realpath(sys.prefix)):
             found[name] = path
-    return found
+            if is_managed:
+                managed.add(path)
+    return found, frozenset(managed)
 
 
-def _prefix(executable: str) -> str | None:
-    try:
-        done = subprocess.run(
-            [executable, "-I", "-S", "-c", "import os, sys; print(os.path.realpath(sys.prefix))"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+def _prefix(executable: str) -> tuple[str, bool]:
+    told, _ = _ask(executable, _PREFIX, {}, _DRIVER_DEADLINE_S, "-I", "-S")
     # Without site a virtual environment is not seen: what lies beside the executable tells.
     config = Path(executable).parent.parent / "pyvenv.cfg"
-    return os.path.realpath(config.parent) if config.exists() else done.stdout.strip() or None
+    if config.exists():
+        return os.path.realpath(config.parent), False
+    return tuple(told) if told else ("", False)
 
 
 def _find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:

@@ -1,77 +1,47 @@
-"""What a check finds."""
+"""The finding of a check."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Protocol
-
-    from autogpu.devices.model import Inventory
+from typing import NamedTuple
 
 
 class FindingState(enum.Enum):
     """How a check ended."""
 
     PASSED = "passed"
+    WARNING = "warning"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check.
+class Finding(NamedTuple):
+    """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done.
 
-    Attributes:
-        name: Stable, for programs: ``hook``.
-        what: What was seen, as a sentence.
-        remedy: What to type or change; empty where nothing needs to be done.
+    The table of checks gives it its ``name``, which is stable, for programs.
     """
 
-    name: str
     state: FindingState
     what: str
     remedy: str = ""
+    name: str = ""
 
 
-def passed(name: str, what: str) -> Finding:
+def passed(what: str) -> Finding:
     """All is well."""
-    return Finding(name, FindingState.PASSED, what)
+    return Finding(FindingState.PASSED, what)
 
 
-def failed(name: str, what: str, remedy: str) -> Finding:
+def warned(what: str, remedy: str) -> Finding:
+    """It may be well: it could not be seen in time, say."""
+    return Finding(FindingState.WARNING, what, remedy)
+
+
+def failed(what: str, remedy: str) -> Finding:
     """Something has to be done."""
-    return Finding(name, FindingState.FAILED, what, remedy)
+    return Finding(FindingState.FAILED, what, remedy)
 
 
-def not_applicable(name: str, what: str) -> Finding:
+def not_applicable(what: str) -> Finding:
     """There is nothing to check."""
-    return Finding(name, FindingState.NOT_APPLICABLE, what)
-
-
-if TYPE_CHECKING:
-
-    class Surroundings(Protocol):
-        """What a framework's diagnosis is told of the environment that it is installed in."""
-
-        @property
-        def environ(self) -> Mapping[str, str]:
-            """Of a script started here."""
-
-        @property
-        def executable(self) -> str:
-            """The environment's Python."""
-
-        @property
-        def source(self) -> str:
-            """What pip installs this autogpu from."""
-
-        @property
-        def inventory(self) -> Inventory:
-            """What NVML shows."""
-
-        @property
-        def hides_all_gpus(self) -> bool:
-            """Whether ``CUDA_VISIBLE_DEVICES`` hides every GPU from a script started here."""
+    return Finding(FindingState.NOT_APPLICABLE, what)

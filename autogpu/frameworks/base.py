@@ -8,10 +8,10 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Mapping, Protocol, Sequence
+    from typing import Any, Callable, ContextManager, Mapping, Protocol, Sequence
 
     from autogpu.devices.model import CudaAttributes
-    from autogpu.doctor.model import Finding, Surroundings
+    from autogpu.doctor.model import Finding
 
 
 @frozen
@@ -170,8 +170,9 @@ if TYPE_CHECKING:
         def ENVIRONMENT(self) -> Mapping[str, str]:
             """Variables for that interpreter."""
 
-        def examine(self, answer: Any, error: str, facts: Surroundings) -> tuple[Finding, ...]:
-            """Judge what the program printed, or why it printed nothing."""
+        @property
+        def CHECKS(self) -> Mapping[str, Callable[[Mapping[str, Any], Any], Finding]]:
+            """By name, judges of what the program printed, and of a :class:`autogpu.doctor.facts.Facts`."""
 
     class GpuAllocator(Protocol):
         """A framework's hooks call these, in this order, when it is about to take GPUs."""

@@ -1,34 +1,51 @@
-"""What ``autogpu doctor`` says of every framework alike."""
+"""``autogpu doctor`` asks and judges every framework alike, as far as that goes."""
 
 from __future__ import annotations
+
+import textwrap
 
 from autogpu.doctor.model import failed, not_applicable, passed
 from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Any, Mapping
 
-    from autogpu.doctor.model import Finding, Surroundings
+    from autogpu.doctor.facts import Facts
+    from autogpu.doctor.model import Finding
+
+_PROGRAM = """
+import importlib.util, json
+found = None
+if importlib.util.find_spec("{module}"):
+    found = {{}}
+    try:
+        import {module}
+        found["version"] = {module}.__version__
+        from autogpu.frameworks.{module} import find_hooks
+        hooks = find_hooks()
+        found["missing"], found["obstacle"] = dict(hooks.missing), hooks.obstacle
+{questions}
+    except Exception as error:
+        found["error"] = "%s: %s" % (type(error).__name__, error)
+print()
+print(json.dumps(found))
+"""
 
 
-def hooks_finding(
-    row: str, framework: str, version: str, facts: Surroundings, *, obstacle: str = "", missing: Mapping[str, str]
-) -> Finding:
-    """Whether autogpu finds what it hooks into.
+def program(module: str, questions: str) -> str:
+    """A program for a fresh interpreter; prints null or ``found``, which ``questions`` fill, as its last line."""
+    return _PROGRAM.format(module=module, questions=textwrap.indent(questions.strip(), " " * 8))
 
-    Args:
-        row: The finding's name.
-        framework: Its name.
-        version: Its version.
-        facts: About the machine.
-        obstacle: Why it is not touched at all; ``""`` if it is.
-        missing: What it lacks, with what is not in force without it.
-    """
-    if obstacle:
-        return not_applicable(row, printable(obstacle))
-    if not missing:
-        return passed(row, "autogpu finds all that it hooks into")
+
+def hooks(found: Mapping[str, Any], facts: Facts, framework: str, *, is_used: object = True) -> Finding:
+    """The framework has all that autogpu hooks into."""
+    if "missing" not in found or not (is_used or found.get("obstacle")):
+        return not_applicable("nothing to hook into")
+    if found.get("obstacle"):
+        return not_applicable(printable(found["obstacle"]))
+    if not found["missing"]:
+        return passed("autogpu finds all that it hooks into")
+    lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
     remedy = f"{facts.executable} -m pip install --upgrade {facts.source}"
-    lacks = "; ".join(f"{name}: {effect}" for name, effect in missing.items())
-    return failed(row, f"{framework} {version} lacks {printable(lacks)}", remedy)
+    return failed(f"{framework} {found['version']} lacks {printable(lacks)}", remedy)

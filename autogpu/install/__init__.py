@@ -46,7 +46,7 @@ class Interpreter(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """What an install did: the files that it wrote and those that had no use any more; none if all was in place.
+    """An install wrote some files and removed those that had no use any more; none if all was in place.
 
     Attributes:
         method: The one used, never "auto".

@@ -99,7 +99,7 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
 
 
 def compiled_from(source: Path) -> list[Path]:
-    """What any Python has compiled of ``source``; the last ones are Python 2's."""
+    """The files that any Python has compiled of ``source``; the last ones are Python 2's."""
     found = sorted((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"))
     return found + sorted(source.parent.glob(f"{source.stem}.py[co]"))
 

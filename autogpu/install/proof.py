@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Mapping, NamedTuple
 
 TIMEOUT_S = 60
+TIMED_OUT = "timed out"
 
 # Answers on the last line, in ASCII: other start-up code may print, and paths need not be UTF-8.
 _QUESTION = """
@@ -48,7 +49,7 @@ def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return FreshStart(None, None, f"{executable} did not start within {TIMEOUT_S} s")
+        return FreshStart(None, None, f"{executable} {TIMED_OUT} after {TIMEOUT_S} s")
     except OSError as error:
         return FreshStart(None, None, f"{executable} does not start: {error.strerror}")
     complaint = done.stderr.decode(errors="replace").strip()

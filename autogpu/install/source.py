@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def pip_source() -> str:
-    """What ``pip install`` needs to install the same again, as a shell writes it: a folder, an address or the name.
+    """Name the same autogpu for ``pip install``, as a shell writes it: a folder, an address or the name.
 
     Source: ``direct_url.json`` (PEP 610), which pip writes for whatever does not come from an index.
     """

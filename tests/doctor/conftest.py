@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import Inventory
-from autogpu.doctor.facts import Cuda, Facts, FrameworkAnswer
+from autogpu.doctor.facts import Cuda, Facts
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
@@ -19,7 +19,7 @@ NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driv
 
 def tensorflow(**changes):
     """What an environment's TensorFlow says of itself, for ``replace``."""
-    return {"frameworks": (FrameworkAnswer("tensorflow", {**TENSORFLOW, **changes}),)}
+    return {"frameworks": {"tensorflow": {**TENSORFLOW, **changes}}}
 
 
 @pytest.fixture

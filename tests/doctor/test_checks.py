@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import Inventory, UnreadableDevice
+from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
-from autogpu.doctor.facts import Cuda, FrameworkAnswer
+from autogpu.doctor.facts import Cuda, patient
 from autogpu.doctor.model import FindingState
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
@@ -45,7 +46,7 @@ def start(hook=None, sitecustomize=None, complaint=""):
 
 
 def answer(said, error=""):
-    return {"frameworks": (FrameworkAnswer("tensorflow", said, error),)}
+    return {"frameworks": {"tensorflow": {"error": error} if error else said}}
 
 
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
@@ -214,6 +215,70 @@ def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     assert (finding.state, finding.what) == (FindingState.NOT_APPLICABLE, "no GPU to hide")
 
 
-def test_nobody_is_told_to_install_into_the_systems_python(healthy):
-    finding = found(healthy, "environment", pythons={"python3": "/usr/bin/python3"})
-    assert finding.remedy == 'to use autogpu\'s: export PATH="/env/bin:$PATH"'
+def test_nobody_is_told_to_install_into_a_python_that_another_tool_manages(healthy):
+    system = {"pythons": {"python3": "/usr/bin/python3"}}
+    managed = found(healthy, "environment", **system, managed=frozenset({"/usr/bin/python3"})).remedy
+    assert managed == 'to use autogpu\'s: export PATH="/env/bin:$PATH"'
+    # Not because it is in /usr/bin: there are systems whose pip may write there.
+    assert (
+        "; to have it in the other: /usr/bin/python3 -m pip install" in found(healthy, "environment", **system).remedy
+    )
+
+
+# Slowness is no fault
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "what"),
+    [
+        ("driver", {"was_slow": True}, "NVML 550.54.15 reads 2 GPUs, and did not answer in time at first"),
+        ("cuda", {"cuda": Cuda(error="timed out after 20 s")}, "libcuda.so.1 timed out after 20 s"),
+        ("hook", start(complaint="/env/bin/python timed out after 60 s"), "timed out after 60 s"),
+        ("tensorflow", answer(None, "timed out after 180 s"), "to import TensorFlow timed out after 180 s"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_is_slow_is_a_warning(healthy, check, changes, what):
+    finding = found(healthy, check, **changes)
+    assert (finding.state, what in finding.what) == (FindingState.WARNING, True), finding
+    assert "less busy" in finding.remedy
+    assert not [each for each in examine(replace(healthy, **changes)) if each.state is FindingState.FAILED]
+
+
+GOOD = inventory(gpu(0), gpu(1))
+SILENT = inventory(gpu(0), unreadable=(UnreadableDevice(1, NO_ANSWER),))
+TIMED_OUT = Inventory(failure="NVML timed out after 15 s", failure_cause="driver")
+LOST = inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))
+
+
+class Known:
+    """A reading that has been taken."""
+
+    def __init__(self, inventory):
+        self.inventory = inventory
+
+    def result(self, deadline_s):
+        assert deadline_s > 15
+        return self.inventory
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "expected"),
+    [
+        (GOOD, None, (GOOD, False)),
+        (LOST, None, (LOST, False)),
+        (SILENT, GOOD, (GOOD, True)),
+        (TIMED_OUT, GOOD, (GOOD, True)),
+        (SILENT, LOST, (LOST, True)),
+        (SILENT, SILENT, (SILENT, False)),
+        (TIMED_OUT, None, (TIMED_OUT, False)),
+    ],
+    ids=["good", "lost", "slow-gpu", "slow-driver", "lost-after-all", "silent", "hangs"],
+)
+def test_a_driver_that_was_silent_is_given_more_time(first, again, expected):
+    assert patient(first, lambda: Known(again)) == expected
+
+
+def test_only_a_driver_that_did_not_answer_is_asked_again():
+    for first in (GOOD, LOST, NO_DRIVER):
+        assert patient(first, lambda: pytest.fail("asked again")) == (first, False)

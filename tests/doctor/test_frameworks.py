@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from autogpu.doctor.checks import examine
-from autogpu.doctor.facts import FrameworkAnswer
 from autogpu.doctor.model import FindingState
 from tests.doctor.conftest import NO_DRIVER, TENSORFLOW
 
@@ -19,7 +18,7 @@ JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "missing": {}, "obstacle"
 def found(healthy):
     """By name, the findings in an environment with these frameworks."""
 
-    def found(*answers, **changes):
+    def found(answers, **changes):
         facts = replace(healthy, frameworks=answers, **changes)
         return {finding.name: finding for finding in examine(facts)}
 
@@ -44,7 +43,7 @@ def names_of(found):
 def test_only_what_is_installed_has_rows(found, installed, rows):
     answers = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX}
     order = ("tensorflow", "torch", "jax")
-    seen = found(*(FrameworkAnswer(name, answers[name] if name in installed else None) for name in order))
+    seen = found({name: answers[name] if name in installed else None for name in order})
     assert names_of(seen) == rows
     failed = {name for name in names_of(seen) if seen[name].state is FindingState.FAILED}
     assert failed == (set() if installed else {"tensorflow"})
@@ -64,7 +63,7 @@ def test_only_what_is_installed_has_rows(found, installed, rows):
     ],
 )
 def test_what_is_wrong_is_said_with_a_remedy(found, module, changes, row, what, remedy):
-    finding = found(FrameworkAnswer(module, {**{"torch": TORCH, "jax": JAX}[module], **changes}))[row]
+    finding = found({module: {**{"torch": TORCH, "jax": JAX}[module], **changes}})[row]
     assert finding.state is FindingState.FAILED
     assert what in finding.what
     assert remedy in finding.remedy
@@ -75,5 +74,5 @@ def test_what_is_wrong_is_said_with_a_remedy(found, module, changes, row, what, 
     [("torch", {**TORCH, "cuda": None, "is_available": False, "gpus": 0}), ("jax", {**JAX, "plugins": []})],
 )
 def test_a_build_without_cuda_is_right_where_there_is_no_gpu(found, module, answer):
-    seen = found(FrameworkAnswer(module, answer), inventory=NO_DRIVER)
+    seen = found({module: answer}, inventory=NO_DRIVER)
     assert seen[module].state is FindingState.PASSED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -190,3 +191,19 @@ def test_folder_with_a_foreign_file_stays_as_it_is(image: Path, paths) -> None:
     (paths.folder / "thesis.tex").touch()
     assert host_image.undo(image)[paths.folder] == ("keep", "has files in it that are not autogpu's")
     assert sorted(path.name for path in paths.folder.iterdir()) == ["mutex", "thesis.tex"]
+
+
+@needs_root
+def test_folder_that_is_mounted_stays_with_its_mutex(image: Path, paths, tmp_path: Path) -> None:
+    host_image.setup(image)
+    elsewhere = tmp_path / "elsewhere"
+    paths.folder.rename(elsewhere)
+    paths.folder.mkdir()
+    mount = ["mount", "--bind", str(elsewhere), str(paths.folder)]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL, timeout=30, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        assert host_image.undo(image)[paths.folder] == ("keep", "can't be removed: Device or resource busy")
+        assert [path.name for path in elsewhere.iterdir()] == ["mutex"]
+    finally:
+        subprocess.run(["umount", str(paths.folder)], timeout=30, check=True)

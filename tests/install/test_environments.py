@@ -95,7 +95,7 @@ def test_install_proves_itself_changes_nothing_twice_and_is_undone(env: Env) -> 
     assert f"wrote {hook}\n" in said
     assert f"wrote {env.site_packages / 'autogpu.pth'}\n" in said
     assert f" loads {hook}.\n" in said
-    assert said.endswith("To undo: autogpu uninstall\n")
+    assert said.endswith(f"To undo: {env.python} -m autogpu uninstall\n")
     assert env.hooks() == f"['{hook}'] []"
     installed = tree(env.site_packages)
     assert "Everything was in place" in env.autogpu("install").stdout
@@ -148,7 +148,7 @@ def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env: Env, tmp_pat
     target.mkdir()
     said = env.autogpu("install", "--target", str(target)).stdout
     assert f"with {target} on PYTHONPATH loads {target / '_autogpu_hook.py'}." in said
-    assert said.endswith(f"To undo: autogpu uninstall --target {target}\n")
+    assert said.endswith(f"To undo: {env.python} -m autogpu uninstall --target {target}\n")
     look = f"{LOOK}; print(getattr(sys.modules.get('sitecustomize'), '__file__', None))"
     loaded, sitecustomize = env.run("-c", look, PYTHONPATH=str(target)).stdout.splitlines()
     assert loaded == f"['{target / '_autogpu_hook.py'}'] []"

@@ -1,0 +1,78 @@
+"""Which environment ``autogpu install`` serves: doubts about this one, and another one by ``--python``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autogpu.cli import main as frame
+from autogpu.cli.install import why_not_meant
+from tests.support import environments
+from tests.support.environments import ROOT
+
+LOOK = "import sys; print([f.__file__ for f in sys.meta_path if getattr(f, '__name__', '') == '_autogpu_hook'])"
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("venv/pyvenv.cfg", ""),
+        ("venv/uv-receipt.toml", "is the environment of a tool"),
+        ("venv/pipx_metadata.json", "is the environment of a tool"),
+        ("CACHEDIR.TAG", "is in a cache"),
+    ],
+)
+def test_environment_of_a_tool_is_probably_not_meant(tmp_path: Path, file: str, said: str) -> None:
+    (tmp_path / "venv").mkdir()
+    (tmp_path / file).touch()
+    doubt = why_not_meant(tmp_path / "venv", has_framework=True)
+    assert doubt == "" if not said else doubt.startswith(f"{tmp_path}/venv {said}")
+
+
+def test_environment_without_a_framework_is_probably_not_meant(tmp_path: Path) -> None:
+    assert why_not_meant(tmp_path, has_framework=False) == f"{tmp_path} has none of tensorflow, jax, torch"
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        list(map(str, arguments)), capture_output=True, text=True, timeout=120, check=False, cwd=str(ROOT), **options
+    )
+
+
+@pytest.mark.slow
+def test_another_environment_is_served_by_its_own_autogpu(tmp_path: Path) -> None:
+    base = environments.interpreter("3.11")
+    if base is None:
+        pytest.skip("no Python 3.11 on this machine")
+    other = environments.environment(base, name="install --python")
+    hook = environments.site_packages(other) / "_autogpu_hook.py"
+    made = run(sys.executable, "-m", "autogpu", "install", "--python", os.path.relpath(other, ROOT))
+    assert made.returncode == 0, made.stderr
+    assert f"A fresh python3.11 loads {hook}.\n" in made.stdout
+    assert made.stdout.endswith(f"To undo: {other} -m autogpu uninstall\n")
+    assert "has none of tensorflow, jax, torch; probably" in made.stderr
+    assert run(other, "-c", LOOK).stdout == f"['{hook}']\n"
+    undone = run(sys.executable, "-m", "autogpu", "uninstall", "--python", other)
+    assert (undone.returncode, f"removed {hook}\n" in undone.stdout) == (0, True)
+    assert run(other, "-c", LOOK).stdout == "[]\n"
+
+
+@pytest.mark.slow
+def test_environment_that_has_no_autogpu_is_told_how_to_get_it(capsys: pytest.CaptureFixture) -> None:
+    base = environments.interpreter("3.11")
+    if base is None:
+        pytest.skip("no Python 3.11 on this machine")
+    other = environments.environment(base, with_autogpu=False)
+    assert frame.run(["install", "--python", str(other)]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"autogpu: {other} has no autogpu, which the hook would import"
+    assert second.startswith(f"autogpu: {other} -m pip install ")
+
+
+def test_python_that_is_none_is_named(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    assert frame.run(["install", "--python", str(tmp_path / "python")]) == 1
+    assert f"{tmp_path}/python can't be started" in capsys.readouterr().err
