@@ -32,7 +32,9 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
     try:
         # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another
         # process.
-        text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_bytes()
+        # Not by Path, whose descriptor an interrupt can lose up to Python 3.9.
+        with open(f"/proc/{'self' if pid is None else pid}/stat", "rb") as file:  # noqa: PTH123
+            text = file.read()
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(b")")[2].split()
         return int(fields[1]), int(fields[19])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import stat
@@ -16,6 +15,7 @@ import pytest
 from autogpu import host_setup as hosts
 from autogpu.errors import InstallError
 from autogpu.host_setup import HostPaths, Step
+from autogpu.lease import locks
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image
 from tests.support.host_image import lease_in, names, problems, tree
@@ -195,7 +195,7 @@ def test_folder_in_which_a_job_waits_stays(image: Path, paths: HostPaths) -> Non
     hosts.setup(image)
     ticket = paths.folder / f"wait.0000000001.{os.geteuid()}.{os.getpid()}"
     with ticket.open("wb") as stream:
-        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        locks.own(stream.fileno())
         assert "waits in the queue" in hosts.undo(image).in_use
         assert ticket.exists()
     assert hosts.undo(image).removed == (paths.folder,)
