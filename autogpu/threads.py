@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import threading
 
 TYPE_CHECKING = False
@@ -21,6 +22,18 @@ def are_real() -> bool:
     # Up to 3.12 the first, from 3.13 on the second.
     start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
     return start is None or type(start) is type(len)
+
+
+def is_readable(descriptor: int, within_s: float) -> bool:
+    """Wait until there is something to read, or the other end has gone."""
+    within_s = max(0.0, within_s)
+    # poll, not select: a program with many files has descriptors above 1023.
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+    # Eventlet takes it away; what it puts in the place of the other one has no such bound.
+    return bool(select.select([descriptor], [], [], within_s)[0])
 
 
 def in_forked_children(function: Callable[[], None]) -> None:

@@ -7,11 +7,11 @@ The kernel closes the descriptors of a process that is killed, and closing one t
 from __future__ import annotations
 
 import os
-import select
 import struct
 import time
 from pathlib import Path
 
+from autogpu import threads
 from autogpu.clock import monotonic_s
 from autogpu.lease import locks
 
@@ -71,10 +71,7 @@ class Watch:
             time.sleep(max(0.0, most_s))
             return False
         until_s = monotonic_s() + most_s
-        # poll, not select: a program with many files has descriptors above 1023.
-        poll = select.poll()
-        poll.register(self._opened.number, select.POLLIN)
-        while poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
+        while threads.is_readable(self._opened.number, until_s - monotonic_s()):
             # All that is there, or the next call would come back at once.
             if self._matters(b"".join(self._pending(self._opened.number))):
                 return True
