@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import threading
 import time
 from pathlib import Path
@@ -35,6 +36,18 @@ def threads_are_real() -> bool:
     # Up to 3.12 the first, from 3.13 on the second.
     start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
     return start is None or type(start) is type(len)
+
+
+def is_readable(descriptor: int, within_s: float) -> bool:
+    """Wait until there is something to read, or the other end has gone."""
+    within_s = max(0.0, within_s)
+    # poll, not select: a program with many files has descriptors above 1023.
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+    # Eventlet takes it away; what it puts in the place of the other one has no such bound.
+    return bool(select.select([descriptor], [], [], within_s)[0])
 
 
 def in_forked_children(function: Callable[[], None]) -> None:
@@ -82,7 +95,9 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
     """The parent's pid and the start of a process (``None``: this one), as in :func:`start_time`; ``None`` likewise."""
     try:
         # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another process.
-        text = Path(f"/proc/{'self' if pid is None else pid}/stat").read_bytes()
+        # Not by Path, whose descriptor an interrupt can lose up to Python 3.9.
+        with open(f"/proc/{'self' if pid is None else pid}/stat", "rb") as file:  # noqa: PTH123
+            text = file.read()
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(b")")[2].split()
         return int(fields[1]), int(fields[19])

@@ -34,25 +34,27 @@ def install():
 
 def find_spec(fullname, path=None, target=None):
     """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
-    if fullname not in frameworks:
+    if fullname not in frameworks or ("after_import", fullname) in done:
         return None
-    from os import environ
+    try:
+        # Through sys.modules: a script may have put anything in the place of os.environ, or nothing.
+        off = sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+        return None if off else find_later(fullname, path, target)
+    except Exception:
+        # An old finder without find_spec, or one that forbids the import: Python asks it itself right
+        # after us, and what it raises then has a traceback without us.
+        return None
 
-    off = environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
-    if off or ("after_import", fullname) in done:
-        return None
+
+def find_later(fullname, path, target):
+    """Ask the finders after this one, and stand before the body of what they find."""
     # Not importlib.util.find_spec: it starts again at the first finder, and has deadlocked others (ddtrace).
     finders = iter(list(sys.meta_path))
     for finder in finders:
         if getattr(finder, "find_spec", None) is find_spec:
             break
     for finder in finders:
-        try:
-            spec = finder.find_spec(fullname, path, target)
-        except Exception:
-            # An old finder without find_spec, or one that forbids the import: Python asks it itself right
-            # after us, and what it raises then has a traceback without us.
-            return None
+        spec = finder.find_spec(fullname, path, target)
         if spec is not None:
             break
     else:

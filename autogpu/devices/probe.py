@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import sys
 import time
 
@@ -242,9 +241,7 @@ class ProcessReading:
 
     def _read_pipe(self, until_s: float) -> bytes | None:
         # Not until the process's end: one that is stuck in the driver has none.
-        poll = select.poll()
-        poll.register(self._pipe, select.POLLIN)
-        while poll.poll(max(until_s - monotonic_s(), 0) * 1000):
+        while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             if not piece:
                 return b"".join(self._pieces)

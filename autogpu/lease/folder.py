@@ -60,21 +60,19 @@ class Folder:
             Uncoordinated: It has gone, or is no longer to be trusted; or the system refuses whatever the body asks for.
         """
         try:
-            descriptor = os.open(str(self.path), _FOLDER_FLAGS)
-            try:
-                reason = _why_not_trusted(os.fstat(descriptor))
+            with locks.Descriptor(os.open, str(self.path), _FOLDER_FLAGS) as opened:
+                reason = _why_not_trusted(opened.status)
                 if reason:
                     raise Uncoordinated(f"the lease folder {self.path} {reason}", remedy=_HOST_SETUP)
-                yield descriptor
-            finally:
-                locks.close(descriptor)
+                yield opened.number
         except OSError as error:
             # What has no number is no answer of the system's: a signal's handler may raise a TimeoutError in the body.
             if error.errno is None:
                 raise
-            raise self._uncoordinated(error) from error
+            raise self.uncoordinated(error) from error
 
-    def _uncoordinated(self, error: OSError) -> Uncoordinated:
+    def uncoordinated(self, error: OSError) -> Uncoordinated:
+        """The error to raise where the system refused something in this folder."""
         remedies = {
             errno.ENOSPC: "free some space or inodes on its file system",
             errno.EDQUOT: "stay below your quota on its file system",
@@ -162,11 +160,8 @@ def make_mutex(folder: int) -> None:
 
 
 def _create_mutex(folder: int, name: str) -> None:
-    descriptor = os.open(name, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder)
-    try:
-        locks.show_to_all(descriptor, _MUTEX_MODE)
-    finally:
-        locks.close(descriptor)
+    with locks.Descriptor(os.open, name, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder) as opened:
+        locks.show_to_all(opened.number, _MUTEX_MODE)
 
 
 def _make(path: Path) -> None:
@@ -174,22 +169,20 @@ def _make(path: Path) -> None:
     # them. With the mutex inside it is not empty, so the rename can't replace a folder that is in use.
     hidden = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     hidden.mkdir(mode=0o700)
-    folder = os.open(str(hidden), _FOLDER_FLAGS)
-    try:
-        make_mutex(folder)
-        os.fchmod(folder, _FOLDER_MODE)
-        hidden.rename(path)
-    except OSError as error:
+    with locks.Descriptor(os.open, str(hidden), _FOLDER_FLAGS) as opened:
         try:
-            os.unlink(MUTEX, dir_fd=folder)
-            hidden.rmdir()
-        except OSError:
-            pass
-        # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
-            raise
-    finally:
-        locks.close(folder)
+            make_mutex(opened.number)
+            os.fchmod(opened.number, _FOLDER_MODE)
+            hidden.rename(path)
+        except OSError as error:
+            try:
+                os.unlink(MUTEX, dir_fd=opened.number)
+                hidden.rmdir()
+            except OSError:
+                pass
+            # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
+                raise
 
 
 def _why_not_trusted(status: os.stat_result) -> str | None:

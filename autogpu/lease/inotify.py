@@ -7,11 +7,11 @@ The kernel closes the descriptors of a process that is killed, and closing one t
 from __future__ import annotations
 
 import os
-import select
 import struct
 import time
 from pathlib import Path
 
+from autogpu import process
 from autogpu.lease import locks
 from autogpu.process import monotonic_s
 
@@ -42,7 +42,7 @@ class Watch:
             is_concerned: Given a file's name, whether a change of it matters.
         """
         self._folder = folder
-        self._descriptor = _start(folder)
+        self._opened = _start(folder)
         self._is_concerned = is_concerned
         self._has_lost_folder = False
 
@@ -50,33 +50,30 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            locks.close(descriptor)
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     @property
     def is_blind(self) -> bool:
         """Whether changes are not seen: not on Linux, or the user's instances are in use by others of its jobs."""
-        return self._descriptor is None
+        return self._opened is None
 
     def wait(self, most_s: float) -> bool:
         """Wait for a change that matters, at most ``most_s``; whether there was one. Ctrl-C gets through at once."""
         if self._has_lost_folder:
             # There may be another one of that name by now.
             self.__exit__()
-            self._descriptor, self._has_lost_folder = _start(self._folder), False
-        if self._descriptor is None:
+            self._opened, self._has_lost_folder = _start(self._folder), False
+        if self._opened is None:
             # Before the caller's next look. Others may have ended; the bound is fs.inotify.max_user_instances.
-            self._descriptor = _start(self._folder)
+            self._opened = _start(self._folder)
             time.sleep(max(0.0, most_s))
             return False
         until_s = monotonic_s() + most_s
-        # poll, not select: a program with many files has descriptors above 1023.
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        while poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
+        while process.is_readable(self._opened.number, until_s - monotonic_s()):
             # All that is there, or the next call would come back at once.
-            if self._matters(b"".join(self._pending(self._descriptor))):
+            if self._matters(b"".join(self._pending(self._opened.number))):
                 return True
             if self._has_lost_folder:
                 return False
@@ -105,19 +102,17 @@ class Watch:
         return False
 
 
-def _start(folder: Path) -> int | None:
+def _start(folder: Path) -> locks.Descriptor | None:
     try:
         # Here, since only those who wait need it, and there are Pythons without.
         import ctypes
 
         library = ctypes.CDLL(None, use_errno=True)
-        descriptor = int(library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        opened = locks.Descriptor(library.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
     except (ImportError, OSError, AttributeError, TypeError):
         return None
-    if descriptor < 0:
+    locks.close_in_children.add(opened)
+    if library.inotify_add_watch(opened.number, os.fsencode(str(folder)), _EVENTS) < 0:
+        opened.close()
         return None
-    locks.close_in_children(descriptor)
-    if library.inotify_add_watch(descriptor, os.fsencode(str(folder)), _EVENTS) < 0:
-        locks.close(descriptor)
-        return None
-    return descriptor
+    return opened

@@ -38,21 +38,32 @@ _MOST_COLLISIONS = 200
 class Lease:
     """What this process holds. The kernel gives it back when the process and all its forks have ended.
 
-    A program started by exec does not inherit it, unless :meth:`leave_to_programs` was called. In a fork's child
-    nothing here has an effect on the parent's lease, but the child keeps it alive: it may be the one that uses the
-    GPU.
-
-    Attributes:
-        name: The file's name in the folder.
+    It is made before it holds anything, by the one who answers for it, and given back when nothing refers to it any
+    more: so it has an owner at each line, also where Ctrl-C strikes. A program started by exec does not inherit it,
+    unless :meth:`leave_to_programs` was called. In a fork's child nothing here has an effect on the parent's lease, but
+    the child keeps it alive: it may be the one that uses the GPU.
     """
 
-    def __init__(self, folder: Folder, name: str, fields: Mapping[str, Any]) -> None:
-        self.name = name
+    def __init__(self, folder: Folder, script: str, group: str | None) -> None:
+        """Hold nothing yet.
+
+        Args:
+            script: The running script; only its name is kept.
+            group: Shared by the members of one job; ``None`` for a job of one process.
+        """
         self._folder = folder
-        self._fields = dict(fields)
-        self._file = LockedFile(name)
+        # Looks into /proc; others don't have to wait for that.
+        self._identity = record.identity(script)
+        self._group = group
+        self._fields: Mapping[str, Any] = {}
+        self._file = LockedFile("")
         self._pid = os.getpid()
         self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The file's name in the folder."""
+        return self._file.name
 
     @property
     def since_s(self) -> float:
@@ -62,7 +73,7 @@ class Lease:
     @property
     def claims(self) -> Mapping[str, int]:
         """Bytes by GPU UUID."""
-        return dict(self._fields["gpus"])
+        return dict(self._fields.get("gpus", {}))
 
     @property
     def group(self) -> str:
@@ -97,6 +108,21 @@ class Lease:
                 pass
             finally:
                 self._file.withdraw(None)
+
+    def write(self, descriptor: int, claims: Mapping[str, int], caps: Mapping[str, int]) -> None:
+        """Hold ``claims``; for the holder of the mutex, which has the folder open. :meth:`release` it where this fails.
+
+        Raises:
+            OSError: The folder does not let us.
+            ValueError: A reader would refuse them.
+        """
+        name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
+        fields = {**self._identity, "t": round(unix_s(), 6), "group": self._group or name}
+        fields["gpus"] = record.checked_claims(claims)
+        if caps:
+            fields["caps"] = record.checked_claims(caps)
+        self._file, self._fields = LockedFile(name), fields
+        self._file.put(descriptor, record.encode(fields))
 
     def leave_to_programs(self) -> None:
         """Let every program that this process starts from now on keep the lease alive, also when this one has ended.
@@ -148,45 +174,47 @@ def acquire_lease(
         Uncoordinated: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
-    identity = record.identity(script)  # looks into /proc; others don't have to wait for that
+    lease = Lease(folder, script, group)
     reader = FolderReader()
-    lease = None
     try:
         with folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before
         with mutex.held_if_possible(folder, deadline_s) as (descriptor, problem):
             if problem:
                 on_problem(problem)
-            lease = claim(
+            is_held = claim(
+                lease,
                 reader,
                 descriptor,
                 lambda snapshot: choose(snapshot.holders, snapshot.queue),
-                lambda claims: write_lease(folder, descriptor, claims, identity, group, caps()),
+                caps,
                 has_mutex=problem is None,
             )
-        return lease  # noqa: RET504  (below it is released)
+        return lease if is_held else None
     except BaseException:
-        # Ctrl-C: a lease that the caller never gets must not be held for as long as the process lives.
-        if lease:
-            lease.release()
+        # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
+        lease.release()
         raise
 
 
 def claim(
+    lease: Lease,
     reader: FolderReader,
     descriptor: int,
     choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
-    write: Callable[[Mapping[str, int]], Lease],
+    caps: Callable[[], Mapping[str, int]],
     *,
     has_mutex: bool,
-) -> Lease | None:
-    """Read the leases, choose, write one's own, and read again: of two that collide one withdraws, and chooses anew.
+) -> bool:
+    """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
     So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
-    on without. Both have written before they read again, so that at least one sees the other.
+    on without. Both have written before they read again, so that at least one sees the other. ``False`` where nothing
+    is chosen; whoever made ``lease`` releases it where this raises.
 
     Raises:
-        Uncoordinated: The folder does not let us, or others keep colliding with this process.
+        Uncoordinated: Others keep colliding with this process.
+        OSError: The folder does not let us.
     """
     for attempt in range(_MOST_COLLISIONS):
         # What has just ended may count as alive at first, which is faster; it must not make the difference.
@@ -194,17 +222,11 @@ def claim(
         claims = choose(before)
         if claims is None:
             if attempt:
-                return None
+                return False
             continue
-        lease = None
-        try:
-            lease = write(claims)
-            if _stands(reader, descriptor, lease, before, choose):
-                return lease
-        except BaseException:  # as in acquire_lease
-            if lease:
-                lease.release()
-            raise
+        lease.write(descriptor, claims, caps())
+        if _stands(reader, descriptor, lease, before, choose):
+            return True
         lease.release()
         if not has_mutex:
             # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
@@ -219,7 +241,7 @@ def _stands(
     before: LeaseSnapshot,
     choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
 ) -> bool:
-    """Whether ``lease`` was chosen in regard of all others that are there now."""
+    """``lease`` was chosen in regard of all others that are there now."""
     if not reader.has_new_lease(descriptor, lease.name):
         return True
     regarded = {holder.name: holder.claims for holder in before.holders}
@@ -234,35 +256,6 @@ def _stands(
         if is_later or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
             return False
         time.sleep(_LOOK_AGAIN_S)
-
-
-def write_lease(
-    folder: Folder,
-    descriptor: int,
-    claims: Mapping[str, int],
-    identity: Mapping[str, Any],
-    group: str | None,
-    caps: Mapping[str, int],
-) -> Lease:
-    """Write a lease; for the holder of the mutex.
-
-    Args:
-        identity: What :func:`autogpu.lease.record.identity` says of this process.
-
-    Raises:
-        OSError: The folder does not let us.
-    """
-    name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
-    fields = {**identity, "t": round(unix_s(), 6), "group": group or name, "gpus": record.checked_claims(claims)}
-    if caps:
-        fields["caps"] = record.checked_claims(caps)
-    lease = Lease(folder, name, fields)
-    try:
-        lease._file.put(descriptor, record.encode(fields))
-        return lease
-    except BaseException:
-        lease._file.withdraw(descriptor)
-        raise
 
 
 def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:

@@ -51,105 +51,73 @@ class LockedFileView:
 
 
 class LockedFile:
-    """A file of this process in the folder. The descriptor stays open, so that it lives as long as the process.
+    """A file of this process in the folder; it lives as long as a process has this open, at most as long as the object.
 
     Never unlocked, only closed: a fork's child shares the lock, and may be the one that uses the GPU.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # Two while one replaces the other, so that Ctrl-C between any two lines loses neither.
-        self._opened: list[_Open] = []
+        self._opened: locks.Descriptor | None = None
 
     def put(self, folder: int, text: bytes) -> None:
-        """Make the file say ``text``. At every instant readers find the old or the new, locked and complete.
+        """Make the file; readers find it locked and complete. Where this fails or is interrupted, :meth:`withdraw` it.
 
         Raises:
-            OSError: The system does not let us, or it was removed each time while it was written. If there
-                was a file already, it still stands.
+            OSError: The system does not let us, or it was removed each time while it was written.
         """
         for attempt in range(_ATTEMPTS):
             try:
                 self._try_put(folder, text)
                 return
             except FileNotFoundError:  # one who tidies up saw it between our creating and our locking
+                self.withdraw(folder)
                 if attempt == _ATTEMPTS - 1:
                     raise
 
     def _try_put(self, folder: int, text: bytes) -> None:
         # No other user can open it before it is locked, nor have made one of that name.
         hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
-        descriptor = locks.above_standard(os.open(hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder))
         try:
-            self._opened.append(_Open(descriptor))
-            locks.own(descriptor)
-            _write(descriptor, text)
-            locks.show_to_all(descriptor, _MODE)
+            opened = locks.Descriptor(os.open, hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder)
+            self._opened = opened = locks.above_standard(opened)
+            locks.own(opened.number)
+            _write(opened.number, text)
+            locks.show_to_all(opened.number, _MODE)
             _placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            # What the name means now decides, not how we came here: Ctrl-C can strike just after the rename.
-            for opened in list(self._opened):
-                if not _is_named(folder, self.name, opened.descriptor):
-                    opened.close()
-                    self._opened.remove(opened)
             _unlink(folder, hidden)
 
     def is_alive(self, folder: int) -> bool:
-        """Whether others still see it: it may have been removed, or a daemon has closed all its descriptors."""
-        return any(opened.is_ours and _is_named(folder, self.name, opened.descriptor) for opened in self._opened)
+        """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
+        return self._opened is not None and self._opened.is_ours and _is_named(folder, self.name, self._opened.status)
 
     def touch(self) -> None:
         """Set the modification time to now; is no event for those who watch the folder."""
-        for opened in self._opened:
-            if opened.is_ours:
-                try:
-                    os.utime(opened.descriptor)
-                except OSError:  # read-only since; what is done next will say so
-                    pass
+        if self._opened is not None and self._opened.is_ours:
+            try:
+                os.utime(self._opened.number)
+            except OSError:  # read-only since; what is done next will say so
+                pass
 
     def withdraw(self, folder: int | None) -> None:
         """Remove the file, let its lock go; neither need be there still. ``None``: the folder has gone."""
         if folder is not None and self.is_alive(folder):
             _unlink(folder, self.name)
         _placed.pop(self.name, None)
-        while self._opened:
-            self._opened[-1].close()
-            self._opened.pop()
+        if self._opened is not None:
+            self._opened.close_if_ours()
 
     def leave_to_programs(self) -> None:
         """Let programs that are started from now on keep the lock."""
-        for opened in self._opened:
-            locks.leave_to_programs(opened.descriptor)
+        if self._opened is not None:
+            locks.leave_to_programs(self._opened.number)
 
     def close_in_children(self) -> None:
         """Let no fork's child keep it alive."""
-        for opened in self._opened:
-            locks.close_in_children(opened.descriptor)
-
-
-class _Open:
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        try:
-            self._status = os.fstat(descriptor)
-        except BaseException:
-            locks.close(descriptor)
-            raise
-
-    @property
-    def is_ours(self) -> bool:
-        # A daemon closes all descriptors when it starts, and the number may be another file's since.
-        try:
-            return locks.is_same_file(os.fstat(self.descriptor), self._status)
-        except OSError as error:
-            return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
-
-    def close(self) -> None:
-        if self.is_ours:
-            locks.close(self.descriptor)
-        else:
-            locks.forget(self.descriptor)
+        if self._opened is not None:
+            locks.close_in_children.add(self._opened)
 
 
 def view(
@@ -169,23 +137,20 @@ def view(
         OSError: The system can't tell, such as where too many files are open.
     """
     try:
-        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+        opened = locks.Descriptor(os.open, name, _READ_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno in _NOT_OURS:
             return None
         raise  # no more files, no memory: that says nothing of who is alive
-    try:
-        status = os.fstat(descriptor)
-        if not locks.is_regular(status):
+    with opened:
+        if not locks.is_regular(opened.status):
             return None
-        if locks.is_owned(descriptor):
-            text = _read_text(descriptor, min(max_bytes_of(status), MAX_TEXT_BYTES))
-            return LockedFileView(name, status, _placed.get(name) == os.getpid(), text)
+        if locks.is_owned(opened.number):
+            text = _read_text(opened.number, min(max_bytes_of(opened.status), MAX_TEXT_BYTES))
+            return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), text)
         if remove_stale:
             _unlink(folder, name)  # if the system permits: in a sticky folder it may be another's
         return None
-    finally:
-        locks.close(descriptor)
 
 
 def _write(descriptor: int, text: bytes) -> None:
@@ -207,9 +172,9 @@ def _read_text(descriptor: int, max_bytes: int) -> bytes | None:
     return None
 
 
-def _is_named(folder: int, name: str, descriptor: int) -> bool:
+def _is_named(folder: int, name: str, status: os.stat_result) -> bool:
     try:
-        return locks.is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
+        return locks.is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
     except FileNotFoundError:
         return False
     except OSError:  # a folder that is closed to us for a while is no reason to let a lease go

@@ -9,9 +9,13 @@ user can take it, or wait for it, and asking takes no lock.
 from __future__ import annotations
 
 import errno
+import functools
+import itertools
 import os
 import stat
 import struct
+import sys
+import weakref
 
 from autogpu import process
 from autogpu.process import thread_cpu_s
@@ -23,7 +27,7 @@ except ImportError:  # Windows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Callable, Mapping
 
 IS_AVAILABLE = fcntl is not None
 
@@ -40,7 +44,72 @@ _GET_OWNER, _OWN = 36, 37
 # ``struct flock``: type, whence, start, length (0: to the end) and pid, which has to be 0.
 _FLOCK = struct.Struct("hhqqi4x")
 
-_in_no_child: set[int] = set()
+
+class Descriptor:
+    """An open file of ours: closed by its owner, or at the latest when nothing refers to it any more.
+
+    From the system's answer to this object, and from here to ``close(2)``, is one call of C. Between two lines of
+    Python a signal's handler may raise, and a plain number would stay open with nobody to know it.
+
+    Attributes:
+        status: Of the file, as it was opened.
+    """
+
+    def __init__(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
+        """Open by calling ``call``.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        self._numbers: list[int] = []
+        try:
+            self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
+            self.status = os.fstat(self.number)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Descriptor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the interpreter the kernel does it: a lease is kept as long as the process may use the GPU.
+        if self._numbers and not is_finalizing():
+            self.close_if_ours()
+
+    @property
+    def number(self) -> int:
+        """For the system's calls, while it is open."""
+        return self._numbers[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """It is open still: a daemon closes all descriptors when it starts, and its number may be another file's."""
+        try:
+            return bool(self._numbers) and is_same_file(os.fstat(self.number), self.status)
+        except OSError as error:
+            return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
+
+    def close(self) -> None:
+        """Close it; not twice."""
+        if self._numbers:
+            try:
+                any(map(os.close, map(list.pop, [self._numbers])))
+            except OSError:  # it is closed nevertheless, close(2)
+                pass
+
+    def close_if_ours(self) -> None:
+        """Close it unless the number is another file's by now."""
+        if self.is_ours:
+            self.close()
+        self._numbers.clear()
+
+
+# What no fork's child may keep: it would keep the lock when this process is killed.
+close_in_children: weakref.WeakSet[Descriptor] = weakref.WeakSet()
 
 
 def try_exclusive(descriptor: int) -> bool:
@@ -96,14 +165,12 @@ def is_owned(descriptor: int) -> bool:
     return False
 
 
-def above_standard(descriptor: int) -> int:
-    """``descriptor``, moved above 2: where a process has closed its stdin we must not become its stdin."""
-    if descriptor > 2:
-        return descriptor
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        close(descriptor)
+def above_standard(opened: Descriptor) -> Descriptor:
+    """Move it above 2: where a process has closed its stdin we must not become its stdin."""
+    if opened.number > 2:
+        return opened
+    with opened:
+        return Descriptor(fcntl.fcntl, opened.number, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def holder(descriptor: int) -> str | None:
@@ -156,25 +223,6 @@ def leave_to_programs(descriptor: int) -> None:
         os.set_inheritable(os.dup(descriptor), True)
 
 
-def close_in_children(descriptor: int) -> None:
-    """Let no fork's child keep this one: it would keep the lock when this process is killed."""
-    _in_no_child.add(descriptor)
-
-
-def close(descriptor: int) -> None:
-    """Close a descriptor, also one that :func:`close_in_children` was told of."""
-    forget(descriptor)
-    try:
-        os.close(descriptor)
-    except OSError:  # it is closed nevertheless, close(2)
-        pass
-
-
-def forget(descriptor: int) -> None:
-    """Take back what :func:`close_in_children` was told: the number is another file's by now."""
-    _in_no_child.discard(descriptor)
-
-
 def show_to_all(descriptor: int, mode: int) -> None:
     """Give a file its mode, whatever the umask."""
     try:
@@ -195,12 +243,8 @@ def is_regular(status: os.stat_result) -> bool:
 
 
 def _after_fork_in_child() -> None:
-    for descriptor in _in_no_child:
-        try:
-            os.close(descriptor)
-        except OSError:
-            pass
-    _in_no_child.clear()
+    for opened in list(close_in_children):
+        opened.close_if_ours()
 
 
 if hasattr(os, "register_at_fork"):

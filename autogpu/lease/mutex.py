@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from autogpu import process
 from autogpu.lease import locks
@@ -42,34 +42,16 @@ def held(
     """Hold the mutex; gives the folder's descriptor.
 
     ``while_waiting`` is called now and then where it does not come at once. Threads of one process exclude each other
-    like processes. What the body raises comes through unchanged.
+    like processes.
 
     Raises:
         Uncoordinated: One process has kept it for ``deadline_s``; the message names who, where that can be seen. Or the
-            file system can't lock.
+            system refuses, also whatever the body asks it for.
     """
-    begun_s = monotonic_s()
-    with folder.opened() as descriptor:
-        while True:
-            mutex = _open(folder, descriptor)
-            try:
-                _lock(folder, mutex, begun_s, deadline_s, while_waiting)
-                is_current = _is_current(descriptor, mutex)
-                if is_current:
-                    yield descriptor
-            finally:
-                # Explicitly, not by closing alone: a child that another thread has forked meanwhile shares
-                # the description, and the lock would stay until that child ends.
-                try:
-                    locks.unlock(mutex)
-                finally:
-                    locks.close(mutex)
-            if is_current:
-                return
-            # It was removed while we waited, and others may hold its successor by now.
-            if monotonic_s() > begun_s + deadline_s:
-                what = f"{folder.path / MUTEX} is replaced again and again"
-                raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
+    with held_if_possible(folder, deadline_s, while_waiting) as (descriptor, problem):
+        if problem:
+            raise problem
+        yield descriptor
 
 
 @contextmanager
@@ -81,33 +63,66 @@ def held_if_possible(
     Raises:
         Uncoordinated: The folder can't be opened.
     """
-    with ExitStack() as stack:
-        problem = None
+    with folder.opened() as descriptor:
+        mutex = problem = None
         try:
-            descriptor = stack.enter_context(held(folder, deadline_s, while_waiting))
-        except Uncoordinated as error:
-            descriptor, problem = stack.enter_context(folder.opened()), error
-        yield descriptor, problem
+            try:
+                mutex = _taken(folder, descriptor, deadline_s, while_waiting)
+            except Uncoordinated as error:
+                # Without what it passed through, which is this as well: it would keep all of that alive.
+                problem = error.with_traceback(None)
+            except OSError as error:
+                if error.errno is None:  # a signal's handler, as in opened()
+                    raise
+                problem = folder.uncoordinated(error)
+            yield descriptor, problem
+        finally:
+            if mutex is not None:
+                _let_go(mutex)
 
 
-def _open(folder: Folder, descriptor: int) -> int:
+def _taken(folder: Folder, descriptor: int, deadline_s: float, while_waiting: Callable[[], None]) -> locks.Descriptor:
+    begun_s = monotonic_s()
+    while True:
+        mutex = _open(folder, descriptor)
+        try:
+            _lock(folder, mutex.number, begun_s, deadline_s, while_waiting)
+            if _is_current(descriptor, mutex):
+                return mutex
+        except BaseException:
+            _let_go(mutex)
+            raise
+        # It was removed while we waited, and others may hold its successor by now.
+        _let_go(mutex)
+        if monotonic_s() > begun_s + deadline_s:
+            what = f"{folder.path / MUTEX} is replaced again and again"
+            raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
+
+
+def _let_go(mutex: locks.Descriptor) -> None:
+    # Explicitly, not by closing alone: a child that another thread has forked meanwhile shares the description, and the
+    # lock would stay until that child ends.
+    try:
+        locks.unlock(mutex.number)
+    finally:
+        mutex.close()
+
+
+def _open(folder: Folder, descriptor: int) -> locks.Descriptor:
     try:
         try:
-            mutex = os.open(MUTEX, _FLAGS, dir_fd=descriptor)
+            mutex = locks.Descriptor(os.open, MUTEX, _FLAGS, dir_fd=descriptor)
         except FileNotFoundError:
             make_mutex(descriptor)
-            mutex = os.open(MUTEX, _FLAGS, dir_fd=descriptor)
+            mutex = locks.Descriptor(os.open, MUTEX, _FLAGS, dir_fd=descriptor)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _broken(folder, "is a symbolic link") from error
         raise
-    locks.close_in_children(mutex)
-    try:
-        if not locks.is_regular(os.fstat(mutex)):
-            raise _broken(folder, "is not a plain file")
-    except BaseException:
-        locks.close(mutex)
-        raise
+    if not locks.is_regular(mutex.status):
+        mutex.close()
+        raise _broken(folder, "is not a plain file")
+    locks.close_in_children.add(mutex)
     return mutex
 
 
@@ -185,12 +200,12 @@ class _LockThread:
         return True
 
 
-def _is_current(descriptor: int, mutex: int) -> bool:
+def _is_current(descriptor: int, mutex: locks.Descriptor) -> bool:
     try:
         named = os.stat(MUTEX, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return locks.is_same_file(named, os.fstat(mutex))
+    return locks.is_same_file(named, mutex.status)
 
 
 def _broken(folder: Folder, what: str) -> Uncoordinated:

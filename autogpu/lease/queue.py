@@ -10,7 +10,7 @@ from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import mutex, record
 from autogpu.lease.inotify import Watch
-from autogpu.lease.leases import claim, write_lease
+from autogpu.lease.leases import Lease, claim
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, is_waiting, ticket_place
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Mapping, Sequence
 
     from autogpu.lease.folder import Folder
-    from autogpu.lease.leases import Choose, Lease, OnProblem
+    from autogpu.lease.leases import Choose, OnProblem
     from autogpu.lease.snapshot import LeaseSnapshot
 
 # Foreign processes that free a GPU change nothing in the folder.
@@ -63,9 +63,8 @@ _LAST_PLACE = 10**10 - 1
 class _Ticket:
     """The place of this process in the queue; vanishes with it."""
 
-    def __init__(self, folder: Folder, demand: Demand, identity: Mapping[str, Any], group: str) -> None:
+    def __init__(self, demand: Demand, identity: Mapping[str, Any], group: str) -> None:
         self.place: int | None = None
-        self._folder = folder
         self._demand = demand
         self._identity = identity
         self._group = group
@@ -169,7 +168,6 @@ def wait_for_lease(
     )
     second_looks: list[float] = []
     must_read, ahead = True, 0
-    lease = None
     try:
         with Watch(folder.path, place.is_concerned) as watch:
             while True:
@@ -186,9 +184,8 @@ def wait_for_lease(
                 must_read = wants or not ahead
                 if must_read and not is_fresh:
                     continue
-                lease = place.claim() if wants else None
-                if lease is not None:
-                    return lease
+                if wants and place.claim():
+                    break
                 waited_s = monotonic_s() - begun_s
                 if on_wait:
                     on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
@@ -204,12 +201,11 @@ def wait_for_lease(
                 until_s = min(begun_s + timeout_s, monotonic_s() + pause_s)
                 if _wait_until(until_s, watch, place):
                     second_looks = place.second_looks()
+        return place.lease
     except BaseException:  # as in acquire_lease
-        if lease:
-            lease.release()
-        raise
-    finally:
+        place.lease.release()
         place.give_up()
+        raise
 
 
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
@@ -229,6 +225,7 @@ class _Place:
     """The place of this process in the queue, from its first look to its lease.
 
     Attributes:
+        lease: Holds nothing before :meth:`claim`.
         rivals: How many are ahead that can use all that this process could, as far as their tickets tell.
     """
 
@@ -248,14 +245,13 @@ class _Place:
         self._caps = caps
         self._folder = folder
         self._choose = choose
-        self._group = group
         self._deadline_s = deadline_s
         self._on_problem = on_problem
         self._has_problem = False
         self._reader = FolderReader()
-        self._identity = record.identity(script)
+        self.lease = Lease(folder, script, group)
         self._demand = demand
-        self._ticket = _Ticket(folder, demand, self._identity, group or "")
+        self._ticket = _Ticket(demand, record.identity(script), group or "")
         self._rivals: tuple[str, ...] = ()
 
     def heartbeat(self) -> None:
@@ -311,32 +307,19 @@ class _Place:
         self.rivals = len(left)
         return may_be_served
 
-    def claim(self) -> Lease | None:
-        """Choose and claim in one step, and leave the queue."""
-        lease = None
+    def claim(self) -> bool:
+        """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
         deadline_s = min(self._deadline_s, _DEADLINE_AGAIN_S) if self._has_problem else self._deadline_s
-        try:
-            with mutex.held_if_possible(self._folder, deadline_s, self.heartbeat) as (descriptor, problem):
-                if problem and not self._has_problem:
-                    self._on_problem(problem)
-                self._has_problem = problem is not None
-                lease = claim(
-                    self._reader,
-                    descriptor,
-                    self._chosen,
-                    lambda claims: write_lease(
-                        self._folder, descriptor, claims, self._identity, self._group, self._caps()
-                    ),
-                    has_mutex=problem is None,
-                )
-                if lease is not None:
-                    # Under the same mutex: others must not see us holding and waiting.
-                    self._ticket.give_up(descriptor)
-            return lease
-        except BaseException:  # as in acquire_lease
-            if lease:
-                lease.release()
-            raise
+        with mutex.held_if_possible(self._folder, deadline_s, self.heartbeat) as (descriptor, problem):
+            if problem and not self._has_problem:
+                self._on_problem(problem)
+            self._has_problem = problem is not None
+            has_mutex = problem is None
+            if not claim(self.lease, self._reader, descriptor, self._chosen, self._caps, has_mutex=has_mutex):
+                return False
+            # Under the same mutex: others must not see us holding and waiting.
+            self._ticket.give_up(descriptor)
+            return True
 
     def give_up(self) -> None:
         """Leave the queue."""

@@ -9,6 +9,7 @@ import pytest
 
 from autogpu.selection.memory import CONTEXT_BYTES
 from tests.gpusim import Gpu
+from tests.support import environments
 from tests.support.tensorflow_runner import GIB, MIB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -28,6 +29,31 @@ def test_29_what_a_script_hard_codes_is_told_from_what_its_shell_says(train, pol
     assert run("import os\n" + SETS + IMPORTS + USES, AUTOGPU_SCRIPT=policy).contexts == hard_coded
     # A shell's list is never left.
     assert run(IMPORTS + USES, AUTOGPU_SCRIPT=policy, CUDA_VISIBLE_DEVICES="0").contexts == inherited
+
+
+GREEN = {
+    "gevent": "from gevent import monkey; monkey.patch_all()\n",
+    "eventlet": "import eventlet; eventlet.monkey_patch()\n",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("library", GREEN)
+def test_33_green_threads_stop_neither_the_reading_nor_the_claim(host, installed, tmp_path, library, moment):
+    python = environments.interpreter("3.11")
+    assert python, "no Python 3.11 on this machine"
+    packages = environments.site_packages(environments.environment(python, [library], name=library))
+    server = host(Gpu(processes=BUSY), Gpu(), Gpu()).server
+    script = tmp_path / "train.py"
+    lines = [IMPORTS, GREEN[library]] if moment == "after" else [GREEN[library], IMPORTS]
+    path = f"import sys; sys.path.append({str(packages)!r})\n"
+    script.write_text(path + "".join(lines) + "print(tf.random.uniform((2, 2)).device[-5:])" + CLAIMS)
+    done = server.run([str(installed), str(script)], environ={"TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=300)
+    device, claims = done.stdout.splitlines()
+    assert (done.returncode, device, claims.count("job.")) == (0, "GPU:0", 1), done.stderr
+    assert {call.gpu for call in server.calls(call="context")} == {2}
+    assert sum("autogpu: GPU 2 (" in line for line in done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_30_what_a_script_sets_after_the_import_is_in_force_as_long_as_cuda_reads_it(train):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from autogpu.lease import mutex
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import holders, lease_text
+from tests.support import environments
 
 # A wait goes through hundreds of lines, most of them twice.
 WAIT = pytest.param("wait", 4, marks=pytest.mark.thorough)
@@ -60,3 +62,20 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
     assert lines > 100, "no attempt was lost"
     assert seen == {(), ("{'GPU-0': 2}",)}
     assert [dict(holder.claims) for holder in holders(folder)] == [{"GPU-0": 2}]
+
+
+INTERRUPTS = int(os.environ.get("INTERRUPTS", "5000"))
+LONGEST_S = 100.0
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(LONGEST_S + 100)
+@pytest.mark.parametrize("version", ["3.8", sys.version_info[:2], "3.13"], ids=["3.8", "this", "3.13"])
+def test_interrupts_at_random_moments_leave_no_claim_no_descriptor_and_no_difference(start, version):
+    python = environments.interpreter(version) if isinstance(version, str) else sys.executable
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    told = start(python=python).ask("interrupt_at_random", count=INTERRUPTS, longest_s=LONGEST_S)
+    print(f"\n{told}")
+    assert told["problems"] == []
+    assert told["interrupted"] >= 1000

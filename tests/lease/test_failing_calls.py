@@ -111,7 +111,7 @@ def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path,
             refusing.refused_at = refused_at
             with suppress(LeaseUnavailable):
                 what(folder, environ)
-        assert open_files() == before, refusing.refused
+        assert open_files() <= before, refusing.refused
         assert (holders(folder), waiters(folder)) == ((), ()), refused_at
         if refusing.made < refused_at:
             break

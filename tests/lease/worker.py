@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import ctypes
 import fcntl
+import gc
 import json
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +29,10 @@ from autogpu.lease import folder
 from autogpu.variables import LEASE
 
 OURS = str(Path(leases.__file__).resolve().parent)
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def interrupt():
@@ -131,6 +138,7 @@ class Worker:
                 sys.stdin.readline()
             return choose(*seen)
 
+        self.keep.append(self.lease)
         self.lease = leases.acquire_lease(
             self.folder,
             told_to_go_on,
@@ -277,6 +285,7 @@ class Worker:
 
         def run():
             lease = leases.acquire_lease(self.folder, chooser(command), script="thread.py")
+            self.keep.append(lease)
             claimed.extend(lease.claims if lease else [None])
 
         threads = [threading.Thread(target=run) for _ in range(command["count"])]
@@ -374,6 +383,56 @@ class Worker:
             if ended:
                 return {"lines": lines, "problems": problems}
 
+    def interrupt_at_random(self, command):
+        """Let the kernel interrupt claims, waits and releases at random moments; the process lives on."""
+        problems, interrupted = [], 0
+        demand, end = leases.Demand(), time.monotonic() + command["longest_s"]
+
+        def claim():
+            with_lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+            with_lease.release()
+
+        def end_another(_):
+            with open(str(self.folder.path / "job.1.1.00000000"), "wb"):  # noqa: PTH123  (3.8's Path can lose it)
+                pass
+
+        def wait():
+            looks = iter([None])
+            leases.wait_for_lease(
+                self.folder,
+                lambda *_: next(looks, {"GPU-0": 1}),
+                demand=demand,
+                script="a.py",
+                timeout_s=20,
+                on_wait=end_another,
+            ).release()
+
+        def look():
+            leases.snapshot(self.folder)
+
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        for act in (claim, wait, look):
+            act()
+        before = open_files()
+        while interrupted < command["count"] and time.monotonic() < end:
+            act = random.choice((claim, claim, wait, look))
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 0.02 if act is wait else 0.002))
+                try:
+                    act()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            found = leases.snapshot(self.folder)
+            left = [each.name for each in (*found.holders, *found.waiters)]
+            left += ["descriptors"] * (open_files() - before)
+            if left:
+                problems.append([act.__name__, *left])
+                gc.collect()
+                before = open_files()
+        return {"interrupted": interrupted, "problems": problems + self._left_over()}
+
     def _left_over(self, count=0):
         """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
         found, problems = leases.snapshot(self.folder), []
@@ -403,9 +462,9 @@ class Worker:
         sys.settrace(trace)
         try:
             if what == "claim":
-                leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+                self.lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
             elif what == "wait":
-                leases.wait_for_lease(
+                self.lease = leases.wait_for_lease(
                     self.folder,
                     lambda *_: next(looks, {"GPU-0": 1}),
                     demand=demand,

@@ -18,10 +18,7 @@ COUNT_3 = "[select]\ncount = 3\n"
 
 
 def refused(file: str, why: str, path: Path) -> str:
-    return (
-        f"{file} does not count as a project file: {why} (to use it: AUTOGPU_POLICY={path}); "
-        "this file is ignored"
-    )
+    return f"{file} does not count as a project file: {why} (to use it: AUTOGPU_POLICY={path}); this file is ignored"
 
 
 @pytest.mark.parametrize(
