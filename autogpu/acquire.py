@@ -62,25 +62,25 @@ class Taken:
     is_unclaimed: bool = False
     is_listed: bool = False
 
-    def covers(self, selection: SelectionRequest, *, is_assigned: bool) -> bool:
-        """A framework wants nothing beyond this.
 
-        Args:
-            is_assigned: A framework was told of it, so that the process can't have others instead.
-        """
-        if self.lease is None:
-            return is_assigned and selection.chosen is None
-        uuids, claimed = selection.uuids or (), frozenset(self.lease.claims)
-        if uuids and claimed.issuperset(uuids):
-            return True
-        # The script may name several, of which nothing was known before CUDA's start.
-        if not is_assigned and (selection.named_count > len(claimed) or not self.is_listed):
-            return False
-        if selection.chosen is None:
-            wanted = {device.uuid for device in self.decision.devices}
-        else:
-            wanted = {uuids[ordinal] for ordinal in selection.chosen if ordinal < len(uuids)}
-        return wanted <= claimed.intersection(uuids)
+def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> bool:
+    """A framework wants nothing beyond what was taken.
+
+    Args:
+        is_assigned: A framework was told of it, so that the process can't have others instead.
+    """
+    if taken.lease is None:
+        return is_assigned and selection.chosen is None
+    uuids, claimed = selection.uuids or (), frozenset(taken.lease.claims)
+    if uuids and claimed.issuperset(uuids):
+        return True
+    # The script may name several, of which nothing was known before CUDA's start.
+    if not is_assigned and (selection.named_count > len(claimed) or not taken.is_listed):
+        return False
+    wanted = {device.uuid for device in taken.decision.devices}
+    if selection.chosen is not None:
+        wanted = {uuid for ordinal, uuid in enumerate(uuids) if ordinal in selection.chosen}
+    return wanted <= claimed.intersection(uuids)
 
 
 def acquire(
@@ -248,9 +248,8 @@ class _Acquirer:
         processes = _processes_of_others(holders, self._request.inventory)
         request = replace(self._request, inventory=self._without_ended(processes))
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
-        rivals = [h for h in holders if h not in ranks and (self._family is None or self._family.is_rival(h))]
-        jobs = jobs_of(rivals, processes, request.inventory, unix_s())
-        claims_on = claims_by_gpu(jobs)
+        rivals = [holder for holder in holders if holder not in ranks and self._is_rival(holder)]
+        claims_on = claims_by_gpu(jobs_of(rivals, processes, request.inventory, unix_s()))
         others = [waiter for waiter in waiters if not waiter.is_mine]
         is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
         if self._job is None:
@@ -261,6 +260,9 @@ class _Acquirer:
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor
         return claims or None
+
+    def _is_rival(self, holder: Holder) -> bool:
+        return self._family is None or self._family.is_rival(holder)
 
     def _choose_as_rank(
         self,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.devices.model import Inventory
     from autogpu.frameworks.base import Framework, Hooks, Usage
+    from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision
 
@@ -145,15 +146,19 @@ class Allocator:
                 return
             said = self._as_place(said)
         selection = self._selection_request(replace(said, gpu_count=len(pool)))
-        decision = allocation.take(replace(selection, uuids=pool))
-        if decision.verdict is Verdict.TAKE:
-            assert allocation.taken is not None
-            is_parents = allocation.taken.is_parents
-            at = visible.show(inventory, decision, said.ordinal or 0, is_parents=is_parents)
-            if at and not is_parents:
-                decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
-            allocation.decided(decision.counted_as(visible.pool), is_listed=True)
-            allocation.tell_children()
+        if allocation.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
+            self._show_claimed(inventory, said.ordinal or 0)
+
+    def _show_claimed(self, inventory: Inventory, number: int) -> None:
+        """Let CUDA count the claimed GPUs first, or under the number that the script is about to use."""
+        allocation, taken = self.allocation, self.allocation.taken
+        assert taken is not None
+        decision = taken.decision
+        at = allocation.visible.show(inventory, decision, number, is_parents=taken.is_parents)
+        if at and not taken.is_parents:
+            decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
+        allocation.decided(decision.counted_as(allocation.visible.pool), is_listed=True)
+        allocation.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
         """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
@@ -170,11 +175,9 @@ class Allocator:
     @one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it starts and the process is to have one."""
-        allocation, policy = self.allocation, self.allocation.policy
-        # Where no GPU is free these two end at one all the same, sooner or later.
-        is_given_one = policy.count != 0 and policy.busy in ("share", "wait") and policy.need_bytes is None
+        allocation = self.allocation
         is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
-        if not is_given_one or is_begun or policy.visible != "pool":
+        if is_begun or not _gives_a_gpu(allocation.policy):
             return None
         self._follow_environment()
         inventory, visible = allocation.readings.newest, allocation.visible
@@ -269,7 +272,9 @@ class Allocator:
             return left_alone(selection, CHOSEN_BY_SCRIPT)
         allocation, taken = self.allocation, self.allocation.taken
         is_first, uuids = not allocation.assigned_to, selection.uuids or ()
-        if taken is not None and taken.covers(selection, is_assigned=not is_first):
+        from autogpu.acquire import covers
+
+        if taken is not None and covers(taken, selection, is_assigned=not is_first):
             decision = allocation.decided(taken.decision.counted_as(uuids, selection.chosen))
         elif taken is not None and taken.lease is not None and not is_first:
             # Another framework has the claim, and this one's script has named other GPUs.
@@ -458,3 +463,13 @@ class Allocator:
             if now != before and not allocation.has_told_what_is_kept and allocation.policy.level != "quiet":
                 allocation.has_told_what_is_kept = True
                 allocation.say_in_each_rank(messages.kept_by_worker(now, before, grant))
+
+
+def _gives_a_gpu(policy: Policy) -> bool:
+    """Any process is given one, among all of the pool; where none is free these two end at one, sooner or later."""
+    return (
+        policy.count != 0
+        and policy.busy in ("share", "wait")
+        and policy.need_bytes is None
+        and policy.visible == "pool"
+    )

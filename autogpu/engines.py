@@ -41,10 +41,8 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
         environ: Of the process; what an autogpu wrote there does not count.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
     """
-    is_list_ours = CUDA_VISIBLE_DEVICES in environ and environ[CUDA_VISIBLE_DEVICES] == environ.get(
-        WRITTEN_VISIBLE_DEVICES
-    )
-    is_given = environ.get(CUDA_VISIBLE_DEVICES) not in (None, started_with)
+    value = environ.get(CUDA_VISIBLE_DEVICES)
+    is_list_ours = value is not None and value == environ.get(WRITTEN_VISIBLE_DEVICES)
     environ = _before_ours(environ)
     namespace = (pid_namespace() or "").strip("pid:[]")
     rank = local_rank(environ, namespace)
@@ -52,11 +50,11 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
     return granted(
         environ,
         EngineFacts(
-            slurm_conf=_slurm_conf(environ) if "SLURM_JOB_ID" in environ else None,
-            ray=_ray_task() if RAY_WORKER in environ else None,
-            dask=_dask_worker() if DASK_WORKER in environ else "",
+            slurm_conf=_slurm_conf(environ),
+            ray=_ray_task(environ),
+            dask=_dask_worker(environ),
             pbs_gpus=_text(environ.get("PBS_GPUFILE")) if "PBS_JOBID" in environ else None,
-            is_given=is_given,
+            is_given=value not in (None, started_with),
             launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}-{namespace}",
             visible_of_launcher=_before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES) if launcher else None,
             launcher_is_rank=is_list_ours and rank is not None and rank.launcher == LONE_RANK and LEASE in environ,
@@ -76,6 +74,8 @@ def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _slurm_conf(environ: Mapping[str, str]) -> str | None:
+    if "SLURM_JOB_ID" not in environ:
+        return None
     named = environ.get("SLURM_CONF")
     for path in (named,) if named else _SLURM_CONFS:
         text = _text(path)
@@ -104,7 +104,9 @@ def _text(path: str | None) -> str | None:
         os.close(descriptor)
 
 
-def _ray_task() -> RayTask | None:
+def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
+    if RAY_WORKER not in environ:
+        return None
     ray: Any = sys.modules.get("ray")
     try:
         context = ray.get_runtime_context()
@@ -118,7 +120,9 @@ def _ray_task() -> RayTask | None:
         return None
 
 
-def _dask_worker() -> str:
+def _dask_worker(environ: Mapping[str, str]) -> str:
+    if DASK_WORKER not in environ:
+        return ""
     distributed: Any = sys.modules.get("distributed")
     try:
         return printable(f"Dask worker {distributed.get_worker().name}", _LONGEST_NAME)

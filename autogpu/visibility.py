@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 
 from autogpu.devices.model import by_uuid
 from autogpu.selection import instances
@@ -301,13 +302,16 @@ class VisibleDevices:
 
     def _write_pool(self, inventory: Inventory) -> None:
         pool = self._named_pool(inventory)
+        known = by_uuid(inventory.devices)
         if pool and self.grant.is_none and self.spec.source != "script":
             self._environ.update(self._hidden(pool))
-            return
-        known = by_uuid(inventory.devices)
-        if not pool or all(known[uuid].mig_enabled for uuid in pool):
+        elif not pool or all(known[uuid].mig_enabled for uuid in pool):
             self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
-            return
+        else:
+            self._write_list(pool, inventory)
+
+    def _write_list(self, pool: tuple[str, ...], inventory: Inventory) -> None:
+        known = by_uuid(inventory.devices)
         ranking = ranking_of([known[uuid] for uuid in pool], self._policy, self.spec, os.getpid())
         devices = self._shown(self._listed(pool, ranking, inventory), inventory)
         if self.spec.source == "script" and len(devices) == len(pool):
@@ -346,7 +350,13 @@ class VisibleDevices:
             is_rank=self.grant.rank is not None,
             shows_several=shows_several and bool(parents),
         )
-        return listed[: self._policy.count] if self.lists_chosen and self._policy.count != "all" else listed
+        return listed[: self._listed_count]
+
+    @property
+    def _listed_count(self) -> int | None:
+        """How many GPUs are listed at most; ``None`` where that is all of the pool."""
+        count = self._policy.count
+        return None if not self.lists_chosen else sys.maxsize if count == "all" else count
 
     def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
         """UUIDs that the variable names, or is restored to name."""
@@ -362,16 +372,14 @@ class VisibleDevices:
 
     def _listed(self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory) -> tuple[Device, ...]:
         """The GPUs of the pool as the variable is to list them."""
-        parents = self._parents_order(inventory)
-        rank = self.grant.rank
-        if rank is not None or self._is_worker:
-            # Those of one job count alike: as the parent does, which may have listed only what it claimed.
-            before = self._listed_before if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
-            listed = pool_in_order(ranking, kept_order=parents or before or pool)
-            return tuple(device for device in listed if not parents or device.uuid in parents)
-        if self.lists_chosen and not instances.are_among(each.device for each in ranking.candidates):
-            return pool_in_order(ranking, count=len(pool) if self._policy.count == "all" else self._policy.count)
-        return pool_in_order(ranking, kept_order=parents)
+        parents, rank = self._parents_order(inventory), self.grant.rank
+        if rank is None and not self._is_worker:
+            has_instances = instances.are_among(each.device for each in ranking.candidates)
+            return pool_in_order(ranking, count=None if has_instances else self._listed_count, kept_order=parents)
+        # Those of one job count alike: as the parent does, which may have listed only what it claimed.
+        before = self._listed_before if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
+        listed = pool_in_order(ranking, kept_order=parents or before or pool)
+        return tuple(device for device in listed if device.uuid in parents) if parents else listed
 
 
 class ChildrensLease:
