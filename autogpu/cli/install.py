@@ -28,9 +28,9 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print what was done
 @click.command(
     epilog="""\b
 Examples:
-  autogpu install                          for the environment of this autogpu
-  autogpu install --python .venv/bin/python
-  autogpu install --target ~/lib/autogpu   for every Python with that folder on PYTHONPATH"""
+  autogpu install                                   for the environment of this autogpu
+  autogpu install --python "$(command -v python)"   for that of this Python, which has autogpu as well
+  autogpu install --target ~/lib/autogpu            for every Python with that folder on PYTHONPATH"""
 )
 @click.option(
     "--method",
