@@ -28,9 +28,9 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print what was done
 @click.command(
     epilog="""\b
 Examples:
-  autogpu install                          for the environment of this autogpu
-  autogpu install --python .venv/bin/python
-  autogpu install --target ~/lib/autogpu   for every Python with that folder on PYTHONPATH"""
+  autogpu install                                   for the environment of this autogpu
+  autogpu install --python "$(command -v python)"   for that of this Python, which has autogpu as well
+  autogpu install --target ~/lib/autogpu            for every Python with that folder on PYTHONPATH"""
 )
 @click.option(
     "--method",
@@ -105,15 +105,11 @@ def _run_by(python: str, verb: str, target: Path | None, as_json: bool, *options
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     where = os.path.dirname(executable)  # noqa: PTH120
-    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('autogpu') is None)"
+    look = [executable, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('autogpu') is None)"]
     try:
-        if subprocess.run(
-            [executable, "-c", look], cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False
-        ).returncode:
-            pip = f"{shlex.quote(executable)} -m pip install {pip_source()}"
-            raise InstallError(
-                f"{executable} has no autogpu, which the hook would import", remedy=f"{pip}, and this again"
-            )
+        if subprocess.run(look, cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode:
+            remedy = f"{shlex.quote(executable)} -m pip install {pip_source()}, and this again"
+            raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
         command = [executable, "-m", "autogpu", verb, *options, *(["--json"] if as_json else [])]
         command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
         return subprocess.run(command, cwd=where, check=False).returncode

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from autogpu import frameworks
+from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.facts import Facts
 from autogpu.doctor.model import Finding, failed, not_applicable, passed, warned
 from autogpu.install.proof import TIMED_OUT
@@ -120,6 +121,8 @@ def _check_driver(facts: Facts) -> Finding:
     if inventory.unreadable:
         lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
         remedy = "sudo dmesg | grep -i xid; a lost GPU needs a restart"
+        if all(each.reason == NO_ANSWER for each in inventory.unreadable):
+            remedy = f"{_WHEN_LESS_BUSY}, and if it stays so: {remedy}"
         return failed(f"not every GPU can be read: {lost}", remedy)
     gpus = counted(len(instances.cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""

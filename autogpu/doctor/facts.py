@@ -64,12 +64,9 @@ print(json.dumps([os.path.realpath(sys.prefix), os.path.exists(mark)]))
 
 @dataclass(frozen=True)
 class Cuda:
-    """A fresh process that sees every GPU asks ``libcuda``.
+    """The answers of ``libcuda`` to a fresh process that sees every GPU, or why there are none.
 
-    Attributes:
-        error: Why the library can't be loaded, or that it did not answer; empty if it was asked.
-        code: Of ``cuInit``; 0 is success.
-        version: The newest CUDA that the driver speaks, as 12040 for 12.4.
+    ``code`` is that of ``cuInit``; ``version`` the newest CUDA that the driver speaks, as 12040 for 12.4.
     """
 
     error: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import NamedTuple
 
 
@@ -27,21 +28,9 @@ class Finding(NamedTuple):
     name: str = ""
 
 
-def passed(what: str) -> Finding:
-    """All is well."""
-    return Finding(FindingState.PASSED, what)
+passed = partial(Finding, FindingState.PASSED)
+failed = partial(Finding, FindingState.FAILED)
+not_applicable = partial(Finding, FindingState.NOT_APPLICABLE)
 
-
-def warned(what: str, remedy: str) -> Finding:
-    """It may be well: it could not be seen in time, say."""
-    return Finding(FindingState.WARNING, what, remedy)
-
-
-def failed(what: str, remedy: str) -> Finding:
-    """Something has to be done."""
-    return Finding(FindingState.FAILED, what, remedy)
-
-
-def not_applicable(what: str) -> Finding:
-    """There is nothing to check."""
-    return Finding(FindingState.NOT_APPLICABLE, what)
+# It may be well: it could not be seen in time, say.
+warned = partial(Finding, FindingState.WARNING)

@@ -1,7 +1,4 @@
-"""Write start-up files into an environment, prove that they work, and take them away again.
-
-Returns values and prints nothing; the command line words them.
-"""
+"""Write start-up files into an environment, prove that they work, and take them away again."""
 
 from __future__ import annotations
 
@@ -34,15 +31,10 @@ class Interpreter(NamedTuple):
     """
 
     executable: str
-    version: tuple[int, int]
     site_dir: Path
     site_dirs: tuple[Path, ...]
     managed_by: Path | None
-
-    @property
-    def name(self) -> str:
-        """As people call it: ``python3.11``."""
-        return f"python{self.version[0]}.{self.version[1]}"
+    name: str = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 class Installed(NamedTuple):
@@ -74,7 +66,6 @@ def this_interpreter() -> Interpreter:
     marker = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     return Interpreter(
         executable=sys.executable,
-        version=(sys.version_info[0], sys.version_info[1]),
         site_dir=Path(paths["purelib"]),
         site_dirs=tuple(Path(folder) for folder in dict.fromkeys(site_dirs)),
         managed_by=marker if sys.prefix == sys.base_prefix and marker.exists() else None,
@@ -98,10 +89,9 @@ def install(
     if python.managed_by and is_site_dir:
         what = f"another tool than pip manages {folder}, as {python.managed_by} says"
         raise InstallError(what, remedy=f"install into a virtual environment: {_new_venv()}")
-    if method == "auto" and not is_site_dir:
-        method = "sitecustomize"
-    elif method == "auto":
-        method = "start" if python.version >= (3, 15) else "pth"
+    if method == "auto":
+        read_here = "start" if sys.version_info >= (3, 15) else "pth"
+        method = read_here if is_site_dir else "sitecustomize"
     try:
         with _alone(folder):
             plan = files.plan_install(folder, method, __version__, files.template_folder())

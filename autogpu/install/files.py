@@ -15,7 +15,7 @@ import marshal
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterable, Mapping, NamedTuple
+from typing import Iterable, Mapping, Tuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
@@ -32,6 +32,9 @@ PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
 
+# A path, and what should be in it.
+File = Tuple[Path, bytes]
+
 # What makes Python load the hook, by method; the last one written is what switches it on.
 STARTERS: Mapping[str, tuple[str, ...]] = {
     "pth": (PTH,),
@@ -39,13 +42,6 @@ STARTERS: Mapping[str, tuple[str, ...]] = {
     "start": (START, PTH),
     "sitecustomize": (SITECUSTOMIZE,),
 }
-
-
-class File(NamedTuple):
-    """One file as it should be."""
-
-    path: Path
-    content: bytes
 
 
 def template_folder() -> Path:
@@ -62,12 +58,10 @@ def template_folder() -> Path:
 
 def plan_install(folder: Path, method: str, version: str, templates: Path) -> tuple[File, ...]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
-    starters = [File(folder / name, (templates / name).read_bytes()) for name in STARTERS[method]]
-    sources = [File(folder / HOOK, (templates / HOOK).read_bytes())]
-    sources += [file for file in starters if file.path.suffix == ".py"]
-    compiled = [File(cache_path(source.path), _compiled(source)) for source in sources]
-    owned = [sources[0], *compiled, *starters]
-    return (sources[0], *compiled, *_distribution(folder, version, owned), *starters)
+    hook, *starters = [(folder / name, (templates / name).read_bytes()) for name in (HOOK, *STARTERS[method])]
+    sources = [file for file in (hook, *starters) if file[0].suffix == ".py"]
+    compiled = [(cache_path(path), _compiled(path, content)) for path, content in sources]
+    return (hook, *compiled, *_distribution(folder, version, [hook, *compiled, *starters]), *starters)
 
 
 def cache_path(source: Path) -> Path:
@@ -169,17 +163,17 @@ def remove(path: Path) -> None:
             path.parent.rmdir()
 
 
-def _compiled(source: File) -> bytes:
+def _compiled(source: Path, content: bytes) -> bytes:
     """The ``.pyc`` for ``source``; the existing one if it is right, since another may differ in its bytes.
 
     Hash-based and unchecked (PEP 552): it stays valid when a container layer, rsync or conda-pack changes the
     source's time, where Python would compile anew at every start of a read-only environment.
     """
     unchecked = (0b01).to_bytes(4, "little")
-    header = importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source.content)
-    code = compile(source.content, str(source.path), "exec", dont_inherit=True, optimize=0)
+    header = importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(content)
+    code = compile(content, str(source), "exec", dont_inherit=True, optimize=0)
     try:
-        existing = cache_path(source.path).read_bytes()
+        existing = cache_path(source).read_bytes()
         if existing.startswith(header) and marshal.loads(existing[len(header) :]) == code:
             return existing
     except (OSError, EOFError, ValueError, TypeError):
@@ -201,14 +195,14 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
     )
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     texts = {"METADATA": metadata, "WHEEL": wheel, "INSTALLER": "autogpu\n"}
-    files = [File(info / name, text.encode()) for name, text in texts.items()]
+    files = [(info / name, text.encode()) for name, text in texts.items()]
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
-    for file in [*owned, *files]:
-        digest = base64.urlsafe_b64encode(hashlib.sha256(file.content).digest()).rstrip(b"=").decode()
-        rows.writerow((file.path.relative_to(folder).as_posix(), f"sha256={digest}", len(file.content)))
+    for path, content in [*owned, *files]:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        rows.writerow((path.relative_to(folder).as_posix(), f"sha256={digest}", len(content)))
     rows.writerow(((info / "RECORD").relative_to(folder).as_posix(), "", ""))
-    return [*files, File(info / "RECORD", table.getvalue().encode())]
+    return [*files, (info / "RECORD", table.getvalue().encode())]
 
 
 def _installer(info: Path) -> str:

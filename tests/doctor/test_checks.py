@@ -80,7 +80,16 @@ WRONG = {
             "NVML (libnvidia-ml.so.1) is not there",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         ),
-        (gpus(unreadable=(UnreadableDevice(1, "GPU is lost"),)), "GPU 1: GPU is lost", "dmesg"),
+        (
+            gpus(unreadable=(UnreadableDevice(1, "GPU is lost"),)),
+            "GPU 1: GPU is lost",
+            "sudo dmesg | grep -i xid; a lost",
+        ),
+        (
+            gpus(unreadable=(UnreadableDevice(1, NO_ANSWER),)),
+            "GPU 1: it does not answer",
+            "less busy, and if it stays so",
+        ),
     ],
     "pynvml": [
         (

@@ -48,7 +48,7 @@ def start(code: str, *pythonpath: Path) -> subprocess.CompletedProcess:
 def test_plan_ends_with_what_switches_on() -> None:
     def names(method: str) -> list:
         plan = files.plan_install(Path("/env"), method, "1.2", TEMPLATES)
-        return [str(file.path.relative_to("/env")) for file in plan]
+        return [str(path.relative_to("/env")) for path, _ in plan]
 
     tag = sys.implementation.cache_tag
     info = [f"autogpu_autoload-1.2.dist-info/{name}" for name in ("METADATA", "WHEEL", "INSTALLER", "RECORD")]
