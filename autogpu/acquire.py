@@ -289,7 +289,9 @@ class _Acquirer:
         return without_processes(inventory, ended) if inventory and ended else inventory
 
     def _wait(self, folder: lease.Folder) -> Lease:
-        return lease.wait_for_lease(
+        from autogpu.lease.queue import wait_for_lease  # most processes never wait
+
+        return wait_for_lease(
             folder,
             self._choose,
             demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self._decision),

@@ -18,7 +18,6 @@ from autogpu.lease.model import (
     Waiter,
 )
 from autogpu.lease.processes import Processes, processes_of
-from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import LeaseSnapshot, snapshot
 
 __all__ = [
@@ -39,5 +38,4 @@ __all__ = [
     "has_parents_list",
     "processes_of",
     "snapshot",
-    "wait_for_lease",
 ]

@@ -7,7 +7,6 @@ import re
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
 from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
-from autogpu.selection.slurm_conf import gres_of_node, manages_gpus
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -178,6 +177,8 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     # Those of the job are inherited by a step that was started with --gres=none.
     numbers = environ.get("SLURM_STEP_GPUS" if is_step else "SLURM_JOB_GPUS")
     if visible is None and numbers is None:
+        from autogpu.selection.slurm_conf import manages_gpus  # few processes are Slurm's
+
         if not manages_gpus(facts.slurm_conf):
             return NO_ENGINE
         on_node = environ.get("SLURM_GPUS_ON_NODE", "")
@@ -206,6 +207,8 @@ def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: s
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not re.fullmatch("[0-9]{1,6}", shards) or not visible:
         return None
+    from autogpu.selection.slurm_conf import gres_of_node
+
     on_node = gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
     if not on_node.get("gpu") or not on_node.get("shard"):
         return None

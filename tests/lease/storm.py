@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
+from autogpu.lease.queue import wait_for_lease
 from tests.lease.worker import room
 
 DOING = ("starting", "choosing", "holding", "giving back", "waiting")
@@ -44,7 +45,7 @@ def act(folder, totals, dice, say):
             say("waiting")
             demand = leases.Demand(1, size, tuple(totals))
             patience = {"timeout_s": 3600, "deadline_s": PATIENCE_S}
-            lease = leases.wait_for_lease(folder, choose, demand=demand, script="storm.py", **patience)
+            lease = wait_for_lease(folder, choose, demand=demand, script="storm.py", **patience)
         if lease is None:
             continue
         say("holding")

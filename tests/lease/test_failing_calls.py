@@ -20,8 +20,8 @@ from autogpu.lease import (
     ancestor_lease,
     find_folder,
     snapshot,
-    wait_for_lease,
 )
+from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE, LEASE_DIR
 from tests.lease.conftest import holders, waiters
 from tests.lease.worker import OURS

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, locks, wait_for_lease
+from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, locks
+from autogpu.lease.queue import wait_for_lease
 from tests.lease.conftest import ALICE, BOB, holders, until, waiters
 from tests.lease.test_record import TICKET
 

@@ -26,6 +26,7 @@ if __name__ == "__main__":
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
 from autogpu.lease import folder
+from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE
 
 OURS = str(Path(leases.__file__).resolve().parent)
@@ -154,7 +155,7 @@ class Worker:
         def on_wait(state):
             answer({"event": "waiting", "position": state.position, "holders": len(state.holders)})
 
-        self.lease = leases.wait_for_lease(
+        self.lease = wait_for_lease(
             self.folder,
             chooser(command),
             demand=leases.Demand(command.get("count", 1), command.get("bytes"), tuple(command.get("free", ()))),
@@ -173,7 +174,7 @@ class Worker:
                 continue
             told = b"x"
             try:
-                leases.wait_for_lease(
+                wait_for_lease(
                     self.folder,
                     free(["GPU-0"], 1),
                     demand=leases.Demand(uuids=tuple(command.get("uuids", ()))),
@@ -209,7 +210,7 @@ class Worker:
         seen = threading.Event()
 
         def run():
-            leases.wait_for_lease(
+            wait_for_lease(
                 self.folder,
                 free(["GPU-0"], 1),
                 demand=leases.Demand(),
@@ -464,7 +465,7 @@ class Worker:
             if what == "claim":
                 self.lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
             elif what == "wait":
-                self.lease = leases.wait_for_lease(
+                self.lease = wait_for_lease(
                     self.folder,
                     lambda *_: next(looks, {"GPU-0": 1}),
                     demand=demand,
@@ -473,7 +474,7 @@ class Worker:
                     on_wait=lambda _: self.plant({"names": ["job.1.1.00000000"]}),  # as a lease that has ended
                 )
             elif what == "timeout":
-                leases.wait_for_lease(self.folder, lambda *_: None, demand=demand, script="a.py", timeout_s=0)
+                wait_for_lease(self.folder, lambda *_: None, demand=demand, script="a.py", timeout_s=0)
         except KeyboardInterrupt:
             return False
         except leases.WaitTimeout:

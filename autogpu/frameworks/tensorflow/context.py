@@ -53,13 +53,14 @@ def config(original: Any, resolver: PlacementResolver) -> Any:
     return config
 
 
-def ensure_initialized(original: Any, resolver: PlacementResolver, context_class: Any) -> Any:
+def ensure_initialized(original: Any, resolver: PlacementResolver) -> Any:
     """``Context.ensure_initialized``, telling of the first context."""
 
     @functools.wraps(original)
     def ensure_initialized(context: Any) -> None:
         original(context)
         # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
+        context_class = type(context)
         if context_class.__dict__.get("ensure_initialized") is ensure_initialized:
             context_class.ensure_initialized = original
         resolver.on_context()

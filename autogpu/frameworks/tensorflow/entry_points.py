@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 
+from autogpu.frameworks.tensorflow.names import caller_named
 from autogpu.frameworks.tensorflow.settings import asked_count, has_invalid_list, listed_ordinals
 
 TYPE_CHECKING = False
@@ -118,6 +119,25 @@ def device_iterator(original: Any, resolver: PlacementResolver) -> Any:
         self._devices = devices  # by these it is asked for the next elements
 
     return __init__
+
+
+def list_devices(original: Any, resolver: PlacementResolver) -> Any:
+    """``BaseSession.list_devices``, which ``multi_gpu_model`` takes for the GPUs that may be named.
+
+    In a session that was made before, the towers are placed softly on the GPUs that it has.
+    """
+
+    @functools.wraps(original)
+    def list_devices(self: Any) -> list[Any]:
+        devices = list(original(self))
+        gpus = [device for device in devices if device.device_type == "GPU"]
+        if gpus and caller_named("multi_gpu_model"):
+            last, stem = gpus[-1], gpus[-1].name.rsplit(":", 1)[0]
+            for number in range(len(gpus), resolver.gpu_count):
+                devices.append(type(last)(f"{stem}:{number}", "GPU", last.memory_limit_bytes, last.incarnation))
+        return devices
+
+    return list_devices
 
 
 # What TensorFlow up to 2.3 says of its devices for XLA, on which it makes contexts to list them, and of its CPU.

@@ -33,23 +33,17 @@ _HOOKS: Mapping[str, tuple[Callable[[Any, PlacementResolver], Any], str]] = {
     ),
     "eager.context.Context._initialize_physical_devices": (context.initialize_physical_devices, ""),
     "eager.context.Context.ensure_initialized": (
-        lambda original, resolver: context.ensure_initialized(original, resolver, _module(_CONTEXT).Context),
+        context.ensure_initialized,
         "the lease says what was assigned, not what the driver shows",
     ),
     "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
     "client.session.BaseSession.list_devices": (
-        lambda original, resolver: names.list_devices(original, resolver.missing_devices),
+        entry_points.list_devices,
         "multi_gpu_model refuses GPUs that the process does not have",
     ),
-    "client.device_lib.list_local_devices": (
-        entry_points.list_local_devices,
-        "listing makes a context on each GPU",
-    ),
+    "client.device_lib.list_local_devices": (entry_points.list_local_devices, "listing makes a context on each GPU"),
     "training.server_lib.Server.__init__": (entry_points.server, f"servers {_PLAIN}"),
-    "distribute.mirrored_strategy.MirroredExtended.__init__": (
-        entry_points.mirrored,
-        "its replicas are not counted",
-    ),
+    "distribute.mirrored_strategy.MirroredExtended.__init__": (entry_points.mirrored, "its replicas are not counted"),
     # What is told a device by name and is not placed softly: Tensor.gpu(1) and prefetch_to_device("/gpu:1").
     "framework.ops._EagerTensorBase._copy_nograd": (entry_points.on_named_device, ""),
     "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (entry_points.on_named_device, ""),

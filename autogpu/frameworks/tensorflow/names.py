@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Iterable, MutableMapping
+    from typing import Any, Iterable, MutableMapping
 
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
 _NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)
@@ -75,7 +75,7 @@ class NamedGpus:
 
     def note_callers(self) -> None:
         """Note the GPUs that Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
-        frame = _caller_named("multi_gpu_model")
+        frame = caller_named("multi_gpu_model")
         if frame is not None:
             gpus = frame.f_locals.get("gpus")
             numbers = range(min(gpus, _MOST_GPUS)) if isinstance(gpus, int) else gpus
@@ -93,21 +93,8 @@ def noted(original: Any, named: NamedGpus) -> Any:
     return call
 
 
-def list_devices(original: Any, missing: Callable[[list[Any]], list[Any]]) -> Any:
-    """``BaseSession.list_devices``, which ``multi_gpu_model`` takes for the GPUs that may be named.
-
-    In a session that was made before, the towers are placed softly on the GPUs that it has.
-    """
-
-    @functools.wraps(original)
-    def list_devices(self: Any) -> list[Any]:
-        devices: list[Any] = original(self)
-        return devices if _caller_named("multi_gpu_model") is None else devices + missing(devices)
-
-    return list_devices
-
-
-def _caller_named(name: str) -> FrameType | None:
+def caller_named(name: str) -> FrameType | None:
+    """The innermost call of a function of that name that leads here."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back

@@ -196,17 +196,6 @@ class PlacementResolver:
         context._initialize_physical_devices()
         return self.gpus_of(context)
 
-    def missing_devices(self, devices: list[Any]) -> list[Any]:
-        """Entries of ``Session.list_devices()`` for the GPUs that there would be without autogpu."""
-        gpus = [device for device in devices if device.device_type == "GPU"]
-        if not gpus:
-            return []
-        stem, last = gpus[-1].name.rsplit(":", 1)[0], gpus[-1]
-        return [
-            type(last)(f"{stem}:{number}", "GPU", last.memory_limit_bytes, last.incarnation)
-            for number in range(len(gpus), self.gpu_count)
-        ]
-
     def on_context(self) -> None:
         """An entry point has made its devices."""
         first, self.on_first_context = self.on_first_context, None

@@ -37,6 +37,23 @@ def test_an_import_loads_nothing_that_only_a_claim_needs(run):
     assert run(ONLY_IMPORTS, AUTOGPU_LIMIT="2GiB").stdout == "True []\n"
 
 
+CLAIMS = """
+import sys
+import tensorflow as tf
+tf.zeros(1) + 1
+ours = [name for name in sys.modules if name.partition(".")[0] == "autogpu"]
+needless = ["lease.queue", "selection.slurm_conf"]
+print(len(ours), [name for name in needless if "autogpu." + name in ours])
+"""
+
+
+def test_a_claim_loads_few_modules_and_none_that_only_a_wait_needs(run):
+    loaded, needless = run(CLAIMS).stdout.split(maxsplit=1)
+    # Each module is found, opened and read in every job; this many was a choice.
+    assert int(loaded) <= 63
+    assert needless == "[]\n"
+
+
 def changed(module, change, *parts):
     return CHANGED.format(module=module, change=change) + "".join(parts)
 
