@@ -1,0 +1,81 @@
+"""Everybody who is compared, by name, and the packages of others that take part where they are installed."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import Any, Callable, Sequence
+
+from benchmarks.lab.others import ByHand, Exclusive, GpuTil, Nvitop
+from benchmarks.lab.replay import Contender
+from benchmarks.lab.rules import Autogpu
+from benchmarks.lab.tried import ORDERS, RULES, InOrder, Tried
+
+# GPUtil imports distutils, which Python has no more and setuptools still had then.
+PACKAGES = ("nvitop", "gputil", "setuptools<80")
+
+DEFAULT, ORACLE = "autogpu", "true needs"
+LEGEND = {
+    "by hand": "nvidia-smi and CUDA_VISIBLE_DEVICES: the card with the least memory in use, growth on, no waiting; who "
+    "starts several jobs at once starts them on that one card",
+    "by hand, spread": "the same, where each of several jobs is put on another card, the emptiest first",
+    "nvitop": "select_devices(max_count=1) of nvitop 1.7 itself, with min_free_memory where a need is stated",
+    "GPUtil": "getAvailability() of GPUtil 1.4 itself: load and memory below one half, else again in 15 minutes",
+    "exclusive": "a whole card for each, first come, first served, as with Slurm's --gres=gpu:1 or safe_gpu in a loop",
+    DEFAULT: "its defaults",
+    "autogpu, wait": "AUTOGPU_BUSY=wait",
+    ORACLE: "AUTOGPU_BUSY=wait, and every job states to the byte what it will take, as nobody can",
+}
+# What the rules could be, beside what they are and what could be at best.
+TRIED = (DEFAULT, ORACLE, *(rule.sentence for rule in RULES), *(name for name, _, _ in ORDERS))
+
+
+def contender(name: str) -> Contender:
+    """A new one for a day.
+
+    Raises:
+        ImportError: Its package is not there.
+    """
+    return _made()[name]()
+
+
+@functools.lru_cache(maxsize=1)
+def _made() -> dict[str, Callable[[], Any]]:
+    made: dict[str, Callable[[], Any]] = {
+        "by hand": lambda: ByHand(spreads=False),
+        "by hand, spread": lambda: ByHand(spreads=True),
+        "nvitop": lambda: Nvitop(_nvitop()),
+        "GPUtil": lambda: GpuTil(_gputil()),
+        "exclusive": Exclusive,
+        DEFAULT: Autogpu,
+        "autogpu, wait": lambda: Autogpu("wait"),
+        ORACLE: lambda: Autogpu("wait", has_true_needs=True),
+    }
+    for rule in RULES:
+        made[rule.sentence] = functools.partial(Tried, rule)
+    for name, key, passed_over_s in ORDERS:
+        made[name] = functools.partial(InOrder, key, passed_over_s)
+    return made
+
+
+def use_packages(folders: Sequence[str]) -> None:
+    """Let the packages of these folders be found, behind all others."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
+@functools.lru_cache(maxsize=1)
+def _nvitop() -> Any:
+    from nvitop import select_devices
+
+    return select_devices
+
+
+@functools.lru_cache(maxsize=1)
+def _gputil() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if sys.version_info >= (3, 12):
+            import setuptools  # noqa: F401  (brings distutils back)
+        import GPUtil
+    return GPUtil

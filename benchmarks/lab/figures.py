@@ -1,0 +1,58 @@
+"""What a day comes to in numbers, and days in a row of the table. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any, Sequence
+
+from benchmarks.lab.day import GIB, HOUR_S
+from benchmarks.lab.replay import Outcome
+
+
+@dataclass(frozen=True)
+class Day:
+    """One day of one contender.
+
+    Attributes:
+        mean_h: Of the jobs' times, from the first submission to the end of the run that succeeded.
+        longest_h: Of any job: that of whom a rule starves would stand out.
+        failed: Starts that ended for memory, or found no GPU.
+        victims: Runs that ended for memory which a later neighbour had taken.
+        lost_gpu_h: Time on a GPU of all runs that did not succeed.
+        over_gib_h: What the jobs of a card were let to come to, beyond the card, over time.
+    """
+
+    mean_h: float
+    median_h: float
+    p95_h: float
+    longest_h: float
+    failed: int
+    victims: int
+    lost_gpu_h: float
+    over_gib_h: float
+
+
+FIELDS = tuple(Day.__annotations__)
+
+
+def day_of(outcome: Outcome) -> Day:
+    took = sorted(each / HOUR_S for each in outcome.took_s.values())
+    return Day(
+        mean_h=statistics.mean(took),
+        median_h=statistics.median(took),
+        p95_h=took[max(0, -(-len(took) * 95 // 100) - 1)],
+        longest_h=took[-1],
+        failed=outcome.failed + outcome.refused,
+        victims=outcome.victims,
+        lost_gpu_h=outcome.lost_s / HOUR_S,
+        over_gib_h=outcome.over_byte_s / GIB / HOUR_S,
+    )
+
+
+def row_of(days: Sequence[Day]) -> dict[str, Any]:
+    """The means over the days, and of each the standard deviation between days."""
+    columns = {name: [asdict(day)[name] for day in days] for name in FIELDS}
+    means = {name: statistics.mean(values) for name, values in columns.items()}
+    spread = {name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in columns.items()}
+    return {**means, "spread": spread, "days": [asdict(day) for day in days]}

@@ -1,0 +1,123 @@
+"""What people use instead, each by its published rule; where a package is there, by its own function."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Sequence
+
+from benchmarks.lab.replay import IMPORT_S, Answer, Attempt, Later, NoGpu, Start, Wait
+from benchmarks.lab.server import Card, Server
+
+# GPUtil.getFirstAvailable's own default.
+POLL_S = 900.0
+
+
+class _AtScriptsStart:
+    lag_s = IMPORT_S
+
+    def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
+        return queue
+
+    def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
+        return True
+
+
+class ByHand(_AtScriptsStart):
+    """``nvidia-smi``, then ``CUDA_VISIBLE_DEVICES``: the card with the least memory in use, growth on, no waiting.
+
+    In favour of people: they look before every single start, and nothing happens between the look and the start.
+
+    Args:
+        spreads: Who starts several at once puts each on another card, the emptiest first, instead of all on the one
+            that was found.
+    """
+
+    def __init__(self, *, spreads: bool) -> None:
+        self._spreads = spreads
+        self._submission = -1
+        self._order: list[int] = []
+
+    def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
+        order = [card.number for card in sorted(server.cards, key=lambda card: (card.used_bytes, card.number))]
+        if attempt.earlier or not self._spreads:
+            return Start(order[0])
+        if attempt.job.submission != self._submission:
+            self._submission, self._order = attempt.job.submission, order
+        self._order = [*self._order[1:], self._order[0]]
+        return Start(self._order[-1])
+
+
+class Nvitop(_AtScriptsStart):
+    """``nvitop.select_devices(max_count=1)`` at the start of each script, with ``min_free_memory`` where one states it.
+
+    Args:
+        select: nvitop's own function.
+    """
+
+    def __init__(self, select: Any) -> None:
+        self._select = select
+
+    def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
+        devices = [_NvitopDevice(card) for card in server.cards]
+        found = self._select(devices, max_count=1, min_free_memory=attempt.job.need_bytes)
+        return Start(found[0]) if found else NoGpu()
+
+
+class _NvitopDevice:
+    """What ``select_devices`` asks of a device of nvitop's."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def to_leaf_devices(self) -> list[_NvitopDevice]:
+        return [self]
+
+    def as_snapshot(self) -> SimpleNamespace:
+        card = self._card
+        return SimpleNamespace(
+            real=self,
+            index=card.number,
+            physical_index=card.number,
+            uuid=f"GPU-{card.number:08x}",
+            is_mig_device=False,
+            memory_total=card.total_bytes,
+            memory_used=card.used_bytes,
+            memory_free=card.free_bytes,
+            gpu_utilization=min(100, round(100 * card.utilization)),
+            memory_utilization=0,
+        )
+
+
+class GpuTil(_AtScriptsStart):
+    """``GPUtil.getFirstAvailable``: the first with load and memory below one half, else look again in 15 minutes.
+
+    Args:
+        gputil: The package.
+    """
+
+    def __init__(self, gputil: Any) -> None:
+        self._gputil = gputil
+
+    def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
+        gpus = [
+            SimpleNamespace(
+                id=card.number,
+                uuid=f"GPU-{card.number:08x}",
+                load=min(1.0, card.utilization),
+                memoryUtil=card.used_bytes / card.total_bytes,
+                memoryFree=card.free_bytes,
+            )
+            for card in server.cards
+        ]
+        available = self._gputil.getAvailability(gpus, maxLoad=0.5, maxMemory=0.5)
+        return Start(available.index(1)) if 1 in available else Later(POLL_S)
+
+
+class Exclusive(_AtScriptsStart):
+    """A whole card for each, first come, first served: Slurm's ``--gres=gpu:1``, or safe_gpu and a loop."""
+
+    lag_s = 0.0
+
+    def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
+        free = [card.number for card in server.cards if not card.runs]
+        return Start(free[0], server.cards[free[0]].total_bytes) if len(free) > len(ahead) else Wait()

@@ -1,0 +1,251 @@
+"""A day from its first submission to its last end, event by event.
+
+A process that ends for memory, or that is told that there is no GPU for it, is started again by its user once that is
+noticed: after five minutes and Exp(10 min). A job's time counts from its first submission to the end of the run that
+succeeds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from dataclasses import dataclass, field
+from typing import Protocol, Sequence, Union
+
+from benchmarks.lab.day import DAY_S, Job, Setting, jobs_of_day
+from benchmarks.lab.server import GROWTH_S, GROWTH_STEPS, Run, Server
+
+NOTICED_S, NOTICED_MEAN_S = 300.0, 600.0
+# From the start of a script to its CUDA context: the framework's import, and the reading of data.
+IMPORT_S = 10.0
+# No day takes this long: a contender that starts nothing more is a fault, and is said to be one.
+GIVE_UP_S = 60 * DAY_S
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start on this card."""
+
+    card: int
+    claim_bytes: int = 0
+    cap_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait in the queue; ask again at each change of the server."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """Look again after that time, without a place in any queue."""
+
+    after_s: float
+
+
+@dataclass(frozen=True)
+class NoGpu:
+    """The program ends without a GPU, or goes on without one and is stopped by its user."""
+
+
+Answer = Union[Start, Wait, Later, NoGpu]
+
+
+@dataclass
+class Attempt:
+    """One start of a job by its user.
+
+    Attributes:
+        asked_s: When this start was made.
+        earlier: How many starts of the same job have failed.
+    """
+
+    job: Job
+    asked_s: float
+    earlier: int = 0
+
+
+class Contender(Protocol):
+    """How a process comes to its GPU.
+
+    Attributes:
+        lag_s: From the choice to the CUDA context. Who chooses at the beginning of a script is seen by nobody until the
+            framework is imported; who chooses when the context is made, or reserves, is seen at once.
+    """
+
+    lag_s: float
+
+    def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
+        """What becomes of a process that asks now.
+
+        Args:
+            ahead: Those in the queue before it, in their order.
+        """
+
+    def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
+        """The queue as it is served."""
+
+    def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
+        """Whether one that is ahead and was not served could use all that this one could: it needs no look."""
+
+
+@dataclass
+class Outcome:
+    """What became of a day.
+
+    Attributes:
+        took_s: By the number of the job, from its first submission to its success.
+        starts: Of each start in order: its time, the job's number, the card, the bytes of its cap, ``None`` without.
+        failed: Starts that ended for memory, with no later neighbour to blame.
+        refused: Starts that found no GPU.
+        victims: Runs that ended for memory which a later neighbour had taken.
+        lost_s: Time on a GPU of all runs that did not succeed.
+        over_byte_s: What the runs of a card were let to come to, beyond the card, over time.
+        waited_s: By the number of the job, from its first submission to the start that succeeded.
+    """
+
+    took_s: dict[int, float] = field(default_factory=dict)
+    starts: list[tuple[float, int, int, int | None]] = field(default_factory=list)
+    failed: int = 0
+    refused: int = 0
+    victims: int = 0
+    lost_s: float = 0.0
+    over_byte_s: float = 0.0
+    waited_s: dict[int, float] = field(default_factory=dict)
+    ended_for_memory: list[int] = field(default_factory=list)
+
+
+class Replay:
+    """One day with one contender."""
+
+    def __init__(self, setting: Setting, seed: int, contender: Contender, jobs: Sequence[Job] | None = None) -> None:
+        self._server = Server(setting.gpus, setting.card_bytes)
+        self._contender = contender
+        self._chance = random.Random(f"{seed} noticed")
+        self._events: list[tuple[float, int, str, object, int]] = []
+        self._order = itertools.count()
+        self._queue: list[Attempt] = []
+        self._earlier: dict[int, int] = {}
+        self._outcome = Outcome()
+        self._jobs = jobs_of_day(setting, seed) if jobs is None else jobs
+
+    def run(self) -> Outcome:
+        """Let the day pass.
+
+        Raises:
+            RuntimeError: Some job is never done.
+        """
+        for job in self._jobs:
+            self._asks_at(job.submitted_s, Attempt(job, job.submitted_s))
+        while self._events:
+            now_s, _, kind, what, epoch = heapq.heappop(self._events)
+            if now_s > GIVE_UP_S:
+                break
+            if kind == "ask":
+                self._ask(what, now_s)
+            elif kind == "begin":
+                self._start(*what, now_s)
+            elif kind == "grow":
+                self._grow(what, now_s)
+            elif kind == "look":
+                self._serve(now_s)
+            elif kind == "end" and epoch == self._server.cards[what.card].epoch:
+                self._end(what, now_s)
+        if len(self._outcome.took_s) < len(self._jobs):
+            raise RuntimeError(f"{len(self._jobs) - len(self._outcome.took_s)} jobs were never done")
+        self._outcome.over_byte_s = sum(card.over_byte_s for card in self._server.cards)
+        return self._outcome
+
+    def _at(self, time_s: float, kind: str, what: object, epoch: int = 0) -> None:
+        heapq.heappush(self._events, (time_s, next(self._order), kind, what, epoch))
+
+    def _asks_at(self, begun_s: float, attempt: Attempt) -> None:
+        self._at(begun_s + IMPORT_S - self._contender.lag_s, "ask", attempt)
+
+    def _ask(self, attempt: Attempt, now_s: float) -> None:
+        answer = self._contender.place(attempt, now_s, self._server, tuple(self._queue))
+        if isinstance(answer, Start) and self._contender.lag_s:
+            self._at(now_s + self._contender.lag_s, "begin", (attempt, answer))
+        elif isinstance(answer, Start):
+            self._start(attempt, answer, now_s)
+            self._serve(now_s)
+        elif isinstance(answer, Wait):
+            self._queue.append(attempt)
+        elif isinstance(answer, Later):
+            self._at(now_s + answer.after_s, "ask", attempt)
+        else:
+            self._outcome.refused += 1
+            self._again(attempt.job, now_s)
+
+    def _serve(self, now_s: float) -> None:
+        """Let those that wait look, the first one first, until none of them can start."""
+        is_changed = True
+        while is_changed and self._queue:
+            is_changed = False
+            refused: list[Attempt] = []
+            queue = list(self._contender.in_order(self._queue, now_s))
+            for place, attempt in enumerate(queue):
+                if any(self._contender.is_behind(attempt, other) for other in refused):
+                    continue
+                answer = self._contender.place(attempt, now_s, self._server, tuple(queue[:place]))
+                if isinstance(answer, Start):
+                    self._queue.remove(attempt)
+                    self._start(attempt, answer, now_s)
+                    is_changed = True
+                    break
+                refused.append(attempt)
+
+    def _start(self, attempt: Attempt, answer: Start, now_s: float) -> None:
+        run = self._server.start(
+            attempt.job, answer.card, now_s, claim_bytes=answer.claim_bytes, cap_bytes=answer.cap_bytes
+        )
+        self._outcome.starts.append((now_s, attempt.job.number, answer.card, answer.cap_bytes))
+        self._foresee(run.card)
+        self._grow(run, now_s)
+        # Those that wait look every two seconds; nothing that matters to them changes with time alone but this.
+        self._at(now_s + GROWTH_S, "look", None)
+
+    def _grow(self, run: Run, now_s: float) -> None:
+        card = self._server.cards[run.card]
+        if run not in card.runs:
+            return
+        more = run.at_step(run.step + 1) - run.used_bytes
+        is_capped = run.cap_bytes is not None and run.at_step(run.step + 1) > run.at_step(0) + run.cap_bytes
+        if is_capped or more > card.free_bytes:
+            later = [other for other in card.runs if other.pid > run.pid]
+            without_later = card.free_bytes + sum(other.used_bytes for other in later)
+            is_victim = not is_capped and bool(later) and more <= without_later
+            self._fail(run, now_s, is_victim=is_victim)
+            return
+        run.step += 1
+        if run.step < GROWTH_STEPS:
+            self._at(run.time_of_step(run.step + 1), "grow", run)
+
+    def _fail(self, run: Run, now_s: float, *, is_victim: bool) -> None:
+        outcome = self._outcome
+        outcome.victims += is_victim
+        outcome.failed += not is_victim
+        outcome.lost_s += now_s - run.started_s
+        outcome.ended_for_memory.append(run.job.number)
+        self._server.cards[run.card].remove(run, now_s)
+        self._again(run.job, now_s)
+        self._foresee(run.card)
+        self._serve(now_s)
+
+    def _again(self, job: Job, now_s: float) -> None:
+        earlier = self._earlier[job.number] = self._earlier.get(job.number, 0) + 1
+        asked_s = now_s + NOTICED_S + self._chance.expovariate(1 / NOTICED_MEAN_S)
+        self._asks_at(asked_s, Attempt(job, asked_s, earlier))
+
+    def _end(self, run: Run, now_s: float) -> None:
+        self._server.cards[run.card].remove(run, now_s)
+        self._outcome.took_s[run.job.number] = now_s - run.job.submitted_s
+        self._outcome.waited_s[run.job.number] = run.started_s - run.job.submitted_s
+        self._foresee(run.card)
+        self._serve(now_s)
+
+    def _foresee(self, card: int) -> None:
+        found = self._server.cards[card].next_end()
+        if found is not None:
+            self._at(found[0], "end", found[1], self._server.cards[card].epoch)

@@ -1,0 +1,135 @@
+"""autogpu's own rules on the replayed server: the one file here that imports them.
+
+Each answer is what ``autogpu.acquire`` would come to under the mutex: the leases and what the driver shows become jobs
+and claims, the queue becomes what is awaited, and ``decide`` decides. What stands in for the rest:
+
+* the driver's readings and the leases are made from the replayed server; a claim is seen from the instant on at which
+  it was made, as the mutex has it, and readings are fresh;
+* processes that wait look at each change of the server, those ahead first, instead of being woken by files;
+* the wait has no end (``AUTOGPU_WAIT`` is longer than any day).
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from autogpu.devices.model import Device, Inventory, Process
+from autogpu.lease.model import Demand, Holder, Waiter
+from autogpu.lease.processes import Processes
+from autogpu.policy import Policy
+from autogpu.selection.decide import decide
+from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.model import Decision, SelectionRequest, Verdict, VisibleSpec
+from benchmarks.lab.replay import Answer, Attempt, NoGpu, Start, Wait
+from benchmarks.lab.server import Card, Run, Server
+
+# The user and the process that asks; its pid is none of the server's.
+OWN_PID = 9_999
+FIRST_UID = 1000
+
+
+class Autogpu:
+    """Every process has autogpu, and one policy holds for all but their ``need``.
+
+    Args:
+        busy: ``select.busy``.
+        has_true_needs: Each process states what it will take to the byte, as nobody can.
+    """
+
+    lag_s = 0.0
+
+    def __init__(self, busy: str = "share", *, has_true_needs: bool = False) -> None:
+        self.busy = busy
+        self._has_true_needs = has_true_needs
+
+    def need_bytes_of(self, attempt: Attempt) -> int | None:
+        """What one start says that it needs."""
+        return attempt.job.peak_bytes if self._has_true_needs else attempt.job.need_bytes
+
+    def busy_of(self, attempt: Attempt) -> str:
+        """``select.busy`` of one start."""
+        return self.busy
+
+    def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
+        policy = Policy(need_bytes=self.need_bytes_of(attempt), busy=self.busy_of(attempt), wait_s=float("inf"))
+        inventory = Inventory(tuple(_device(card) for card in server.cards))
+        uuids = [device.uuid for device in inventory.devices]
+        request = SelectionRequest(
+            policy=policy,
+            visible_spec=VisibleSpec(None, "unset"),
+            inventory=inventory,
+            uuids=uuids,
+            gpu_count=len(uuids),
+            own_uid=FIRST_UID + attempt.job.user,
+            own_pid=OWN_PID,
+        )
+        runs = sorted(server.runs, key=lambda run: run.pid)
+        holders = [_holder(run, uuids[run.card]) for run in runs]
+        processes = Processes({holder.name: (run.pid,) for holder, run in zip(holders, runs)})
+        claims_on = claims_by_gpu(jobs_of(holders, processes, inventory, now_s))
+        waiters = [self._waiter(other, place, now_s) for place, other in enumerate(ahead)]
+        return self.answer(decide(request, claims_on, is_awaited_by(waiters, claims_on, policy.per_user)), server)
+
+    def answer(self, decision: Decision, server: Server) -> Answer:
+        """What the process does by a decision."""
+        if decision.verdict is Verdict.WAIT:
+            return Wait()
+        if decision.verdict is not Verdict.TAKE:
+            return NoGpu()
+        (card,) = decision.ordinals
+        (claim_bytes,) = decision.claims.values()
+        return Start(card, claim_bytes, decision.shares.get(card))
+
+    def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
+        return queue
+
+    def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
+        return self._demand(refused).includes(self._demand(attempt))
+
+    def _demand(self, attempt: Attempt) -> Demand:
+        return Demand(1, self.need_bytes_of(attempt))
+
+    def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
+        return Waiter(
+            name=f"wait.{place}",
+            place=place,
+            uid=FIRST_UID + attempt.job.user,
+            is_mine=False,
+            is_readable=True,
+            silent_s=0.0,
+            pid=None,
+            pid_namespace=None,
+            start_time=None,
+            since_s=attempt.asked_s,
+            script=f"script{attempt.job.script}.py",
+            demand=self._demand(attempt),
+        )
+
+
+def _device(card: Card) -> Device:
+    return Device(
+        uuid=f"GPU-{card.number:08x}",
+        index=card.number,
+        memory_total_bytes=card.total_bytes,
+        memory_used_bytes=card.used_bytes,
+        utilization_percent=min(100, round(100 * card.utilization)),
+        compute_processes=tuple(Process(run.pid, run.used_bytes) for run in card.runs),
+        graphics_processes=(),
+        compute_mode="default",
+    )
+
+
+def _holder(run: Run, uuid: str) -> Holder:
+    return Holder(
+        name=f"job.{run.pid}",
+        uid=FIRST_UID + run.job.user,
+        is_mine=False,
+        is_readable=True,
+        pid=run.pid,
+        pid_namespace=None,
+        start_time=None,
+        since_s=run.started_s,
+        script=f"script{run.job.script}.py",
+        group="",
+        claims={uuid: run.claim_bytes},
+    )

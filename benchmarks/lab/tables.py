@@ -1,0 +1,70 @@
+"""The results as text. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from benchmarks.lab.contenders import DEFAULT, LEGEND, ORACLE
+
+# Of ours, at a load of 0.9: the mean over that with true needs, and the victims of a day.
+GOAL_LOAD, GOAL_RATIO, GOAL_VICTIMS = 0.9, 1.3, 0.5
+COLUMNS = (
+    ("mean", "mean_h", ".2f"),
+    ("median", "median_h", ".2f"),
+    ("p95", "p95_h", ".1f"),
+    ("longest", "longest_h", ".1f"),
+    ("failed", "failed", ".1f"),
+    ("victims", "victims", ".1f"),
+    ("lost", "lost_gpu_h", ".2f"),
+    ("over", "over_gib_h", ".2f"),
+)
+HEADS = """\
+mean, median, p95, longest: hours from a job's first submission to the end of the run that succeeded; ± between days
+failed: starts of a day that ended for memory, or found no GPU; victims: runs whose memory a later neighbour had taken
+lost: hours of GPU that went into runs that did not succeed; over: GiB x h that jobs were let take beyond their card"""
+
+
+def report(results: Sequence[Mapping[str, Any]], *, is_tried: bool = False) -> str:
+    lines = []
+    for result in results:
+        lines += [*_heading(result), *_rows(result["contenders"])]
+        lines += [] if is_tried else [f"  {verdict}" for verdict in verdicts(result)]
+        lines.append("")
+    legend = [] if is_tried else [f"{name}: {what}" for name, what in LEGEND.items()]
+    return "\n".join([*lines, HEADS, *legend])
+
+
+def _heading(result: Mapping[str, Any]) -> list[str]:
+    share, bounds = result["stating"], result["bounds_h"]
+    stated = f"{share:.0%} of the scripts state their need" if share else "nobody states needs"
+    return [
+        f"{result['gpus']} GPUs of {result['memory_gib']} GiB, load {result['load']:g}, {stated}; "
+        f"{result['seeds']} days of {result['jobs']} jobs",
+        f"  no mean is below {bounds['exclusive']:.2f} h (exclusive), {bounds['shared']:.2f} h (shared)",
+    ]
+
+
+def _rows(contenders: Mapping[str, Any]) -> list[str]:
+    width = max(map(len, contenders)) + 2
+    spread = " " * 6
+    lines = [f"  {'':{width}}" + "".join(f"{head:>9}{spread if head == 'mean' else ''}" for head, _, _ in COLUMNS)]
+    for name, row in contenders.items():
+        cells = [f"{row[field]:9{form}}" for _, field, form in COLUMNS]
+        cells[0] += f" ±{row['spread']['mean_h']:.2f}"
+        lines.append(f"  {name:{width}}" + "".join(cells))
+    return lines
+
+
+def verdicts(result: Mapping[str, Any]) -> list[str]:
+    ours, oracle = (result["contenders"].get(name) for name in (DEFAULT, ORACLE))
+    if not ours or not oracle or result["load"] != GOAL_LOAD:
+        return []
+    ratio = ours["mean_h"] / oracle["mean_h"]
+    return [
+        f"goal, a mean of at most {GOAL_RATIO} x that with true needs: {ratio:.2f}, {_met(ratio <= GOAL_RATIO)}",
+        f"goal, at most {GOAL_VICTIMS} victims: {ours['victims']:.1f}, {_met(ours['victims'] <= GOAL_VICTIMS)}",
+    ]
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
