@@ -62,12 +62,14 @@ class Choice(NamedTuple):
         why: Where there is none, or where the job ended up beside others.
         ordinal: Of the first one for CUDA; ``None`` if the environment is still to be written.
         finish: To be called when the CUDA context exists.
+        cap_bytes: What the job may allocate there beside its context; ``None`` for no cap.
     """
 
     gpus: tuple[str, ...]
     why: str = ""
     ordinal: int | None = None
     finish: Callable[[], None] = lambda: None
+    cap_bytes: int | None = None
 
 
 class Cuda:
@@ -136,7 +138,8 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
         why = "left to the framework" if assignment.ordinals is None else ""
         usage = Usage(ordinals, "grows as needed")
         gpus = tuple(uuids[ordinal] for ordinal in ordinals)
-        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: allocator.on_usage(usage))
+        cap = min(assignment.caps.values(), default=None)
+        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: allocator.on_usage(usage), cap)
 
     return choose
 

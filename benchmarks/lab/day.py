@@ -58,8 +58,8 @@ class Job:
         peak_bytes: What its process takes in the end, its CUDA context included.
         utilization: Of a GPU that it has alone, 0 to 1.
         need_bytes: What its user says that it needs; ``None`` where nothing is said.
-        grows_late: When it takes the last sixth of its memory, as a part of its duration, as for an evaluation; ``None``
-            where it takes all of it in its first minute.
+        grows_late: The part of its duration after which it takes the last sixth of its memory, as for an evaluation;
+            ``None`` where it takes all of it in its first minute.
     """
 
     number: int
@@ -80,8 +80,8 @@ class Setting:
 
     Attributes:
         load: The hours of GPU that its jobs would take alone, as a part of what the server has in 24 h.
-        stating: Of how many scripts the user states ``need``, 0 to 1: the most that the script takes, rounded up to
-            half a GiB.
+        stating: The part of the scripts whose user states ``need``, 0 to 1: the most that the script takes, rounded up
+            to half a GiB.
         memory_spread: The memory of a run is its script's times a number between these.
         late: Which part of the jobs takes the last sixth of its memory at some later moment. Nobody has published that;
             it is 0 unless asked for.

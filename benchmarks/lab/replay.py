@@ -66,6 +66,16 @@ class Attempt:
     earlier: int = 0
 
 
+def users_of(seed: int) -> random.Random:
+    """The chance in what users do."""
+    return random.Random(f"{seed} users")
+
+
+def noticed_after_s(chance: random.Random) -> float:
+    """How long it takes until a user sees that a job has ended, and starts it again."""
+    return NOTICED_S + chance.expovariate(1 / NOTICED_MEAN_S)
+
+
 class Contender(Protocol):
     """How a process comes to its GPU.
 
@@ -102,7 +112,7 @@ class Outcome:
         victims: Runs that ended for memory which a later neighbour had taken.
         lost_s: Time on a GPU of all runs that did not succeed.
         over_byte_s: What the runs of a card were let to come to, beyond the card, over time.
-        waited_s: By the number of the job, from its first submission to the start that succeeded.
+        deaths: Of each run that ended for memory, in order: its time and the job's number.
     """
 
     took_s: dict[int, float] = field(default_factory=dict)
@@ -112,8 +122,7 @@ class Outcome:
     victims: int = 0
     lost_s: float = 0.0
     over_byte_s: float = 0.0
-    waited_s: dict[int, float] = field(default_factory=dict)
-    ended_for_memory: list[int] = field(default_factory=list)
+    deaths: list[tuple[float, int]] = field(default_factory=list)
 
 
 class Replay:
@@ -122,7 +131,7 @@ class Replay:
     def __init__(self, setting: Setting, seed: int, contender: Contender, jobs: Sequence[Job] | None = None) -> None:
         self._server = Server(setting.gpus, setting.card_bytes)
         self._contender = contender
-        self._chance = random.Random(f"{seed} noticed")
+        self._chance = users_of(seed)
         self._events: list[tuple[float, int, str, object, int]] = []
         self._order = itertools.count()
         self._queue: list[Attempt] = []
@@ -227,7 +236,7 @@ class Replay:
         outcome.victims += is_victim
         outcome.failed += not is_victim
         outcome.lost_s += now_s - run.started_s
-        outcome.ended_for_memory.append(run.job.number)
+        outcome.deaths.append((now_s, run.job.number))
         self._server.cards[run.card].remove(run, now_s)
         self._again(run.job, now_s)
         self._foresee(run.card)
@@ -235,13 +244,12 @@ class Replay:
 
     def _again(self, job: Job, now_s: float) -> None:
         earlier = self._earlier[job.number] = self._earlier.get(job.number, 0) + 1
-        asked_s = now_s + NOTICED_S + self._chance.expovariate(1 / NOTICED_MEAN_S)
+        asked_s = now_s + noticed_after_s(self._chance)
         self._asks_at(asked_s, Attempt(job, asked_s, earlier))
 
     def _end(self, run: Run, now_s: float) -> None:
         self._server.cards[run.card].remove(run, now_s)
         self._outcome.took_s[run.job.number] = now_s - run.job.submitted_s
-        self._outcome.waited_s[run.job.number] = run.started_s - run.job.submitted_s
         self._foresee(run.card)
         self._serve(now_s)
 

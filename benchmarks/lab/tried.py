@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 from benchmarks.lab.day import GIB, HOUR_S
@@ -101,34 +101,29 @@ class InOrder(Autogpu):
         return sorted(queue, key=key)
 
 
+# A job joins the card with the most free memory, once all that is there has run for a minute and a quarter is free.
+_SETTLED = Rule("", share=1.0, is_freest_first=True, settle_s=60, least_part=0.25)
+
 RULES = (
     Rule("a third of what is free", share=1 / 3),
     Rule("all that is free", share=1.0),
     Rule("no cap", share=None),
-    Rule("where most is free", is_freest_first=True),
-    Rule("where most is free, no cap", share=None, is_freest_first=True),
-    Rule("where most is free and not promised to best-effort jobs", is_freest_first=True, counts_caps=True),
-    Rule("at most two on a card", most_jobs=2),
-    Rule("at most three on a card, where most is free", is_freest_first=True, most_jobs=3),
-    Rule("where a quarter of the card is left for it, else wait", is_freest_first=True, least_part=0.25),
-    Rule("where all have run for a minute, else wait", is_freest_first=True, settle_s=60),
-    Rule("the same, all that is free", share=1.0, is_freest_first=True, settle_s=60),
-    Rule("the same, no cap", share=None, is_freest_first=True, settle_s=60),
-    Rule("a minute, and half of what is free is a quarter", is_freest_first=True, settle_s=60, least_part=0.25),
-    Rule("a minute, and a quarter free, all of it", share=1.0, is_freest_first=True, settle_s=60, least_part=0.25),
-    Rule("a minute, and a third free, all of it", share=1.0, is_freest_first=True, settle_s=60, least_part=1 / 3),
-    Rule("a minute, and half free, all of it", share=1.0, is_freest_first=True, settle_s=60, least_part=0.5),
-    Rule("a minute, three quarters of it", share=0.75, is_freest_first=True, settle_s=60, least_part=0.1875),
-    Rule("as it is; after a failure wait for a card", after_failure="card"),
-    Rule("as it is; after a failure say the need and wait", after_failure="need"),
-    Rule(
-        "a minute, a quarter free, all of it; after a failure say the need",
-        share=1.0,
-        is_freest_first=True,
-        settle_s=60,
-        least_part=0.25,
-        after_failure="need",
-    ),
+    Rule("at most two on a card, else wait", most_jobs=2),
+    Rule("after a failure wait for a card", after_failure="card"),
+    Rule("after a failure say the need and wait", after_failure="need"),
+    Rule("F: where most is free", is_freest_first=True),
+    Rule("F, no cap", share=None, is_freest_first=True),
+    Rule("F, caps of others count as taken", is_freest_first=True, counts_caps=True),
+    Rule("F, at most three on a card, else wait", is_freest_first=True, most_jobs=3),
+    Rule("F, a quarter free, else wait", is_freest_first=True, least_part=0.125),
+    Rule("M: F, all there has run for a minute, else wait", is_freest_first=True, settle_s=60),
+    Rule("M, all that is free", share=1.0, is_freest_first=True, settle_s=60),
+    Rule("Q: M and a quarter free, half of it", is_freest_first=True, settle_s=60, least_part=0.125),
+    Rule("Q, three quarters of it", share=0.75, is_freest_first=True, settle_s=60, least_part=0.1875),
+    replace(_SETTLED, sentence="Q, all of it"),
+    replace(_SETTLED, sentence="Q, no cap", share=None),
+    replace(_SETTLED, sentence="Q, all of it, half free", least_part=0.5),
+    replace(_SETTLED, sentence="Q, all of it; after a failure say the need", after_failure="need"),
 )
 ORDERS = (
     ("true needs, smallest first", "smallest", float("inf")),

@@ -1,0 +1,282 @@
+"""The replay of ``benchmarks/lab_day.py``: what it samples, what its server does, and whose rules decide."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.lab import bounds
+from benchmarks.lab.day import DAY_S, DURATIONS_S, GIB, HOUR_S, Job, Setting, jobs_of_day, quantile, variance_over_mean
+from benchmarks.lab.figures import day_of, row_of
+from benchmarks.lab.others import ByHand, Exclusive, GpuTil
+from benchmarks.lab.replay import Attempt, Later, NoGpu, Replay, Start, Wait
+from benchmarks.lab.rules import Autogpu
+from benchmarks.lab.server import MOST_WORK, Server, speed
+from benchmarks.lab.tried import InOrder, Rule, Tried
+
+ONE_CARD = Setting(gpus=1, card_bytes=24 * GIB)
+
+
+def job(number=0, *, at_s=0.0, hours=1.0, gib=3.0, utilization=0.5, **fields):
+    return Job(number, 0, number, number, at_s, hours * HOUR_S, int(gib * GIB), utilization, **fields)
+
+
+class Puts:
+    """Starts every job on the first card."""
+
+    lag_s = 0.0
+
+    def __init__(self, caps_gib=()):
+        self._caps = dict(enumerate(caps_gib))
+
+    def place(self, attempt, now_s, server, ahead):
+        cap = self._caps.get(attempt.job.number)
+        # What has failed once would fail for ever.
+        return Start(0, cap_bytes=None if cap is None or attempt.earlier else int(cap * GIB))
+
+    def in_order(self, queue, now_s):
+        return queue
+
+    def is_behind(self, attempt, refused):
+        return True
+
+
+def replayed(contender, *jobs, setting=ONE_CARD):
+    return Replay(setting, 1, contender, jobs).run()
+
+
+class Gputil:
+    """What GPUtil 1.4 does, which is not installed for tests."""
+
+    @staticmethod
+    def getAvailability(gpus, maxLoad, maxMemory):
+        return [int(gpu.load < maxLoad and gpu.memoryUtil < maxMemory) for gpu in gpus]
+
+
+# The day
+
+
+def test_a_seed_is_a_day():
+    assert jobs_of_day(Setting(), 3) == jobs_of_day(Setting(), 3) != jobs_of_day(Setting(), 4)
+
+
+def test_another_load_has_the_same_people_at_the_same_hours():
+    few, many = jobs_of_day(Setting(load=0.6), 1), jobs_of_day(Setting(load=1.2), 1)
+
+    assert [replace(job, duration_s=0.0) for job in few] == [replace(job, duration_s=0.0) for job in many]
+
+
+@pytest.mark.parametrize("load", [0.6, 0.9, 1.2])
+def test_the_jobs_are_as_much_work_as_the_load_says(load):
+    jobs = jobs_of_day(Setting(load=load, gpus=3), 1)
+
+    assert sum(job.duration_s for job in jobs) == pytest.approx(load * 3 * DAY_S, rel=1e-6)
+    assert min(job.duration_s for job in jobs) >= 60
+
+
+def test_a_quantile_is_what_was_published_and_between_two_in_proportion():
+    assert [quantile(DURATIONS_S, part) for part, _ in DURATIONS_S] == [value for _, value in DURATIONS_S]
+    assert quantile(((0.0, 1.0), (1.0, 100.0)), 0.5) == pytest.approx(10.0)
+    assert quantile(((0.0, 1.0), (1.0, 100.0)), 0.5, is_linear=True) == 50.5
+
+
+def test_jobs_come_in_bursts_and_by_day():
+    days = [jobs_of_day(Setting(), seed) for seed in range(20)]
+
+    assert statistics.mean(map(variance_over_mean, days)) > 5
+    hours = [int(job.submitted_s / HOUR_S) for day in days for job in day]
+    assert hours.count(16) > 3 * hours.count(6)
+
+
+def test_memory_is_a_scripts_and_fits_the_card():
+    jobs = jobs_of_day(Setting(card_bytes=11 * GIB), 1)
+    of_script = {}
+    for each in jobs:
+        of_script.setdefault(each.script, []).append(each.peak_bytes)
+
+    assert max(each.peak_bytes for each in jobs) <= 0.95 * 11 * GIB
+    assert all(max(sizes) < 1.17 * min(sizes) for sizes in of_script.values())
+
+
+def test_a_stated_need_is_enough():
+    stated = [job for job in jobs_of_day(Setting(stating=0.5), 1) if job.need_bytes is not None]
+
+    assert stated
+    assert all(job.peak_bytes <= job.need_bytes <= 1.25 * job.peak_bytes + GIB / 2 for job in stated)
+
+
+# The server
+
+
+@pytest.mark.parametrize(
+    ("utilization", "expected"),
+    [(0.1, 1.0), (0.75, 1.0), (1.25, 0.87), (1.75, 0.74), (2.59, 0.5)],
+    ids=["alone", "up-to-three-quarters", "a-little-slower", "as-one-and-a-third-card", "no-more-than-that"],
+)
+def test_jobs_of_a_card_slow_each_other_down(utilization, expected):
+    assert speed(utilization) == pytest.approx(expected)
+    assert utilization * speed(utilization) <= MOST_WORK + 1e-9
+
+
+def test_two_jobs_that_fill_a_card_take_longer():
+    outcome = replayed(Puts(), job(0, utilization=0.875), job(1, utilization=0.875))
+
+    assert outcome.took_s[0] == pytest.approx(HOUR_S / 0.74 + 10, rel=0.01)
+
+
+def test_a_job_that_comes_to_its_cap_ends_there_and_is_started_again():
+    outcome = replayed(Puts(caps_gib=[2]), job(gib=5))
+
+    # Of twelve steps, the sixth comes to 0.5 + 2.25 GiB.
+    assert [time_s for time_s, _ in outcome.deaths] == [pytest.approx(10 + 30)]
+    assert (outcome.failed, outcome.victims, outcome.lost_s) == (1, 0, pytest.approx(30))
+    assert len(outcome.starts) == 2
+    assert outcome.took_s[0] > HOUR_S + 300
+
+
+def test_a_job_without_room_has_failed():
+    outcome = replayed(Puts(), job(0, gib=20), job(1, gib=8, at_s=600))
+
+    assert {number for _, number in outcome.deaths} == {1}
+    assert outcome.victims == 0 < outcome.failed
+
+
+def test_a_job_whose_memory_a_later_one_took_is_a_victim():
+    outcome = replayed(Puts(), job(0, gib=22), job(1, gib=4, at_s=3))
+
+    assert (outcome.victims, outcome.deaths[0][1]) == (1, 0)
+
+
+def test_what_was_promised_beyond_a_card_is_counted_while_it_lasts():
+    outcome = replayed(Puts(), job(0, gib=16), job(1, gib=10, at_s=1800, hours=0.5))
+
+    # 2 GiB too many, for less than a minute each time, until one of them has ended.
+    assert 0 < outcome.over_byte_s <= 2 * GIB * 60 * len(outcome.deaths)
+
+
+def test_a_job_may_grow_late():
+    late = job(0, gib=20, hours=2, grows_late=0.5)
+    outcome = replayed(Puts(), late, job(1, gib=6, at_s=600, hours=2))
+
+    assert outcome.deaths[0] == (pytest.approx(10 + HOUR_S), 0)
+    assert outcome.victims >= 1
+
+
+# Who decides
+
+
+def attempt_of(given):
+    return Attempt(given, given.submitted_s)
+
+
+def test_autogpu_takes_the_free_card_whole():
+    server = Server(2, 24 * GIB)
+    server.start(job(1), 1, 0.0, claim_bytes=24 * GIB)
+
+    assert Autogpu().place(attempt_of(job(2)), 10.0, server, ()) == Start(0, 24 * GIB, None)
+
+
+def test_autogpu_makes_a_late_one_a_best_effort_job_and_waits_or_not_as_it_is_told():
+    server = Server(1, 24 * GIB)
+    server.start(job(1), 0, 0.0, claim_bytes=24 * GIB).step = 12
+    answer = Autogpu().place(attempt_of(job(2)), 10.0, server, ())
+
+    assert (answer.card, answer.claim_bytes) == (0, 0)
+    assert 0 < answer.cap_bytes < 21 * GIB
+    assert Autogpu("wait").place(attempt_of(job(2)), 10.0, server, ()) == Wait()
+    assert Autogpu("cpu").place(attempt_of(job(2)), 10.0, server, ()) == NoGpu()
+
+
+def test_needs_share_a_card_while_they_fit():
+    server = Server(1, 24 * GIB)
+    server.start(job(1), 0, 0.0, claim_bytes=16 * GIB).step = 12
+    rules = Autogpu("wait")
+
+    assert rules.place(attempt_of(job(2, need_bytes=8 * GIB)), 9.0, server, ()) == Start(0, 8 * GIB)
+    assert rules.place(attempt_of(job(2, need_bytes=9 * GIB)), 9.0, server, ()) == Wait()
+
+
+def test_a_card_that_is_awaited_is_left_to_who_waits():
+    server = Server(1, 24 * GIB)
+
+    assert Autogpu("wait").place(attempt_of(job(2)), 9.0, server, [attempt_of(job(1))]) == Wait()
+
+
+def test_true_needs_never_fail():
+    outcome = Replay(Setting(), 1, Autogpu("wait", has_true_needs=True)).run()
+
+    assert (outcome.failed, outcome.victims, outcome.over_byte_s) == (0, 0, 0)
+
+
+def test_by_hand_it_is_the_card_with_the_least_memory_in_use():
+    server = Server(2, 24 * GIB)
+    server.start(job(1), 0, 0.0).step = 12
+    burst = [replace(job(number), submission=5) for number in (2, 3)]
+    together, spread = ByHand(spreads=False), ByHand(spreads=True)
+
+    assert [together.place(attempt_of(each), 9.0, server, ()).card for each in burst] == [1, 1]
+    assert [spread.place(attempt_of(each), 9.0, server, ()).card for each in burst] == [1, 0]
+
+
+def test_gputil_looks_again_in_a_quarter_of_an_hour():
+    server = Server(2, 24 * GIB)
+    server.start(job(1, utilization=0.9), 0, 0.0)
+    rules = GpuTil(Gputil)
+
+    assert rules.place(attempt_of(job(2)), 9.0, server, ()) == Start(1)
+    server.start(job(2, gib=20, utilization=0.1), 1, 0.0).step = 12
+    assert rules.place(attempt_of(job(3)), 9.0, server, ()) == Later(900.0)
+
+
+def test_exclusive_cards_are_given_in_the_order_of_submission():
+    outcome = replayed(Exclusive(), job(0), job(1, at_s=60), job(2, at_s=120, hours=0.1))
+
+    assert [number for _, number, _, _ in outcome.starts] == [0, 1, 2]
+    assert outcome.took_s[2] == pytest.approx(2.1 * HOUR_S - 120 + 10)
+
+
+def test_a_rule_that_waits_is_served_when_a_minute_has_passed():
+    rule = Rule("", share=1.0, is_freest_first=True, settle_s=60, least_part=0.25)
+    outcome = replayed(Tried(rule), job(0), job(1, at_s=5), job(2, at_s=6))
+
+    assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 70), (2, 130)]
+
+
+def test_nobody_is_passed_over_for_longer_than_said():
+    jobs = [job(0, gib=23), *(job(place, gib=2, at_s=place) for place in range(2, 5)), job(1, gib=23, at_s=1.0)]
+    smallest = replayed(InOrder("smallest"), *jobs).starts
+    limited = replayed(InOrder("smallest", passed_over_s=60.0), *jobs).starts
+
+    assert [number for _, number, _, _ in smallest][-1] == 1
+    assert [number for _, number, _, _ in limited][1] == 1
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("load", [0.6, 1.2])
+def test_nothing_beats_the_bounds(load):
+    setting = Setting(load=load)
+    jobs = jobs_of_day(setting, 2)
+    exclusive = day_of(Replay(setting, 2, Exclusive()).run())
+    oracle = day_of(Replay(setting, 2, Autogpu("wait", has_true_needs=True)).run())
+
+    assert bounds.exclusive(jobs, setting.gpus) / HOUR_S <= exclusive.mean_h
+    assert bounds.shared(jobs, setting.gpus) / HOUR_S <= oracle.mean_h
+
+
+def test_a_bound_is_the_shortest_first():
+    jobs = [job(0, hours=3), job(1, hours=1), job(2, hours=2, at_s=HOUR_S)]
+
+    # On one card: 1 from 0 to 1, 2 from 1 to 3, 0 from 3 to 6.
+    assert bounds.exclusive(jobs, 1) == pytest.approx((1 + 2 + 6) / 3 * HOUR_S)
+
+
+def test_a_row_is_the_mean_of_its_days():
+    days = [day_of(Replay(Setting(jobs=20), seed, Autogpu()).run()) for seed in range(3)]
+    row = row_of(days)
+
+    assert row["mean_h"] == pytest.approx(statistics.mean(day.mean_h for day in days))
+    assert row["spread"]["failed"] == pytest.approx(statistics.stdev(day.failed for day in days))
