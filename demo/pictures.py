@@ -5,6 +5,8 @@ other, so that the scene is decided. The jobs are processes, which decide, claim
 at the drawing are the names of the users, the pids, the ages of claims, the host and the hour, which would be those of
 this machine; they are those of ``demo/lab/scene.py``.
 
+``lab-day`` is the table of ``benchmarks/lab_day.py`` for its default server, in light colours and in dark ones.
+
 ``python -m demo.pictures status explain`` draws those two alone, for which no TensorFlow is needed.
 """
 
@@ -49,7 +51,12 @@ HOST, HOUR_S = "lab", time.mktime((2026, 9, 21, 14, 13, 20, 0, 0, -1))
 
 def main(names: list[str]) -> int:
     """Draw the pictures of these names; all, if there are none."""
-    drawn: Mapping[str, object] = {"status": draw_status, "explain": draw_explain, "demo": draw_demo}
+    drawn: Mapping[str, object] = {
+        "status": draw_status,
+        "explain": draw_explain,
+        "demo": draw_demo,
+        "lab-day": draw_lab_day,
+    }
     unknown = [name for name in names if name not in drawn]
     if unknown:
         print(f"no picture {unknown[0]!r}; there are {', '.join(drawn)}", file=sys.stderr)
@@ -100,6 +107,17 @@ def draw_demo(folder: Path, path: Path) -> None:
     # The table; README says in words what is below it.
     end = next(place for place, line in enumerate(printed) if line.plain.startswith("What autogpu printed"))
     _save("make demo", [line for line in printed[:end] if line.plain.strip()], path, columns=76)
+
+
+def draw_lab_day(folder: Path, path: Path) -> None:
+    """How long jobs take against how many runs die, each way; installs nvitop and GPUtil the first time."""
+    from benchmarks import lab_day
+    from benchmarks.lab import contenders, picture
+    from benchmarks.lab.day import Setting
+
+    (result,) = lab_day.measure([Setting()], tuple(contenders.LEGEND), lab_day.SEEDS)
+    path.write_text(picture.svg(result, picture.LIGHT), encoding="utf-8")
+    path.with_name(f"{path.stem}-dark.svg").write_text(picture.svg(result, picture.DARK), encoding="utf-8")
 
 
 @contextmanager

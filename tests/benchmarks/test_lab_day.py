@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.lab import bounds
+from benchmarks.lab import bounds, picture, tables
+from benchmarks.lab.contenders import DEFAULT, ORACLE
 from benchmarks.lab.day import DAY_S, DURATIONS_S, GIB, HOUR_S, Job, Setting, jobs_of_day, quantile, variance_over_mean
 from benchmarks.lab.figures import day_of, row_of
 from benchmarks.lab.others import ByHand, Exclusive, GpuTil
@@ -280,3 +282,36 @@ def test_a_row_is_the_mean_of_its_days():
 
     assert row["mean_h"] == pytest.approx(statistics.mean(day.mean_h for day in days))
     assert row["spread"]["failed"] == pytest.approx(statistics.stdev(day.failed for day in days))
+
+
+def a_table():
+    names = (DEFAULT, "by hand", "nvitop", ORACLE)
+    day = day_of(Replay(Setting(jobs=20), 1, Autogpu()).run())
+    worse = replace(day, failed=day.failed + 50, mean_h=day.mean_h + 1)
+    rows = dict(zip(names, map(row_of, ([day], [worse], [worse], [replace(day, mean_h=0.9 * day.mean_h)]))))
+    return {
+        "load": 0.9,
+        "gpus": 4,
+        "memory_gib": 24,
+        "stating": 0.0,
+        "jobs": 20,
+        "seeds": 1,
+        "bounds_h": {"exclusive": 0.5, "shared": 0.4},
+        "contenders": rows,
+    }
+
+
+def test_a_table_says_whether_the_goals_are_met():
+    told = tables.report([a_table()])
+
+    assert "4 GPUs of 24 GiB, load 0.9, nobody states needs; 1 days of 20 jobs" in told
+    assert "goal, a mean of at most 1.3 x that with true needs: 1.11, met" in told
+
+
+@pytest.mark.parametrize("colours", [picture.LIGHT, picture.DARK], ids=["light", "dark"])
+def test_a_picture_has_a_point_for_each_and_one_for_those_that_are_equal(colours):
+    drawn = ElementTree.fromstring(picture.svg(a_table(), colours))
+    words = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 3
+    assert {DEFAULT, ORACLE, "by hand = nvitop"} <= set(words)

@@ -166,6 +166,7 @@ def folder():
 
 @pytest.mark.thorough
 @pytest.mark.timeout(240)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("busy", ["share", "wait"])
 def test_real_processes_do_what_the_replay_foretells(folder, busy):
     seed, jobs, outcome = foretold(busy)
