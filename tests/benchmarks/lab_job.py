@@ -1,7 +1,7 @@
-"""One job of a compressed day: chooses by autogpu, grows into its memory, works for its time, ends.
+"""One job of a day: does what it is told line by line, and prints one JSON object for each line.
 
-Started by ``test_lab_day_live.py`` with a JSON object as argument; goes on when its input has a line, and prints one
-JSON object a line.
+``go``: choose by autogpu and make a CUDA context; ``step``: grow by one step; ``end``: be done. Started by
+``test_lab_day_live.py`` with a JSON object as argument. A job that comes to its cap, or finds no room, ends itself.
 """
 
 from __future__ import annotations
@@ -9,47 +9,36 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 
 import contention_job
 from contention_job import tell
 
-MIB = 1 << 20
 
-
-def main(order):
+def main(step_bytes):
     choose, cuda = contention_job.autogpu(None), contention_job.Cuda()
     tell(event="ready")
-    sys.stdin.readline()
-    choice = choose(cuda)
-    begun_s = time.monotonic()
-    tell(event="decided", gpus=choice.gpus, cap_bytes=choice.cap_bytes, time_s=begun_s)
-    if choice.gpus:
-        died = run(cuda, order, choice, begun_s)
-        tell(event="died" if died else "done", why=died, time_s=time.monotonic())
+    used, cap = 0, None
+    for line in sys.stdin:
+        died = ""
+        if line == "go\n":
+            choice = choose(cuda)
+            cap = choice.cap_bytes
+            died = "" if choice.gpus and cuda.make_context(choice.ordinal) else "no context"
+            choice.finish()
+            tell(event="started", gpus=choice.gpus, cap_bytes=cap, died=died)
+        elif line == "step\n":
+            used += step_bytes
+            if cap is not None and used > cap:
+                died = "its cap"
+            elif not cuda.allocate(step_bytes):
+                died = "no room"
+            tell(event="grown", died=died)
+        if died or line == "end\n":
+            break
     sys.stdout.flush()
+    # The GPU is given back by the process's end alone, as by any script that simply ends.
     os._exit(0)
 
 
-def run(cuda, order, choice, begun_s):
-    """Why the job ended before its time; empty for one that was done."""
-    if not cuda.make_context(choice.ordinal):
-        return "no room for a context"
-    choice.finish()
-    arena = order["peak_bytes"] - order["context_bytes"]
-    used = 0
-    for step in range(1, order["steps"] + 1):
-        time.sleep(max(0.0, begun_s + step * order["step_s"] - time.monotonic()))
-        wanted = arena * step // order["steps"]
-        if choice.cap_bytes is not None and wanted > choice.cap_bytes:
-            return "its cap"
-        size = (wanted - used) // (2 * MIB) * (2 * MIB)
-        if size and not cuda.allocate(size):
-            return "no room"
-        used += size
-    time.sleep(max(0.0, begun_s + order["duration_s"] - time.monotonic()))
-    return ""
-
-
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(**json.loads(sys.argv[1]))
