@@ -41,10 +41,12 @@ SEEDS, LOADS, MEMORIES_GIB, STATING = 20, (0.6, 0.9, 1.2), (11, 24), (0.0, 0.25)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many days (default: {SEEDS})")
+    parser.add_argument("--seeds", type=positive, default=SEEDS, help=f"how many days (default: {SEEDS})")
     parser.add_argument("--load", type=float, nargs="+", default=list(LOADS), help="hours of work per hour of GPU")
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--memory", type=int, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="of a card")
+    parser.add_argument("--gpus", type=positive, default=4)
+    parser.add_argument(
+        "--memory", type=positive, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="of a card"
+    )
     parser.add_argument("--stating", type=float, nargs="+", help="the part of the scripts that state their need")
     parser.add_argument("--late", type=float, default=0.0, help="the part of the jobs that grow once more later on")
     parser.add_argument("--tried", action="store_true", help="other rules instead of other tools")
@@ -123,6 +125,13 @@ def packages_of(names: Sequence[str]) -> list[str]:
         say(str(error), lasting=True)
         return []
     return [str(environments.site_packages(found))]
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def say(message: str, *, lasting: bool = False) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Sequence, Union
 
 from benchmarks.lab.day import DAY_S, Job, Setting, jobs_of_day
-from benchmarks.lab.server import GROWTH_S, GROWTH_STEPS, Run, Server
+from benchmarks.lab.server import GROWTH_STEPS, Run, Server
 
 NOTICED_S, NOTICED_MEAN_S = 300.0, 600.0
 # From the start of a script to its CUDA context: the framework's import, and the reading of data.
@@ -212,8 +212,10 @@ class Replay:
         self._outcome.starts.append((now_s, attempt.job.number, answer.card, answer.cap_bytes))
         self._foresee(run.card)
         self._grow(run, now_s)
-        # Those that wait look every two seconds; nothing that matters to them changes with time alone but this.
-        self._at(now_s + GROWTH_S, "look", None)
+        # Those that wait look every two seconds; what matters to them changes with time alone for as long as a rule
+        # may ask how long others have run.
+        for minutes in (1, 2):
+            self._at(now_s + minutes * 60.0, "look", None)
 
     def _grow(self, run: Run, now_s: float) -> None:
         card = self._server.cards[run.card]

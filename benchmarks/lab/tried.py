@@ -121,6 +121,7 @@ RULES = (
     Rule("Q: M and a quarter free, half of it", is_freest_first=True, settle_s=60, least_part=0.125),
     Rule("Q, three quarters of it", share=0.75, is_freest_first=True, settle_s=60, least_part=0.1875),
     replace(_SETTLED, sentence="Q, all of it"),
+    replace(_SETTLED, sentence="Q, all of it, after two minutes", settle_s=120),
     replace(_SETTLED, sentence="Q, no cap", share=None),
     replace(_SETTLED, sentence="Q, all of it, half free", least_part=0.5),
     replace(_SETTLED, sentence="Q, all of it; after a failure say the need", after_failure="need"),
