@@ -25,6 +25,7 @@ class Rule:
         most_jobs: It starts only where fewer than so many jobs are; else it waits.
         after_failure: Started again after it ended for memory, it waits for a card of its own (``"card"``), or states
             what it needs and waits for that (``"need"``), as the message tells its user.
+        waits_for_need: A job that states its need waits where that fits nowhere, instead of going without a GPU.
     """
 
     sentence: str
@@ -35,6 +36,7 @@ class Rule:
     least_part: float = 0.0
     most_jobs: int = 0
     after_failure: str = ""
+    waits_for_need: bool = False
 
 
 class Tried(Autogpu):
@@ -45,7 +47,9 @@ class Tried(Autogpu):
         self._rule = rule
 
     def busy_of(self, attempt: Attempt) -> str:
-        return "wait" if attempt.earlier and self._rule.after_failure else self.busy
+        rule = self._rule
+        has_need = rule.waits_for_need and self.need_bytes_of(attempt) is not None
+        return "wait" if has_need or (attempt.earlier and rule.after_failure) else self.busy
 
     def need_bytes_of(self, attempt: Attempt) -> int | None:
         is_told = attempt.earlier > 0 and self._rule.after_failure == "need"
@@ -111,6 +115,7 @@ RULES = (
     Rule("at most two on a card, else wait", most_jobs=2),
     Rule("after a failure wait for a card", after_failure="card"),
     Rule("after a failure say the need and wait", after_failure="need"),
+    Rule("a stated need that fits nowhere waits", waits_for_need=True),
     Rule("F: where most is free", is_freest_first=True),
     Rule("F, no cap", share=None, is_freest_first=True),
     Rule("F, caps of others count as taken", is_freest_first=True, counts_caps=True),
@@ -122,6 +127,7 @@ RULES = (
     Rule("Q, three quarters of it", share=0.75, is_freest_first=True, settle_s=60, least_part=0.1875),
     replace(_SETTLED, sentence="Q, all of it"),
     replace(_SETTLED, sentence="Q, all of it, after two minutes", settle_s=120),
+    replace(_SETTLED, sentence="Q, all of it; a stated need waits", waits_for_need=True),
     replace(_SETTLED, sentence="Q, no cap", share=None),
     replace(_SETTLED, sentence="Q, all of it, half free", least_part=0.5),
     replace(_SETTLED, sentence="Q, all of it; after a failure say the need", after_failure="need"),
