@@ -145,10 +145,23 @@ def give_up(framework, why):
     done[:] = [(step, name) for name in frameworks for step in ("before_import", "after_import")]
     if why:
         try:
-            sys.stderr.write(f"autogpu: not applied to {framework}: {why}; AUTOGPU=0 turns autogpu off\n")
+            if stderr_is_read():
+                sys.stderr.write(f"autogpu: not applied to {framework}: {why}; AUTOGPU=0 turns autogpu off\n")
         except BaseException:
             # A script's own stderr may even call sys.exit().
             pass
+
+
+def stderr_is_read():
+    """A write would neither end the script by SIGPIPE nor wait for ever; as in autogpu/reporting/stderr.py."""
+    try:
+        import select
+
+        poll = select.poll()
+        poll.register(sys.stderr.fileno(), select.POLLOUT)
+    except Exception:
+        return True
+    return [event for _, event in poll.poll(1000)] == [select.POLLOUT]
 
 
 # On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 # How long a stderr of the script's own may take; it goes on beside the script after that.
 _PATIENCE_S = 1.0
 
+# And how long a reader of a full pipe; once in a process.
+_patience_s = 1.0
+
+# In characters: a pipe that can be written to takes 4 KiB without waiting.
+_MOST_AT_ONCE = 1000
+
 _printed: set[str] = set()
 
 
@@ -29,10 +35,29 @@ def say(message: str) -> None:
 def _write(stderr: Any, line: str) -> None:
     try:
         # One write: two jobs in one terminal must not tear each other's lines.
-        stderr.write(line + "\n")
-        stderr.flush()
-    except Exception:  # closed, its reader has gone, or any object that a script has put there
+        for begin in range(0, len(line) + 1, _MOST_AT_ONCE):
+            if not _is_read(stderr):
+                return
+            stderr.write((line + "\n")[begin : begin + _MOST_AT_ONCE])
+            stderr.flush()
+    except Exception:  # closed, or any object that a script has put there
         pass
+
+
+def _is_read(stderr: Any) -> bool:
+    """A write would neither end the script by SIGPIPE, which it may not ignore, nor wait for who never reads."""
+    global _patience_s
+    try:
+        import select
+
+        poll = select.poll()
+        poll.register(stderr.fileno(), select.POLLOUT)
+    except Exception:  # no file; or eventlet has taken poll away
+        return True
+    events = [event for _, event in poll.poll(_patience_s * 1000)]
+    if not events:
+        _patience_s = 0.0
+    return events == [select.POLLOUT]
 
 
 def _said_beside(stderr: Any, line: str) -> bool:

@@ -185,7 +185,8 @@ def test_finder_keeps_no_part_of_another_module_alive() -> None:
         del sys.modules["_autogpu_hook"]
     held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
     functions = {name for name, value in held.items() if callable(value)}
-    assert functions == {"install", "find_spec", "find_later", "exec_module", "take_step", "import_package", "give_up"}
+    steps = {"exec_module", "take_step", "import_package", "give_up", "stderr_is_read"}
+    assert functions == {"install", "find_spec", "find_later", *steps}
     assert set(held) - functions == {"sys", "frameworks", "started_with", "started_path", "done"}
 
 
@@ -215,3 +216,29 @@ def test_sitecustomize_parses_on_python_2(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "hidden\nFalse\n", "")
+
+
+UNREAD = """
+import fcntl, os, signal
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+reading, writing = os.pipe()
+if {is_full}:
+    fcntl.fcntl(writing, fcntl.F_SETFL, os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(writing, b"x" * 4096)
+    except BlockingIOError:
+        fcntl.fcntl(writing, fcntl.F_SETFL, 0)
+else:
+    os.close(reading)
+os.dup2(writing, 2)
+import tensorflow
+os.write(1, b"alive")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["its-reader-has-gone", "nobody-reads"])
+def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(place: Throwaway, tmp_path: Path, is_full: bool):
+    ran = place.run(UNREAD.format(is_full=is_full), tmp_path, environ={"FAIL_BEFORE": "ZeroDivisionError"})
+    assert (ran.returncode, ran.stdout, ran.steps) == (0, "alive", "before body")
