@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     Method = TypeVar("Method", bound=Callable[..., Any])
 
-# Of the host itself: PROC_PID_INIT_INO in the kernel's source.
-INITIAL_NAMESPACE = "pid:[4026531836]"
+# Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
+# number: it says nothing of who that is. proc(5), overflowuid.
+UNKNOWN_UID = 65534
 
 # The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.
 monotonic_s: Callable[[], float] = time.monotonic

@@ -11,6 +11,7 @@ from pathlib import Path
 from autogpu.frozen import frozen
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, NoFolderYet, Uncoordinated
+from autogpu.process import UNKNOWN_UID
 from autogpu.variables import LEASE_DIR
 
 TYPE_CHECKING = False
@@ -193,6 +194,6 @@ def _why_not_trusted(status: os.stat_result) -> str | None:
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if not sticky and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return _NOT_STICKY
-    if not sticky and status.st_uid not in (0, os.geteuid()):
+    if not sticky and (status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid())):
         return f"belongs to uid {status.st_uid} alone"
     return None

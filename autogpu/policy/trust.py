@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from autogpu.frozen import frozen
+from autogpu.process import UNKNOWN_UID
 
 LARGEST_FILE_BYTES = 1024**2
 _MOST_LINKS = 40
@@ -18,7 +19,7 @@ class UnreadableFile(Exception):
 
 @frozen
 class Opened:
-    """What one opening of a file gave.
+    """A file as one opening of it gave it.
 
     Attributes:
         content: All of it.
@@ -38,7 +39,7 @@ def read_file(path: Path, *, judge: bool) -> Opened | None:
 
     Args:
         path: The file, or a link to it.
-        judge: Whether to ask who could have written it. Not asked where there are no owners (Windows).
+        judge: Ask who could have written it. Not asked where there are no owners (Windows).
 
     Raises:
         UnreadableFile: It exists, but it is not a file, too large, or not permitted.
@@ -104,7 +105,7 @@ def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
 
 
 def _foreign(place: int | Path, found: os.stat_result) -> str:
-    if found.st_uid not in (os.geteuid(), 0):
+    if found.st_uid == UNKNOWN_UID or found.st_uid not in (os.geteuid(), 0):
         return f"belongs to uid {found.st_uid}"
     if found.st_mode & stat.S_IWOTH:
         return "can be written by every user"
@@ -114,7 +115,7 @@ def _foreign(place: int | Path, found: os.stat_result) -> str:
 
 
 def _is_private_group(found: os.stat_result) -> bool:
-    """Whether the group of a file has its owner as only member, as far as the group says.
+    """The group of a file has its owner as only member, as far as the group says.
 
     Debian, Ubuntu and Fedora give every user a group of the same name and an umask of 002, so refusing all
     that a group can write would refuse every project there. A primary group that many share ("users") has

@@ -4,6 +4,8 @@ import grp
 import os
 import pwd
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -200,6 +202,23 @@ def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode
     assert (resolved.policy.count, resolved.project_file) == (1, None)
     whose = "it" if place == "file" else f"its folder {workplace.project}"
     assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
+
+
+LOOKS = "import sys; from pathlib import Path; from autogpu.policy.trust import *; " + (
+    "print(read_file(Path(sys.argv[1]), judge=True).distrust)"
+)
+
+
+@as_root
+def test_in_a_user_namespace_that_knows_no_user_a_strangers_file_is_refused(workplace):
+    found = workplace.write(workplace.home / "proj" / "autogpu.toml", COUNT_2)
+    for place in (found, found.parent):
+        os.chown(str(place), STRANGER, STRANGER)
+    command = ["unshare", "--user", sys.executable, "-c", LOOKS, str(found)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode and "unshare" in done.stderr:
+        pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == ("it belongs to uid 65534\n", "")
 
 
 def test_a_refused_file_counts_once_it_is_named(workplace):
