@@ -33,7 +33,7 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 def start(environ: Mapping[str, str]) -> Reading:
     """Begin a reading outside this process; returns within ms, whatever the driver does."""
-    if _is_python(sys.executable) and not _reaps_children():
+    if _is_this_python(sys.executable) and not _reaps_children():
         try:
             return ProcessReading(environ)
         except OSError:  # no more processes or files for this user: a thread may still do
@@ -96,7 +96,7 @@ def package_folders(path: Sequence[str]) -> list[str]:
 
 
 def _pynvml_problem() -> str:
-    """Import pynvml into this process; why it can't be used, or ``""``."""
+    """Import pynvml into this process; returns why it can't be used, or ``""``."""
     from importlib.machinery import PathFinder
 
     from autogpu.devices import nvml
@@ -116,16 +116,22 @@ def _pynvml_problem() -> str:
     return ""
 
 
-def _is_python(executable: str | None) -> bool:
-    # A frozen application or an embedder such as uWSGI is its own sys.executable: starting that would start the
-    # application once more.
-    if not executable or getattr(sys, "frozen", False):
+def _is_this_python(executable: str | None) -> bool:
+    """Starting ``executable`` starts this Python, and no application once more that is frozen or embeds one."""
+    # An embedder, unlike a Python that was started, tells its Python no command line.
+    if not executable or getattr(sys, "frozen", False) or not getattr(sys, "orig_argv", True):
         return False
-    return os.path.basename(executable).lower().startswith(("python", "pypy"))
+    # As installers, distributions and virtual environments call it: python3, python3.13t.
+    if os.path.basename(executable).rstrip("0123456789.td") not in ("python", "pypy"):
+        return False
+    try:
+        return os.path.samefile(executable, "/proc/self/exe")
+    except OSError:
+        return False
 
 
 def _reaps_children() -> bool:
-    """Whether a handler of the script's own is called when a child ends; it may not know ours."""
+    """A handler of the script's own is called when a child ends; it may not know ours."""
     signal = sys.modules.get("signal")
     number = getattr(signal, "SIGCHLD", None)
     return signal is not None and number is not None and callable(signal.getsignal(number))

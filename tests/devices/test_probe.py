@@ -151,6 +151,23 @@ def test_where_python_is_embedded_the_driver_is_read_in_a_thread(machine):
         assert indices(read(server, program=program)) == [0, 1]
 
 
+@pytest.mark.parametrize("is_embedder", [False, True], ids=["another-program", "this-one-embeds-a-python"])
+def test_an_application_with_a_pythons_name_is_not_started_again(machine, tmp_path, is_embedder):
+    application = tmp_path / "python3"
+    application.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nsleep 60\n")
+    application.chmod(0o755)
+    program = "import os, sys\n"
+    program += "sys.orig_argv = []\n" if is_embedder else f"sys.executable = {str(application)!r}\n"
+    program += READ + "print('pynvml' in sys.modules)"
+    with machine(Gpu(), Gpu()) as server:
+        begun_s = time.monotonic()
+        done = server.run([sys.executable, "-c", program, "30"])
+    inventory, is_in_process = done.stdout.splitlines()
+    assert (indices(eval(inventory, VALUES)), is_in_process, done.stderr) == ([0, 1], "True", "")
+    assert not (tmp_path / "started").exists()
+    assert time.monotonic() - begun_s < 5
+
+
 def test_the_process_itself_never_imports_pynvml(machine):
     program = READ + "assert 'pynvml' not in sys.modules\n"
     with machine(Gpu()) as server:
