@@ -16,6 +16,7 @@ from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Callable, Iterator
 
 DEADLINE_S = 2.0
@@ -23,6 +24,11 @@ DEADLINE_S = 2.0
 # A hundred jobs that start at once pass the mutex on for longer than the deadline, and nothing is wrong with that: the
 # deadline is for one holder. Holders that change in order to keep others out gain no more than this.
 LONGEST_S = 10.0
+
+# Where this process has lost its patience once: a lock that is stuck may be so for as long as it runs. By folder, since
+# when it has not been had.
+_AGAIN_S = 0.05
+_stuck_since_s: dict[Path, float] = {}
 
 # A holder needs about a ms: a few tries, and then a thread that waits in the kernel.
 _PAUSES_S = (0.0002, 0.0004, 0.0008)
@@ -60,6 +66,8 @@ def held_if_possible(
 ) -> Iterator[tuple[int, Uncoordinated | None]]:
     """As :func:`held`; where it can't be had, the folder's descriptor nevertheless, and why.
 
+    One patience per process: where it could not be had once, it is tried for 50 ms until it can be.
+
     Raises:
         Uncoordinated: The folder can't be opened.
     """
@@ -83,11 +91,14 @@ def held_if_possible(
 
 def _taken(folder: Folder, descriptor: int, deadline_s: float, while_waiting: Callable[[], None]) -> locks.Descriptor:
     begun_s = monotonic_s()
+    if folder.path in _stuck_since_s:
+        deadline_s = min(deadline_s, _AGAIN_S)
     while True:
         mutex = _open(folder, descriptor)
         try:
             _lock(folder, mutex.number, begun_s, deadline_s, while_waiting)
             if _is_current(descriptor, mutex):
+                _stuck_since_s.pop(folder.path, None)
                 return mutex
         except BaseException:
             _let_go(mutex)
@@ -143,8 +154,9 @@ def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float, while_w
         left_s = min(kept_since_s + deadline_s, begun_s + max(LONGEST_S, deadline_s)) - now_s
         if left_s <= 0:
             who = locks.holder(mutex) or "a process that can't be seen from here"
+            since_s = _stuck_since_s.setdefault(folder.path, kept_since_s)
             raise Uncoordinated(
-                f"{folder.path / MUTEX} has been held for {now_s - kept_since_s:.0f} s by {who}",
+                f"{folder.path / MUTEX} has been held for {now_s - since_s:.0f} s by {who}",
                 remedy="if it is stuck, end that process",
             )
         if waiting.has_come(min(left_s, max(0.0, look_again_s - now_s))):

@@ -54,9 +54,6 @@ _BLIND_PAUSE_S = 0.1
 # So that a waiter that becomes unresponsive counts as such when we look.
 _GRACE_S = 0.02
 
-# Where the mutex could not be had once, it is tried for less: it may be stuck for as long as we wait.
-_DEADLINE_AGAIN_S = 0.05
-
 _LAST_PLACE = 10**10 - 1
 
 
@@ -309,8 +306,7 @@ class _Place:
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        deadline_s = min(self._deadline_s, _DEADLINE_AGAIN_S) if self._has_problem else self._deadline_s
-        with mutex.held_if_possible(self._folder, deadline_s, self.heartbeat) as (descriptor, problem):
+        with mutex.held_if_possible(self._folder, self._deadline_s, self.heartbeat) as (descriptor, problem):
             if problem and not self._has_problem:
                 self._on_problem(problem)
             self._has_problem = problem is not None

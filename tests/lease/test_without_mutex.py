@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -64,6 +65,26 @@ def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
     until(lambda: len(waiters(folder)) == 250, timeout_s=120)
     holder.kill()
     assert relay.result(timeout_s=600) == {"served": 250}
+
+
+def test_a_process_has_one_patience_for_a_mutex_that_is_stuck(folder, start):
+    holder, problems = stuck(start), []
+
+    def claim():
+        begun_s = time.monotonic()
+        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", deadline_s=0.8, on_problem=problems.append).release()
+        return time.monotonic() - begun_s
+
+    assert claim() >= 0.8
+    assert max(claim() for _ in range(4)) < 0.7
+    assert len(problems) == 5
+    assert all(re.search("has been held for [1-9] s by", problem.what) for problem in problems)
+    # Once it has been had, it is waited for anew.
+    holder.kill()
+    claim()
+    stuck(start)
+    assert claim() >= 0.8
+    assert len(problems) == 6
 
 
 def test_a_user_who_may_start_no_thread_waits_for_the_mutex_all_the_same(folder, monkeypatch):
