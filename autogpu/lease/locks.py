@@ -18,7 +18,7 @@ import sys
 import weakref
 
 from autogpu import process
-from autogpu.process import thread_cpu_s
+from autogpu.process import thread_cpu_s, unix_s
 
 try:
     import fcntl
@@ -230,6 +230,15 @@ def show_to_all(descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, mode | stat.S_ISVTX)
     except OSError:  # systems that keep that bit for folders
         os.fchmod(descriptor, mode)
+
+
+def file_time_s() -> float:
+    """What the kernel writes on a file at this moment: the clock of a process may show another time."""
+    try:
+        with Descriptor(os.memfd_create, "autogpu") as opened:
+            return opened.status.st_mtime
+    except (AttributeError, OSError):  # Python 3.7
+        return unix_s()
 
 
 def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:

@@ -7,9 +7,9 @@ import re
 from collections import defaultdict
 
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, record
+from autogpu.lease import locked_file, locks, record
 from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
-from autogpu.process import monotonic_s, unix_s
+from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class _Reading:
         self._descriptor = descriptor
         self._known = known
         self._remove_stale = remove_stale
+        self._now_s = locks.file_time_s()
         self._remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
 
     def add(self, name: str, status: os.stat_result | None = None) -> None:
@@ -167,7 +168,7 @@ class _Reading:
 
     def _found(self, key: _Key, value: Holder | Waiter, status: os.stat_result) -> None:
         is_waiter = isinstance(value, Waiter)
-        self.found[key] = replace(value, silent_s=unix_s() - status.st_mtime) if is_waiter else value
+        self.found[key] = replace(value, silent_s=self._now_s - status.st_mtime) if is_waiter else value
 
     def _wanted_bytes(self, name: str, status: os.stat_result) -> int:
         is_needed = not (_HIDDEN.fullmatch(name) or self._is_known(_key(name, status)))
@@ -205,7 +206,7 @@ def is_waiting(descriptor: int, name: str) -> bool:
         OSError: The system can't tell, such as where too many files are open.
     """
     found = locked_file.view(descriptor, name, max_bytes_of=lambda status: 0)
-    return found is not None and abs(unix_s() - found.status.st_mtime) < SILENCE_S
+    return found is not None and abs(locks.file_time_s() - found.status.st_mtime) < SILENCE_S
 
 
 def ticket_place(name: str) -> int | None:
@@ -251,7 +252,7 @@ def _waiter(found: LockedFileView, place: int) -> Waiter:
         uid=found.status.st_uid,
         is_mine=found.is_mine,
         is_readable=bool(fields),
-        silent_s=unix_s() - found.status.st_mtime,
+        silent_s=0.0,  # see _Reading
         pid=fields.get("pid"),
         pid_namespace=fields.get("pidns"),
         start_time=fields.get("start"),

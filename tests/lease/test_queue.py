@@ -279,6 +279,17 @@ def test_a_removed_ticket_is_taken_again(folder, path):
     assert waiters(folder) == ()
 
 
+def test_a_waiter_whose_clock_is_wrong_is_served_in_its_turn_and_passes_nobody_over(folder, start):
+    holder, *line = start(), start(), start(prefix=("env", "CLOCK_AHEAD_S=3600")), start(), start()
+    holder.ask("acquire", free=GPU)
+    for worker in line:
+        worker.wait_in_line(free=GPU)
+    for before, worker in zip([holder, *line], line):
+        before.kill()
+        assert worker.result() == {"claims": {"GPU-0": 1}}
+        assert [waiter.is_unresponsive for waiter in waiters(folder)] == [False] * (len(line) - line.index(worker) - 1)
+
+
 def test_a_last_place_that_is_taken_is_shared(folder, path, start):
     with (path / "wait.9999999999.0.1").open("w") as ticket:
         locks.own(ticket.fileno())
