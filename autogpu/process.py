@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Method = TypeVar("Method", bound=Callable[..., Any])
 
+SUBORDINATE_IDS = Path("/etc/subuid")
+
 # Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
 # number: it says nothing of who that is. proc(5), overflowuid.
 UNKNOWN_UID = 65534
@@ -117,6 +119,35 @@ def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: i
 def owner(pid: int) -> int | None:
     """The user of a process, as far as the kernel shows it; ``None`` where there is none."""
     try:
-        return Path(f"/proc/{pid}").stat().st_uid
+        return user_of(Path(f"/proc/{pid}").stat().st_uid)
     except OSError:
         return None
+
+
+@functools.lru_cache(maxsize=4096)
+def user_of(uid: int) -> int:
+    """The user who was given ``uid`` for containers, else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
+    for name, first, count in _subordinate_ids():
+        if first <= uid < first + count:
+            import pwd
+
+            try:
+                return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+            except KeyError:
+                return uid
+    return uid
+
+
+@functools.lru_cache(maxsize=1)
+def _subordinate_ids() -> tuple[tuple[str, int, int], ...]:
+    found = []
+    try:
+        with SUBORDINATE_IDS.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, numbers = line.strip().partition(":")
+                first, _, count = numbers.partition(":")
+                if first.isdecimal() and count.isdecimal():
+                    found.append((name, int(first), int(count)))
+    except OSError:
+        pass
+    return tuple(found)

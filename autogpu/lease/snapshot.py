@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 
+from autogpu import process
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, record
 from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from autogpu.lease.locked_file import LockedFileView
 
     _Key = Tuple[str, int, int]
+    _File = Tuple[str, os.stat_result]
 
-# For each owner, whose own claims alone are lost beyond it: a folder full of files or of long texts must neither hide
-# what others claim nor keep the mutex for seconds. Thousands of ours fit.
+# For each user, whose own claims alone are lost beyond it, and for all of them: a folder full of files or of long texts
+# must neither hide what others claim nor keep the mutex for seconds. Thousands of ours fit.
 _MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
-
-# Inside a user namespace all users that it does not know are this one, and bound by none: proc(5), overflowuid.
-_OVERFLOW_UID = 65534
+_MAX_FILES_OF_ALL = 2 * _MAX_FILES
+_MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
 
 _LEASE = re.compile(r"job\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 _TICKET = re.compile(r"wait\.([0-9]{10})\.[0-9]{1,10}\.[0-9a-f]{1,10}")
@@ -83,9 +84,10 @@ class FolderReader:
             OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
-        reading = _Reading(descriptor, self._known, remove_stale)
+        by_user = _files_by_user(descriptor)
+        reading = _Reading(descriptor, self._known, remove_stale, max_bytes=_MAX_BYTES_OF_ALL // max(len(by_user), 1))
         self._leases = set()
-        for name, status in self._files(descriptor):
+        for name, status in _fair_parts(by_user):
             if _LEASE.fullmatch(name):
                 self._leases.add((name, status.st_ino))
             reading.add(name, status if is_fresh else None)
@@ -108,25 +110,37 @@ class FolderReader:
                 if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
             )
 
-    def _files(self, descriptor: int) -> Iterator[tuple[str, os.stat_result]]:
-        """Leases, tickets and hidden files; of each user not more than the bound, and each once, by whatever name."""
-        counts: dict[int, int] = defaultdict(int)
-        seen = set()
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                if not _OURS.fullmatch(entry.name):
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError:  # gone meanwhile
-                    continue
-                if status.st_ino in seen:
-                    continue  # another user may have given it names, at its owner's expense
-                if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
-                    seen.add(status.st_ino)
-                counts[status.st_uid] += 1
-                if counts[status.st_uid] <= _MAX_FILES or status.st_uid == _OVERFLOW_UID:
-                    yield entry.name, status
+
+def _files_by_user(descriptor: int) -> Mapping[int, list[_File]]:
+    """The leases, tickets and hidden files of each user, each once, by whatever name."""
+    by_user: dict[int, list[_File]] = defaultdict(list)
+    seen = set()
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            if not _OURS.fullmatch(entry.name):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # gone meanwhile
+                continue
+            if status.st_ino in seen:
+                continue  # another user may have given it names, at its owner's expense
+            if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
+                seen.add(status.st_ino)
+            by_user[process.user_of(status.st_uid)].append((entry.name, status))
+    return by_user
+
+
+def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
+    """All files of users who have few; of the others each as many as of any other, the newest."""
+    remaining = _MAX_FILES_OF_ALL
+    for number, files in enumerate(sorted(by_user.values(), key=len)):
+        part = min(_MAX_FILES, remaining // (len(by_user) - number))
+        if len(files) > part:
+            # Nobody can set this time.
+            files = sorted(files, key=lambda file: file[1].st_ctime_ns)[len(files) - part :]
+        remaining -= len(files)
+        yield from files
 
 
 class _Reading:
@@ -136,13 +150,19 @@ class _Reading:
         found: What is alive.
     """
 
-    def __init__(self, descriptor: int, known: Mapping[_Key, Holder | Waiter], remove_stale: bool) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        known: Mapping[_Key, Holder | Waiter],
+        remove_stale: bool,
+        max_bytes: int = _MAX_BYTES,
+    ) -> None:
         self.found: dict[_Key, Holder | Waiter] = {}
         self._descriptor = descriptor
         self._known = known
         self._remove_stale = remove_stale
         self._now_s = locks.file_time_s()
-        self._remaining_bytes: dict[int, int] = defaultdict(lambda: _MAX_BYTES)
+        self._remaining_bytes: dict[int, int] = defaultdict(lambda: min(max_bytes, _MAX_BYTES))
 
     def add(self, name: str, status: os.stat_result | None = None) -> None:
         """Look at the file of that name.
@@ -175,8 +195,9 @@ class _Reading:
         # A larger one can't be understood, and is not worth a look at its text.
         if not is_needed or status.st_size > locked_file.MAX_TEXT_BYTES:
             return 0
-        remaining = _MAX_BYTES if status.st_uid == _OVERFLOW_UID else self._remaining_bytes[status.st_uid]
-        self._remaining_bytes[status.st_uid] -= status.st_size
+        user = process.user_of(status.st_uid)
+        remaining = self._remaining_bytes[user]
+        self._remaining_bytes[user] -= status.st_size
         return remaining
 
     def _is_known(self, key: _Key) -> bool:
@@ -227,7 +248,7 @@ def _holder(found: LockedFileView) -> Holder:
         fields = {}
     return Holder(
         name=found.name,
-        uid=found.status.st_uid,
+        uid=process.user_of(found.status.st_uid),
         is_mine=found.is_mine,
         is_readable=bool(fields),
         pid=fields.get("pid"),
@@ -249,7 +270,7 @@ def _waiter(found: LockedFileView, place: int) -> Waiter:
     return Waiter(
         name=found.name,
         place=place,
-        uid=found.status.st_uid,
+        uid=process.user_of(found.status.st_uid),
         is_mine=found.is_mine,
         is_readable=bool(fields),
         silent_s=0.0,  # see _Reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import resource
@@ -146,19 +147,59 @@ def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(fol
     assert start().ask("acquire", free=["GPU-0"])["claims"] is None
 
 
+# How many files are opened to see who holds what.
+LOOK = """
+import os, sys
+from pathlib import Path
+from autogpu.lease import Folder, snapshot
+opened, really_open = [], os.open
+os.open = lambda name, *options, **more: opened.append(name) or really_open(name, *options, **more)
+print(len(snapshot(Folder(Path(sys.argv[1]), "", 0)).holders), len(opened) - 1)
+"""
+
+
 @needs_root
 @pytest.mark.thorough
-def test_a_flood_hides_no_claim_inside_a_user_namespace(folder, path, start):
+def test_in_a_user_namespace_a_flood_is_that_of_one_user_of_whom_the_newest_files_are_read(path, start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
+    alice.ask("plant", names=[f"wait.{number:010d}.2.{number:08x}" for number in range(20000)])
     for _ in range(5):
         bob.ask("acquire", gpus={"GPU-0": 1})
-    alice.ask("plant", names=[f"wait.{number:010d}.2.{number:08x}" for number in range(6000)])
-    look = "import sys; from tests.lease.conftest import *; print(len(holders(Folder(Path(sys.argv[1]), '', 0))))"
-    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", look, str(path)]
+    command = ["unshare", "--user", sys.executable, "-c", LOOK, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode and "unshare" in done.stderr:
         pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
-    assert (done.stdout, done.stderr) == ("5\n", "")
+    assert (done.stdout, done.stderr) == ("5 4096\n", "")
+
+
+FIRST_SUBORDINATE = 200000
+
+
+@needs_root
+@pytest.mark.thorough
+@pytest.mark.parametrize("are_known", [True, False], ids=["of-one-user", "of-unknown-users"])
+def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, path, start, monkeypatch, are_known):
+    ids = path.parent / "subuid"
+    ids.write_text(f"# name:first:count\nnobody-at-all:1:x\n{ALICE}:{FIRST_SUBORDINATE}:65536\n" * are_known)
+    monkeypatch.setattr(process, "SUBORDINATE_IDS", ids)
+    for function in (process.user_of, process._subordinate_ids):
+        monkeypatch.setattr(process, function.__name__, functools.lru_cache(function.__wrapped__))
+    bob = start("--uid", str(BOB))
+    for _ in range(5):
+        bob.ask("acquire", gpus={"GPU-0": 1})
+    for number in range(32):
+        start("--uid", str(FIRST_SUBORDINATE + number)).ask(
+            "plant", names=[f"job.{number}.2.{file:08x}" for file in range(number * 1000, number * 1000 + 300)]
+        )
+    held = start("--uid", str(FIRST_SUBORDINATE)).ask("acquire", gpus={"GPU-1": 1})
+    assert held["claims"] == {"GPU-1": 1}
+    opened, really_open = [], os.open
+    with monkeypatch.context() as counted:
+        counted.setattr(os, "open", lambda name, *how, **more: opened.append(name) or really_open(name, *how, **more))
+        seen = holders(folder)
+    users = [holder.uid for holder in seen]
+    assert (users.count(BOB), users.count(ALICE if are_known else FIRST_SUBORDINATE), len(users)) == (5, 1, 6)
+    assert len(opened) <= (4096 if are_known else 8192) + 10
 
 
 def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, start):
@@ -170,8 +211,7 @@ def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, sta
         with pytest.raises(OSError, match="Too many"):
             while True:
                 kept.append(os.open("/dev/null", os.O_RDONLY))
-        for _ in range(2):  # for the folder, and for listing it
-            os.close(kept.pop())
+        os.close(kept.pop())  # for the folder
         with pytest.raises(Uncoordinated, match="Too many open files"):
             holders(folder)
     finally:
