@@ -68,7 +68,8 @@ class FolderReader:
 
     def __init__(self) -> None:
         self._known: Mapping[_Key, Holder | Waiter] = {}
-        self._leases: set[tuple[str, int]] = set()
+        # What the folder had then, by name and inode: their owners can't be others since, and it is not asked again.
+        self._listed: dict[tuple[str, int], os.stat_result] = {}
         self._read_s = float("-inf")
 
     def read(self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0) -> LeaseSnapshot:
@@ -84,12 +85,9 @@ class FolderReader:
             OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
-        by_user = _files_by_user(descriptor)
+        by_user = self._files_by_user(descriptor)
         reading = _Reading(descriptor, self._known, remove_stale, max_bytes=_MAX_BYTES_OF_ALL // max(len(by_user), 1))
-        self._leases = set()
         for name, status in _fair_parts(by_user):
-            if _LEASE.fullmatch(name):
-                self._leases.add((name, status.st_ino))
             reading.add(name, status if is_fresh else None)
         self._known = reading.found
         if not is_fresh:
@@ -102,33 +100,37 @@ class FolderReader:
         return LeaseSnapshot(tuple(holders), tuple(waiters))
 
     def has_new_lease(self, descriptor: int, own: str) -> bool:
-        """Whether since the last reading a lease has appeared or been replaced, other than ``own``."""
+        """Since the last reading a lease has appeared, other than ``own``."""
         with os.scandir(descriptor) as entries:
             return any(
-                (entry.name, entry.inode()) not in self._leases
+                (entry.name, entry.inode()) not in self._listed
                 for entry in entries
                 if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
             )
 
-
-def _files_by_user(descriptor: int) -> Mapping[int, list[_File]]:
-    """The leases, tickets and hidden files of each user, each once, by whatever name."""
-    by_user: dict[int, list[_File]] = defaultdict(list)
-    seen = set()
-    with os.scandir(descriptor) as entries:
-        for entry in entries:
-            if not _OURS.fullmatch(entry.name):
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:  # gone meanwhile
-                continue
-            if status.st_ino in seen:
-                continue  # another user may have given it names, at its owner's expense
-            if not _HIDDEN.fullmatch(entry.name):  # it may just be given its own
-                seen.add(status.st_ino)
-            by_user[process.user_of(status.st_uid)].append((entry.name, status))
-    return by_user
+    def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
+        """The leases, tickets and hidden files of each user, each once, by whatever name."""
+        by_user: dict[int, list[_File]] = defaultdict(list)
+        known, self._listed = self._listed, {}
+        seen = set()
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                key = entry.name, entry.inode()
+                status = known.get(key)
+                if status is None:
+                    if not _OURS.fullmatch(entry.name):
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:  # gone meanwhile
+                        continue
+                self._listed[key] = status
+                if status.st_ino in seen:
+                    continue  # another user may have given it names, at its owner's expense
+                if not entry.name.startswith("."):  # it may just be given its own
+                    seen.add(status.st_ino)
+                by_user[process.user_of(status.st_uid)].append((entry.name, status))
+        return by_user
 
 
 def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
