@@ -11,6 +11,7 @@ import sys
 
 # The top-level modules whose import matters: those of autogpu/frameworks/__init__.py.
 frameworks = ("tensorflow", "jax", "torch")
+inside = ("tensorflow.", "jax.", "torch.")
 
 # What this process inherited, to tell it from what the script writes later. Through sys.modules, and only the
 # text is kept: a finder lives until the very end of the interpreter, and a reference to os or to its environ
@@ -20,8 +21,8 @@ started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
 # Where packages are installed, and PYTHONPATH: a script's own folder comes after this.
 started_path = tuple(sys.path)
 
-# Steps that have been taken, as (name, framework).
-done = []
+# Steps that have been taken, as (name, framework), or that are too late.
+done = [(step, name) for name in frameworks if name in sys.modules for step in ("before_import", "after_import")]
 
 
 def install():
@@ -34,16 +35,37 @@ def install():
 
 def find_spec(fullname, path=None, target=None):
     """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
-    if fullname not in frameworks or ("after_import", fullname) in done:
+    if fullname not in frameworks:
+        if fullname.startswith(inside):
+            notice_bypass(fullname.partition(".")[0])
+        return None
+    if ("after_import", fullname) in done:
         return None
     try:
         # Through sys.modules: a script may have put anything in the place of os.environ, or nothing.
-        off = sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
-        return None if off else find_later(fullname, path, target)
+        return None if is_off() else find_later(fullname, path, target)
     except Exception:
         # An old finder without find_spec, or one that forbids the import: Python asks it itself right
         # after us, and what it raises then has a traceback without us.
         return None
+
+
+def is_off():
+    """``AUTOGPU`` in the environment says so."""
+    return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+
+
+def notice_bypass(framework):
+    """Say that a finder before this one has loaded a framework: the parts that it leaves to others come here."""
+    if ("before_import", framework) in done:
+        return
+    try:
+        spec = sys.modules[framework].__spec__
+        # Neither a stub that a test has put there, nor a folder that happens to have that name.
+        if spec.origin and not is_off():
+            give_up(framework, f"another import hook, {type(spec.loader).__module__}, has loaded it")
+    except Exception:
+        pass
 
 
 def find_later(fullname, path, target):

@@ -66,6 +66,30 @@ import tensorflow
 assert tensorflow.wrapped and tensorflow.configured
 """
 
+# As typeguard's: it asks the finder of files alone, and leaves what is no source to others.
+BYPASS = """
+import py_compile, sys
+from importlib.machinery import PathFinder, SourceFileLoader
+class Instrumenting(SourceFileLoader):
+    pass
+class First:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensorflow":
+            spec = PathFinder.find_spec(name, path, target)
+            if spec is not None and isinstance(spec.loader, SourceFileLoader):
+                spec.loader = Instrumenting(spec.loader.name, spec.loader.path)
+                return spec
+        return None
+sys.meta_path.insert(0, First())
+import tensorflow, tensorflow.python
+import importlib.util
+tensorflow.__path__.append(".")
+with open("native.py", "w") as source:
+    source.write("")
+py_compile.compile("native.py", cfile="compiled.pyc")
+import tensorflow.compiled, keras
+"""
+
 ZIP = """
 import sys, zipfile
 with zipfile.ZipFile("archive.zip", "w") as archive:
@@ -156,6 +180,14 @@ CASES = [
     ),
     Case("wrapt-style-finder-before-us", WRAPT_STYLE.format(place=0)),
     Case("wrapt-style-finder-after-us", WRAPT_STYLE.format(place=1)),
+    Case(
+        "finder-before-us-that-asks-no-other",
+        BYPASS,
+        "body",
+        stderr="autogpu: not applied to tensorflow: another import hook, __main__, has loaded it; "
+        "AUTOGPU=0 turns autogpu off\n",
+    ),
+    Case("finder-before-us-that-asks-no-other-and-off", BYPASS, "body", {"AUTOGPU": "0"}),
     # Before 3.10 a zipimporter has no exec_module to stand before.
     Case("zip", ZIP + "import tensorflow", since=(3, 10)),
     Case("zip-without-steps", ZIP + "import tensorflow", "body", before=(3, 10)),

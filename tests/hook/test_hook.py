@@ -185,9 +185,10 @@ def test_finder_keeps_no_part_of_another_module_alive() -> None:
         del sys.modules["_autogpu_hook"]
     held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
     functions = {name for name, value in held.items() if callable(value)}
+    finders = {"find_spec", "find_later", "notice_bypass", "is_off"}
     steps = {"exec_module", "take_step", "import_package", "give_up", "stderr_is_read"}
-    assert functions == {"install", "find_spec", "find_later", *steps}
-    assert set(held) - functions == {"sys", "frameworks", "started_with", "started_path", "done"}
+    assert functions == {"install", *finders, *steps}
+    assert set(held) - functions == {"sys", "frameworks", "inside", "done", "started_with", "started_path"}
 
 
 def test_start_up_files_are_ascii_carry_the_marker_and_hold_one_plain_import() -> None:
