@@ -56,7 +56,7 @@ class Watch:
 
     @property
     def is_blind(self) -> bool:
-        """Whether changes are not seen: not on Linux, or the user's instances are in use by others of its jobs."""
+        """Changes are not seen: it is not Linux, or the user's instances are in use by others of its jobs."""
         return self._opened is None
 
     def wait(self, most_s: float) -> bool:

@@ -36,7 +36,7 @@ _MOST_COLLISIONS = 200
 
 
 class Lease:
-    """What this process holds. The kernel gives it back when the process and all its forks have ended.
+    """The GPUs that this process holds. The kernel gives it back when the process and all its forks have ended.
 
     It is made before it holds anything, by the one who answers for it, and given back when nothing refers to it any
     more: so it has an owner at each line, also where Ctrl-C strikes. A program started by exec does not inherit it,
@@ -87,7 +87,7 @@ class Lease:
 
     @property
     def is_alive(self) -> bool:
-        """Whether others still see it; ``False`` too after :meth:`release` and in a fork's child."""
+        """Others still see it; ``False`` too after :meth:`release` and in a fork's child."""
         if self._pid != os.getpid():
             return False
         try:
@@ -281,7 +281,7 @@ def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:
-    """Whether ``CUDA_VISIBLE_DEVICES`` is what the marker's process left, or autogpu's order of that.
+    """``CUDA_VISIBLE_DEVICES`` is what the marker's process left, or autogpu's order of that.
 
     A value that was set since is an explicit choice.
     """

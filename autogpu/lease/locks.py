@@ -233,7 +233,7 @@ def show_to_all(descriptor: int, mode: int) -> None:
 
 
 def file_time_s() -> float:
-    """What the kernel writes on a file at this moment: the clock of a process may show another time."""
+    """The time that the kernel writes on a file at this moment: the clock of a process may show another time."""
     try:
         with Descriptor(os.memfd_create, "autogpu") as opened:
             return opened.status.st_mtime
@@ -242,7 +242,7 @@ def file_time_s() -> float:
 
 
 def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether both are one inode."""
+    """Both are one inode."""
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 

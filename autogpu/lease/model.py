@@ -79,7 +79,7 @@ class Holder:
 
 @frozen
 class Demand:
-    """What a process waits for.
+    """The GPUs that a process waits for.
 
     Attributes:
         count: GPUs at the same time.
@@ -92,13 +92,13 @@ class Demand:
     uuids: tuple[str, ...] = ()
 
     def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
-        """Whether this GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""
+        """This GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""
         if self.uuids and uuid not in self.uuids:
             return False
         return room_bytes is None or self.bytes_per_gpu is None or room_bytes >= self.bytes_per_gpu
 
     def includes(self, other: Demand) -> bool:
-        """Whether whatever would serve ``other`` would serve this one as well."""
+        """Whatever would serve ``other`` would serve this one as well."""
         is_among = not self.uuids or (bool(other.uuids) and set(other.uuids) <= set(self.uuids))
         if not is_among or self.count > other.count:
             return False
@@ -134,7 +134,7 @@ class Waiter:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """What the queue is sorted by: of those at one place who came first."""
+        """The queue is sorted by it: of those at one place who came first."""
         return self.place, self.since_s or 0.0, self.name
 
     @property

@@ -79,7 +79,7 @@ def _owner(
 
 
 def _is_below(pid: int, holder: Holder) -> bool:
-    """Whether a process that has the holder's pid above it, or is it, may be of its job: the pid is its word alone."""
+    """A process that has the holder's pid above it, or is it, may be of its job: the pid is its word alone."""
     if holder.pid_here is None:
         return False
     # Else a lease that names root's sshd would have all that others compute.

@@ -98,7 +98,7 @@ class _Ticket:
         return tuple(waiter for waiter in others if waiter.order < mine)
 
     def is_standing(self, descriptor: int) -> bool:
-        """Whether the others see our ticket; the folder's owner could have removed it."""
+        """The others see our ticket; the folder's owner could have removed it."""
         return self._file is not None and self._file.is_alive(descriptor)
 
     def heartbeat(self) -> None:
@@ -256,7 +256,7 @@ class _Place:
         self._ticket.heartbeat()
 
     def is_concerned(self, name: str) -> bool:
-        """Whether it matters here that the file of that name has changed: a lease, or the ticket of one ahead."""
+        """A change of the file of that name matters here: of a lease, or the ticket of one ahead."""
         place = ticket_place(name)
         return name.startswith("job.") if place is None else self._ticket.place is None or place <= self._ticket.place
 
@@ -276,7 +276,7 @@ class _Place:
         return max(pause_s, 0.0) + _GRACE_S
 
     def look(self) -> tuple[bool, QueueState]:
-        """Whether a GPU could be claimed now, and who is there; without one, a ticket is taken. Needs no mutex."""
+        """Tell if a GPU could be claimed now, and who is there; without one, take a ticket. Needs no mutex."""
         with self._folder.opened() as descriptor:
             snapshot = self._reader.read(descriptor)
             wants = self._chosen(snapshot) is not None
@@ -292,7 +292,7 @@ class _Place:
         return list(_SECOND_LOOKS_S) if self.rivals <= _NEAR else []
 
     def may_be_served(self) -> bool:
-        """Whether there are no more than a few rivals left; counts those of the last look anew."""
+        """No more than a few rivals are left; counts those of the last look anew."""
         if self.rivals <= _NEAR:
             return True
         with self._folder.opened() as descriptor:

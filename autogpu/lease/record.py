@@ -37,7 +37,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def identity(script: str) -> dict[str, Any]:
-    """What every record says of its process; ``t``, since when, comes on top.
+    """The fields of its process that every record has; ``t``, since when, comes on top.
 
     Never the script's arguments: they may hold secrets.
     """

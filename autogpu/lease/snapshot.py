@@ -223,7 +223,7 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
 
 
 def is_waiting(descriptor: int, name: str) -> bool:
-    """Whether the process of that ticket is there and running, as far as its heartbeat tells.
+    """The process of that ticket is there and running, as far as its heartbeat tells.
 
     Raises:
         OSError: The system can't tell, such as where too many files are open.

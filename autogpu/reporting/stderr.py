@@ -87,7 +87,7 @@ def _said_beside(stderr: Any, line: str) -> bool:
 
 
 def is_terminal() -> bool:
-    """Whether a person is looking at stderr as it is written."""
+    """A person is looking at stderr as it is written."""
     try:
         return bool(sys.stderr.isatty())
     except Exception:  # as above
