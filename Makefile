@@ -34,7 +34,7 @@ help:
 	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs             write the generated pages again"
 	@echo "make site             the documents as a site, in site/; fails at a dead link"
-	@echo "make package          the wheel and the source archive, in dist/, as a package index wants them"
+	@echo "make package          the wheels and the source archive, in dist/, as a package index wants them"
 	@echo "make pictures         draw the pictures of the documents again; installs TensorFlow the first time"
 
 demo: $(VENV)/ready
@@ -96,6 +96,7 @@ package: $(VENV)/ready
 	@$(INSTALL) --group package
 	@rm -rf dist
 	@$(RUN) -m build --installer uv --outdir dist . >/dev/null
+	@$(RUN) -m build --installer uv --wheel --outdir dist sitecustomize_template >/dev/null
 	$(RUN) -m twine check --strict dist/*
 
 pictures: $(VENV)/ready

@@ -1,4 +1,4 @@
-# autogpu start-up file, version 1. Written by `autogpu install`; `autogpu uninstall` removes it.
+# autogpu start-up file, version 1. Part of autogpu-autoload: `autogpu uninstall` removes it, or says how.
 """Two steps of autogpu around the import of a framework, one before its body and one after.
 
 Every Python start of the environment runs this file, so it imports only ``sys`` and defines no class: the

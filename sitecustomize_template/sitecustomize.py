@@ -1,4 +1,4 @@
-# autogpu start-up file, version 1. Written by `autogpu install`; `autogpu uninstall` removes it.
+# autogpu start-up file, version 1. Part of autogpu-autoload: `autogpu uninstall` removes it, or says how.
 """Load autogpu's hook, then the sitecustomize that this file hides: Python runs only the first one it finds.
 
 A folder on PYTHONPATH reaches every Python that a command starts, so this file parses on Python 2 as well and

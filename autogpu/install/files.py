@@ -56,9 +56,14 @@ def template_folder() -> Path:
     )
 
 
+def template(templates: Path, name: str) -> Path:
+    """The template of a file, in autogpu's wheel under a name that neither Python nor an auditor takes for a switch."""
+    return templates / (name if name.endswith(".py") else f"{name}.txt")
+
+
 def plan_install(folder: Path, method: str, version: str, templates: Path) -> tuple[File, ...]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
-    hook, *starters = [(folder / name, (templates / name).read_bytes()) for name in (HOOK, *STARTERS[method])]
+    hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in (HOOK, *STARTERS[method])]
     sources = [file for file in (hook, *starters) if file[0].suffix == ".py"]
     compiled = [(cache_path(path), _compiled(path, content)) for path, content in sources]
     return (hook, *compiled, *_distribution(folder, version, [hook, *compiled, *starters]), *starters)

@@ -13,6 +13,7 @@ from typing import Iterator
 
 import pytest
 
+from autogpu.install.files import template
 from tests.conftest import each_python
 from tests.hook import throwaway
 from tests.hook.cases import CASES, Case
@@ -192,7 +193,7 @@ def test_finder_keeps_no_part_of_another_module_alive() -> None:
 
 
 def test_start_up_files_are_ascii_carry_the_marker_and_hold_one_plain_import() -> None:
-    texts = {name: (TEMPLATES / name).read_bytes().decode("ascii") for name in FILES}
+    texts = {name: template(TEMPLATES, name).read_bytes().decode("ascii") for name in FILES}
     assert all(text.startswith("# autogpu start-up file, version 1.") for text in texts.values())
     lines = [line for line in texts["autogpu.pth"].splitlines() if not line.startswith("#")]
     assert lines == ["import _autogpu_hook"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, Sequence
 
+from autogpu.install.files import template
 from tests.support.environments import ROOT
 
 TEMPLATES = ROOT / "sitecustomize_template"
@@ -130,7 +131,7 @@ def make(base: Path, version: tuple[int, int], folder: Path) -> Throwaway:
     site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
     write(site_packages, PACKAGES)
     for name in ("_autogpu_hook.py", "autogpu.pth"):
-        (site_packages / name).write_bytes((TEMPLATES / name).read_bytes())
+        (site_packages / name).write_bytes(template(TEMPLATES, name).read_bytes())
     return Throwaway(folder / "bin" / "python", version, site_packages)
 
 

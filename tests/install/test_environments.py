@@ -83,9 +83,10 @@ def env(request: pytest.FixtureRequest) -> Iterator[Env]:
 def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself() -> None:
     with zipfile.ZipFile(str(environments.wheel())) as wheel:
         names = wheel.namelist()
-        for name in ("_autogpu_hook.py", "autogpu.pth", "autogpu.start", "sitecustomize.py"):
+        for name in ("_autogpu_hook.py", "autogpu.pth.txt", "autogpu.start.txt", "sitecustomize.py"):
             assert wheel.read(f"autogpu/sitecustomize_template/{name}") == (TEMPLATES / name).read_bytes()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"autogpu"}
+    assert [name for name in names if name.endswith((".pth", ".start"))] == []
 
 
 def test_install_proves_itself_changes_nothing_twice_and_is_undone(env: Env) -> None:

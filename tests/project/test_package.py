@@ -6,9 +6,12 @@ import email
 import re
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
+import autogpu
+from autogpu.install.files import plan_install, template_folder
 from tests.support.environments import ROOT, files_of_the_project, source_archive, wheel
 
 
@@ -50,6 +53,20 @@ def test_the_schema_for_editors_is_installed():
     with zipfile.ZipFile(wheel()) as opened:
         text = opened.read("autogpu/autogpu.schema.json").decode("utf-8")
     assert text == (ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8")
+
+
+def test_the_wheel_of_the_start_up_files_has_what_install_writes():
+    installed = {path.name: content for path, content in plan_install(Path(), "start", "0", template_folder())}
+    with zipfile.ZipFile(wheel("autogpu_autoload")) as opened:
+        contents = {name: opened.read(name) for name in opened.namelist()}
+    info = f"autogpu_autoload-{autogpu.__version__}.dist-info"
+    files = ("_autogpu_hook.py", "autogpu.pth", "autogpu.start")
+    assert set(contents) == {*files, *(f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD"))}
+    assert {name: contents[name] for name in files} == {name: installed[name] for name in files}
+    metadata = email.message_from_bytes(contents[f"{info}/METADATA"])
+    assert metadata["Name"] == email.message_from_bytes(installed["METADATA"])["Name"] == "autogpu-autoload"
+    # Of the same version: no other pair is tested together.
+    assert metadata["Requires-Dist"] == f"autogpu>={autogpu.__version__}"
 
 
 @pytest.mark.slow

@@ -39,14 +39,15 @@ def interpreter(version: str) -> Path | None:
     return Path(found) if found else None
 
 
-def wheel() -> Path:
-    """The wheel built from this tree, built again when a file that goes into it has changed."""
+def wheel(name: str = "autogpu") -> Path:
+    """The wheel of autogpu or autogpu_autoload, built again when a file of this tree that goes into it has changed."""
     folder = CACHE / "wheel" / _source_digest()
     with _only_one(folder):
-        built = sorted(folder.glob("autogpu-*.whl"))
+        built = sorted(folder.glob(f"{name}-*.whl"))
         if not built:
-            _uv("build", "--wheel", "--out-dir", str(folder), str(ROOT))
-            built = sorted(folder.glob("autogpu-*.whl"))
+            source = ROOT if name == "autogpu" else ROOT / "sitecustomize_template"
+            _uv("build", "--wheel", "--out-dir", str(folder), str(source))
+            built = sorted(folder.glob(f"{name}-*.whl"))
     return built[0]
 
 
