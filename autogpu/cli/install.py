@@ -15,6 +15,7 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
+from autogpu.install.locked import what_to_add
 from autogpu.install.source import pip_source
 from autogpu.reporting.text import printable
 
@@ -59,6 +60,9 @@ def install(method: str, target: Path | None, python: str | None, as_json: bool)
     if doubt:
         remedy = "to serve another environment: autogpu install --python PATH"
         click.echo(f"autogpu: {printable(doubt)}; probably it is not the one that you mean; {remedy}", err=True)
+    advice = "" if target else what_to_add(Path(sys.prefix))
+    if advice:
+        click.echo(f"autogpu: {printable(advice)}", err=True)
     if as_json:
         values = {
             "version": 1,

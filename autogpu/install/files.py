@@ -145,9 +145,11 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
     for info in distributions(folder):
         owner = _installer(info)
         if owner not in OURS:
+            # An environment that uv has made has no pip.
+            pip = "uv pip" if owner == "uv" else "pip"
             raise InstallError(
                 f"the start-up files in {folder} belong to {owner} ({info.name})",
-                remedy="upgrade or remove them the same way: pip uninstall autogpu-autoload",
+                remedy=f"upgrade or remove them the same way: {pip} uninstall autogpu-autoload",
             )
     for path, _ in plan:
         if path.parent == folder and os.path.lexists(path) and not is_ours(path):

@@ -155,15 +155,16 @@ def test_foreign_file_is_named_and_stays(folder: Path, name: str, text: str) -> 
     assert tree(folder) == before
 
 
-def test_files_that_pip_installed_are_left_to_pip(folder: Path) -> None:
+@pytest.mark.parametrize(("installer", "pip"), [("pip", "pip"), ("uv", "uv pip")])
+def test_files_that_an_installer_brought_are_left_to_it(folder: Path, installer: str, pip: str) -> None:
     installing.install(folder)
     (info,) = files.distributions(folder)
-    (info / "INSTALLER").write_text("pip\n")
+    (info / "INSTALLER").write_text(f"{installer}\n")
     before = tree(folder)
     for action in (installing.install, installing.uninstall):
-        with pytest.raises(InstallError, match="belong to pip") as refused:
+        with pytest.raises(InstallError, match=f"belong to {installer} ") as refused:
             action(folder)
-        assert "pip uninstall autogpu-autoload" in refused.value.remedy
+        assert refused.value.remedy == f"upgrade or remove them the same way: {pip} uninstall autogpu-autoload"
     assert tree(folder) == before
 
 
