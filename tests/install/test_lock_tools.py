@@ -1,0 +1,168 @@
+"""The wheel of the start-up files under the real uv, pip-tools, pip and pipx: kept where named, and removed whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import uv
+
+from tests.install.test_environments import LOOK, ended
+from tests.support import environments
+
+pytestmark = pytest.mark.thorough
+
+OURS = ("_autogpu_hook", "autogpu.pth", "autogpu.start", "autogpu_autoload")
+UV = uv.find_uv_bin()
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture(scope="session")
+def tools() -> Path:
+    """The folder of pip, pip-compile, pip-sync and pipx."""
+    python = environments.interpreter(VERSION)
+    return environments.environment(python, ("pip", "pip-tools", "pipx"), with_autogpu=False).parent
+
+
+@pytest.fixture(scope="session")
+def index(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both wheels, all that they require, and pip, which pipx renews; in place of a package index."""
+    folder = tmp_path_factory.mktemp("index")
+    wheels = [str(environments.wheel(name)) for name in ("autogpu", "autogpu_autoload")]
+    command = [str(tools / "python"), "-m", "pip", "download", "--quiet", "--dest", str(folder), "pip", *wheels]
+    # With the settings of the machine, such as its mirror of a package index.
+    done = subprocess.run(command, env=environments.ENVIRON, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def virtual_environment(folder: Path, index: Path) -> Path:
+    python = folder / ".venv" / "bin" / "python"
+    ended([UV, "venv", "--quiet", "--python", VERSION, str(folder / ".venv")])
+    ended([UV, "pip", "install", "--quiet", "--python", str(python), "--no-index", "--find-links", str(index), "pip"])
+    return python
+
+
+def files_of_ours(python: Path) -> set:
+    site_packages = environments.site_packages(python)
+    places = (site_packages, site_packages / "__pycache__")
+    return {path.name for place in places for path in place.glob("*") if path.name.startswith(OURS)}
+
+
+def loads_the_hook(python: Path) -> bool:
+    """Whether a start, which may compile, loads the hook that is in this environment, and is silent."""
+    started = ended([str(python), "-c", LOOK])
+    assert started.stderr == ""
+    hook = environments.site_packages(python) / "_autogpu_hook.py"
+    assert started.stdout in (f"['{hook}'] []\n", "[] []\n")
+    return started.stdout != "[] []\n"
+
+
+def assert_left_to(owner: str, pip: str, python: Path) -> None:
+    """``autogpu install`` and ``uninstall`` name whose the files are, and leave them."""
+    before = files_of_ours(python)
+    for verb in ("install", "uninstall"):
+        refused = ended([str(python), "-B", "-m", "autogpu", verb], 1).stderr
+        assert f" belong to {owner} (autogpu_autoload-" in refused
+        assert f": {pip} uninstall autogpu-autoload\n" in refused
+    assert files_of_ours(python) == before
+    assert loads_the_hook(python)
+
+
+def test_uv_keeps_what_the_lock_names(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nname = "lab"\nversion = "0"\nrequires-python = ">={VERSION}"\n'
+        f'[tool.uv]\nno-index = true\nfind-links = ["{index}"]\n'
+    )
+
+    def run(*arguments: str) -> None:
+        project = ("--quiet", "--project", str(tmp_path), "--python", VERSION)
+        ended([UV, *arguments, *project])
+
+    run("add", "autogpu")
+    python = tmp_path / ".venv" / "bin" / "python"
+    said = ended([str(python), "-m", "autogpu", "install"]).stderr
+    assert said.endswith(
+        f"autogpu: {tmp_path / 'uv.lock'} does not name these files, so `uv sync` will remove them; "
+        "to keep them: uv add autogpu-autoload\n"
+    )
+    assert loads_the_hook(python)
+    run("sync")
+    assert not loads_the_hook(python)
+
+    run("add", "autogpu-autoload")
+    assert loads_the_hook(python)
+    run("sync", "--locked")
+    assert_left_to("uv", "uv pip", python)
+    run("remove", "autogpu-autoload")
+    assert not loads_the_hook(python)
+    # uv leaves what a start has compiled of a module that is no package's; without its source no Python reads it.
+    assert files_of_ours(python) == {f"_autogpu_hook.{sys.implementation.cache_tag}.pyc"}
+    ended([str(python), "-m", "autogpu", "uninstall"])
+    assert files_of_ours(python) == set()
+
+
+def test_pip_takes_over_what_install_wrote(index: Path, tmp_path: Path) -> None:
+    python = virtual_environment(tmp_path, index)
+    local = ("--quiet", "--no-index", "--find-links", str(index))
+
+    def run(*arguments: str) -> str:
+        return ended([str(python), "-m", *arguments]).stdout
+
+    run("pip", "install", *local, "--no-compile", "autogpu")
+    run("autogpu", "install")
+    # The same version: pip has nothing to do, and the files stay whose they are.
+    run("pip", "install", *local, "autogpu", "autogpu-autoload")
+    assert "Everything was in place" in run("autogpu", "install")
+    run("pip", "install", *local, "--force-reinstall", "--no-deps", "autogpu-autoload")
+    assert_left_to("pip", "pip", python)
+    run("pip", "check")
+    run("pip", "uninstall", "--quiet", "--yes", "autogpu-autoload")
+    assert files_of_ours(python) == set()
+
+
+def test_pip_sync_keeps_what_the_lock_names(index: Path, tools: Path, tmp_path: Path) -> None:
+    python = virtual_environment(tmp_path, index)
+    source, lock = tmp_path / "requirements.in", tmp_path / "requirements.txt"
+    local = ("--quiet", "--no-index", "--find-links", str(index))
+
+    def compile_and_sync(*requirements: str) -> None:
+        source.write_text("\n".join(requirements))
+        ended([str(tools / "pip-compile"), *local, "--no-emit-find-links", "--output-file", str(lock), str(source)])
+        sync()
+
+    def sync() -> None:
+        ended(
+            [str(tools / "pip-sync"), *local, "--pip-args=--no-compile", "--python-executable", str(python), str(lock)]
+        )
+
+    compile_and_sync("autogpu")
+    said = ended([str(python), "-m", "autogpu", "install"]).stderr
+    assert f"autogpu: {lock} does not name these files, so `pip-sync` will remove them; " in said
+    assert loads_the_hook(python)
+    sync()
+    assert files_of_ours(python) == set()
+
+    compile_and_sync("autogpu", "autogpu-autoload")
+    assert loads_the_hook(python)
+    sync()
+    assert_left_to("pip", "pip", python)
+    compile_and_sync("autogpu")
+    assert not loads_the_hook(python)
+    assert files_of_ours(python) == set()
+
+
+def test_pipx_injects_it_beside_an_application(index: Path, tools: Path, tmp_path: Path) -> None:
+    def pipx(*arguments: str) -> None:
+        ended([str(tools / "pipx"), *arguments], PIPX_HOME=str(tmp_path / "pipx"), PIPX_BIN_DIR=str(tmp_path / "bin"))
+
+    local = f"--pip-args=--no-compile --no-index --find-links {index}"
+    pipx("install", local, "autogpu")
+    pipx("inject", local, "autogpu", "autogpu-autoload")
+    python = tmp_path / "pipx" / "venvs" / "autogpu" / "bin" / "python"
+    assert_left_to("pip", "pip", python)
+    pipx("uninject", "autogpu", "autogpu-autoload")
+    assert not loads_the_hook(python)
+    assert files_of_ours(python) == set()
