@@ -1,16 +1,21 @@
-"""Write the documents that are made from the policy's model, or compare them with ``--check``.
+"""Write the documents that are made from the source, or compare them with ``--check``.
 
     python docs/generate.py [--check]
 
-They are ``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json``.
+They are ``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json``, from the policy's model, and in
+``docs/security.md`` the tables of the start-up files.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import re
 import sys
 from pathlib import Path
 
+from autogpu import __version__
+from autogpu.install import files
 from autogpu.policy.model import KEYS, SECTIONS, SYSTEM_FILE, Key
 from autogpu.policy.templates import example, schema
 
@@ -91,9 +96,66 @@ def page() -> str:
     return "".join(parts)
 
 
+# What those who guard machines look for in start-up files: a rule, and the names that a file which breaks it would use.
+_RULES = {
+    "no `exec`, `eval`, `compile`, `__import__`": "exec eval compile __import__",
+    "nothing encoded: no `base64`, `codecs`, `marshal`, `pickle`, `zlib`": "base64 binascii codecs marshal pickle zlib",
+    "no network: no `socket`, `ssl`, `urllib`, `http`": "socket ssl urllib http requests",
+    "no process: no `subprocess`, `system`, `popen`, `fork`": "subprocess multiprocessing system popen fork ctypes",
+    "no file: no `open`, `io`, `pathlib`, `shutil`, `tempfile`": "open io pathlib shutil tempfile",
+}
+
+
+def start_up_tables() -> str:
+    """The tables of ``docs/security.md``: what to compare an environment with, and which rules the files keep."""
+    names = (files.PTH, files.START, files.HOOK, files.SITECUSTOMIZE)
+    contents = [files.template(files.template_folder(), name).read_bytes() for name in names]
+    parts = [f"| File of autogpu {__version__} | Bytes | SHA-256 |\n|---|---|---|\n"]
+    for name, content in zip(names, contents):
+        parts.append(f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |\n")
+    parts.append(f"\n| | {' | '.join(f'`{name}`' for name in names)} |\n|---|---|---|---|---|\n")
+    columns = [rules(content.decode("ascii")) for content in contents]
+    parts += [f"| {rule} | {' | '.join(column[rule] for column in columns)} |\n" for rule in columns[0]]
+    return "".join(parts)
+
+
+def rules(text: str) -> dict[str, str]:
+    """Each rule with its answer for one file, read from the file's syntax."""
+    code = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    # A line of a .start file names what to import and to call.
+    tree = ast.parse(re.sub(r"^(\w+):(\w+)$", r"import \1; \1.\2()", text, flags=re.MULTILINE))
+    imported: dict[str, None] = {}
+    words = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported.update(dict.fromkeys(alias.name for alias in node.names))
+        elif isinstance(node, ast.ImportFrom):
+            imported[node.module or "."] = None
+            words |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Name):
+            words.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            words.add(node.attr)
+    words.update(part for module in imported for part in module.split("."))
+    shown = f"`{code[0]}`" if len(code) == 1 else f"{len(code)} lines"
+    return {
+        "its code: in a `.pth` file one line, which begins with `import`": shown,
+        "all that it imports, at the start or later": ", ".join(f"`{module}`" for module in sorted(imported)),
+        **{rule: "no" if words & set(names.split()) else "yes" for rule, names in _RULES.items()},
+    }
+
+
 def documents() -> dict[str, str]:
     """Every generated file: its path in the checkout, and its text."""
-    return {"autogpu.toml.example": example(), "docs/policy.md": page(), "docs/autogpu.schema.json": schema()}
+    security = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    before, begin, rest = security.partition("<!-- start-up files -->\n")
+    _, end, after = rest.partition("<!-- end of start-up files -->\n")
+    return {
+        "autogpu.toml.example": example(),
+        "docs/policy.md": page(),
+        "docs/autogpu.schema.json": schema(),
+        "docs/security.md": before + begin + start_up_tables() + end + after,
+    }
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:

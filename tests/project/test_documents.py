@@ -137,13 +137,36 @@ def contents(page: Path) -> dict[str, object]:
     }
 
 
-def test_what_is_made_from_the_policys_model_is_as_it_makes_it_and_has_every_key():
+@pytest.fixture(scope="module")
+def generate():
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_made_from_the_policys_model_is_as_it_makes_it_and_has_every_key(generate):
     made = generate.documents()
     assert {name: (ROOT / name).read_text(encoding="utf-8") for name in made} == made, "run: make docs"
     assert len(re.findall(r"^#### .", generate.page(), re.MULTILINE)) == len(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("import _autogpu_hook", []),
+        ("import os; exec(os.environ['X'])", ["exec"]),
+        ("import base64, urllib.request", ["encoded", "network"]),
+        ("from os import popen as p", ["process"]),
+        ("import os\nos.system('x')", ["process"]),
+        ("def later():\n    from pathlib import Path", ["file"]),
+        ("subprocess:run", ["process"]),
+    ],
+)
+def test_a_rule_that_a_start_up_file_breaks_is_not_said_to_be_kept(generate, text, broken):
+    answers = generate.rules(f"# autogpu start-up file\n{text}\n")
+    no = [rule for rule, answer in answers.items() if answer == "no"]
+    assert [word for rule in no for word in ("exec", "encoded", "network", "process", "file") if word in rule] == broken
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=str)
