@@ -7,6 +7,10 @@ ifndef UV_DEFAULT_INDEX
 export UV_DEFAULT_INDEX := $(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null)
 endif
 FRAMEWORK_PYTHON ?= $(RUN)
+# In an environment of its own, which uv keeps: it brings thirty packages. The rules need no network, though it asks for lists
+# of well known names. Its status counts what any program does, such as reading a file; a risk is what a use of that adds up to.
+SCAN = $(VENV)/bin/uvx --quiet --python '>=3.10' --from 'guarddog>=3' guarddog pypi scan --output-format json
+HAS_RISKS = 'import json, sys; found = json.load(sys.stdin); sys.exit(found["errors"] or found["risks"] or 0)'
 # Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
 SIDE_BY_SIDE = -n auto --maxprocesses 4 --dist loadgroup --junit-xml=.cache/reports/$@.xml $(if $(TURN),--turn=$(TURN))
 # What has no suite of its own.
@@ -34,7 +38,7 @@ help:
 	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs             write the generated pages again"
 	@echo "make site             the documents as a site, in site/; fails at a dead link"
-	@echo "make package          the wheels and the source archive, in dist/, as a package index wants them"
+	@echo "make package          the wheels and the source archive, in dist/, as a package index wants them; GuardDog looks at them"
 	@echo "make pictures         draw the pictures of the documents again; installs TensorFlow the first time"
 
 demo: $(VENV)/ready
@@ -98,6 +102,8 @@ package: $(VENV)/ready
 	@$(RUN) -m build --installer uv --outdir dist . >/dev/null
 	@$(RUN) -m build --installer uv --wheel --outdir dist sitecustomize_template >/dev/null
 	$(RUN) -m twine check --strict dist/*
+	@for wheel in dist/*.whl; do $(SCAN) $$wheel | $(RUN) -c $(HAS_RISKS) || exit 1; done
+	@echo "GuardDog finds no risk in the wheels"
 
 pictures: $(VENV)/ready
 	@$(RUN) -m demo.pictures
