@@ -91,7 +91,6 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         allocator,
         module,
         default_graph=_default_graph,
-        sees_choice=hasattr(module.Context, "set_visible_devices"),
         has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
     )
     wrapped = context.config(config.fget, resolver)
