@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Method = TypeVar("Method", bound=Callable[..., Any])
 
-# Of the host itself: PROC_PID_INIT_INO in the kernel's source.
+# The host's own pid namespace: PROC_PID_INIT_INO in the kernel's source.
 INITIAL_NAMESPACE = "pid:[4026531836]"
 
 # The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.

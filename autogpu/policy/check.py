@@ -24,7 +24,7 @@ MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
 _TABLES = [section for section in SECTIONS if section]
 
-# What people call a key whose own name is not similar.
+# Names by which people look for a key whose own name is not similar.
 _ALSO_CALLED = {
     **dict.fromkeys(("gpu", "gpu_id", "gpu_ids"), "devices"),
     **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
