@@ -89,7 +89,7 @@ def page() -> str:
     parts = [_PAGE_HEAD.format(system=SYSTEM_FILE)]
     for key in KEYS:
         parts.append(f"| [`{key.dotted}`](#{_anchor(key)}) | `{key.written(key.default)}` | `{key.variable}` | ")
-        parts.append(re.sub('"([^"]+)"', r"`\1`", key.summary).replace('""', '`""`') + " |\n")
+        parts.append(re.sub('"([^"]+)"', r"`\1`", key.about.replace("\n", " ")).replace('""', '`""`') + " |\n")
     for section, title in SECTIONS.items():
         parts.append(f"\n### {title}\n" if not section else f"\n### {title}: `[{section}]`\n")
         parts += [_entry(key) for key in KEYS if key.section == section]

@@ -94,7 +94,7 @@ class Device:
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """What is not allocated, or ``None`` where the driver does not tell."""
+        """The memory that is not allocated, or ``None`` where the driver does not tell."""
         if self.memory_total_bytes is None or self.memory_used_bytes is None:
             return None
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
@@ -214,7 +214,7 @@ if TYPE_CHECKING:
             """The ordinals on which this process has a context."""
 
         def attributes(self) -> tuple[CudaAttributes, ...] | None:
-            """Of each GPU, by CUDA ordinal; ``None`` if the driver does not tell."""
+            """The attributes of each GPU, by CUDA ordinal; ``None`` if the driver does not tell."""
 
         def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]:
             """Hold the primary contexts of these GPUs."""

@@ -233,7 +233,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
         **activity,
         "compute_processes": processes,
-        # Of one process the GPU's own utilization tells as much.
+        # For a single process, the GPU's own utilization tells as much.
         "active_pids": _active_pids(nvml, gpu) if is_shared else None,
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,

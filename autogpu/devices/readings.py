@@ -14,7 +14,7 @@ IMPORT_DEADLINE_S = 5.0
 # When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
 CONTEXT_DEADLINE_S = 10.0
 
-# Where that is over: the machine may have been busy with the import, or the process be a fork of the one that read.
+# For one more try: the machine may have been busy with the import, or this process is a fork of the one that read.
 _SECOND_CHANCE_S = 3.0
 
 

@@ -17,8 +17,8 @@ FRAMEWORKS = {
     "torch": "autogpu.frameworks.torch",
 }
 
-# Those whose import takes less than a second, and that never initialise CUDA without our hooks: nothing is read, and
-# the GPUs are not listed, before they are used.
+# Their import takes less than a second and they never initialise CUDA without our hooks, so that neither the driver
+# nor the policy is read before they are used.
 LATE = ("jax",)
 
 

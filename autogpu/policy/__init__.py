@@ -51,7 +51,7 @@ def resolve(
         project = sources.named_source(paths, named, working_directory)
     else:
         project = sources.found_source(paths, script, working_directory, system_file=system_file)
-    files = [check.file_layer(source, paths) for source in (system, user, project)]
+    files = [check.FileLayer(source, paths) for source in (system, user, project)]
     layers = [*files, check.environment_layer(environ), check.flag_layer(flags or {})]
     settings, refused = merge(layers)
     locked = frozenset(check.locks(files[0]))
@@ -74,7 +74,7 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
     if source.table is None and not source.problems:
         origin = paths.origin(source.layer, file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
-    layer = check.file_layer(source, paths)
+    layer = check.FileLayer(source, paths)
     settings, refused = merge([layer])
     unknown = [*check.bounded(layer.unknown), *check.unknown_locks(layer)] if is_system else []
     found = [*check.bounded(layer.problems), *unknown, *refused, *_contradictions(settings, frozenset())]

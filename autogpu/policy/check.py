@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 NOT_FOLLOWED = "it is ignored"
 MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
+_TABLES = [section for section in SECTIONS if section]
 
-# What people call a key whose own name is not similar.
+# Names by which people look for a key whose own name is not similar.
 _ALSO_CALLED = {
     **dict.fromkeys(("gpu", "gpu_id", "gpu_ids"), "devices"),
     **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
@@ -125,33 +126,25 @@ def flag_layer(flags: Mapping[str, str]) -> Layer:
     return layer
 
 
-def file_layer(source: Source, paths: PolicyPaths) -> Layer:
+class FileLayer(Layer):
     """The keys of a file."""
-    layer = Layer(source.layer, source.problems)
-    if source.file is not None and source.table is not None:
-        _FileReader(layer, source, paths).read()
-    return layer
 
-
-class _FileReader:
-    """Walks the table of one file."""
-
-    def __init__(self, layer: Layer, source: Source, paths: PolicyPaths) -> None:
-        self._layer = layer
+    def __init__(self, source: Source, paths: PolicyPaths) -> None:
+        super().__init__(source.layer, source.problems)
         self._source = source
         self._paths = paths
+        if isinstance(source.table, dict):
+            self._read(source.table)
+        elif source.table is not None:
+            self._problem((), f"{self._header('')} must be a table, not {brief(source.table)}")
 
-    def read(self) -> None:
-        table = self._source.table
-        if not isinstance(table, dict):
-            self._problem((), f"{self._header('')} must be a table, not {brief(table)}")
-            return
+    def _read(self, table: Mapping[str, object]) -> None:
         for name, value in table.items():
             if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
                 first = tuple(value["autogpu"])[:1] if isinstance(value["autogpu"], dict) else ()
                 what = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
                 self._problem(("tool", "autogpu", *first), what)
-            elif name in SECTIONS and name:
+            elif name in _TABLES:
                 self._section(name, value)
             else:
                 self._entry("", name, value)
@@ -167,7 +160,7 @@ class _FileReader:
     def _entry(self, section: str, name: str, value: object) -> None:
         key = BY_NAME.get(name)
         if key is not None and key.section == section:
-            self._layer.take(key, value, self._origin((section, name) if section else (name,)), key.kind.from_toml)
+            self.take(key, value, self._origin((section, name) if section else (name,)), key.kind.from_toml)
         else:
             # "[limit]" is no misplaced "limit".
             self._unknown(section, name, value, None if isinstance(value, dict) else key)
@@ -175,8 +168,8 @@ class _FileReader:
     def _unknown(self, section: str, name: str, value: object, key: Key | None) -> None:
         # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
         # is a mistake.
-        is_for_doctor = self._layer.name == model.SYSTEM and key is None
-        problems = self._layer.unknown if is_for_doctor else self._layer.problems
+        is_for_doctor = self.name == model.SYSTEM and key is None
+        problems = self.unknown if is_for_doctor else self.problems
         if len(problems) > MOST_PROBLEMS:
             # The rest is only counted; to look for the nearest of thousands would take seconds.
             problems.append(problems[-1])
@@ -200,12 +193,12 @@ class _FileReader:
         if near_section:
             return f", nearest is {self._header(near_section)}"
         names = [key.name for key in KEYS if key.section == section]
-        names += [] if section else [f"[{s}]" for s in SECTIONS if s]
+        names += [] if section else [f"[{table}]" for table in _TABLES]
         return f"; known {self._place(section)}: " + ", ".join(names)
 
     def _problem(self, path: tuple[str, ...], what: str) -> None:
         origin = self._origin(path)
-        self._layer.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
+        self.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
 
     def _origin(self, path: tuple[str, ...]) -> Origin:
         source = self._source
@@ -249,7 +242,7 @@ def _locked(system: Layer) -> tuple[frozenset[str], Origin]:
 def _nearest_section(name: str, table: object) -> str | None:
     """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
     inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
-    return inside[0] if inside and inside[0] else _nearest(name, [section for section in SECTIONS if section])
+    return inside[0] if inside and inside[0] else _nearest(name, _TABLES)
 
 
 def _nearest_key(name: str) -> Key | None:

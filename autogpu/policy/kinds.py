@@ -35,10 +35,10 @@ _INTEGER = r"[+-]?[0-9]{1,9}"
 # An index, an instance of a card, a range.
 _NUMBERS = "([0-9]{1,3})(?:(:| ?- ?)([0-9]{1,3}))?"
 
-# What a MIG instance is made of, which begins with a number: "1g.5gb", "1c.3g.20gb", "1g.*".
+# MIG profiles are names that begin with a number: "1g.5gb", "1c.3g.20gb", "1g.*".
 _INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
 
-# What else is not the name of a device, and why.
+# Other texts that can't be the name of a device, and why.
 _NO_DEVICES = (
     (".*,", "write each GPU as its own entry"),
     # "3090" is far more often a card's name than the index of a GPU.

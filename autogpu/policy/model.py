@@ -110,14 +110,9 @@ class Key:
         return getattr(Policy(), self.attribute)
 
     @property
-    def summary(self) -> str:
-        """``about`` on one line."""
-        return self.about.replace("\n", " ")
-
-    @property
     def sentence(self) -> str:
-        """The same with a capital and a full stop."""
-        return self.summary[0].upper() + self.summary[1:].rstrip(".") + "."
+        """``about`` on one line, with a capital and a full stop."""
+        return (self.about[0].upper() + self.about[1:].rstrip(".") + ".").replace("\n", " ")
 
     def written(self, value: object) -> str:
         """A value of this key as a TOML file holds it."""

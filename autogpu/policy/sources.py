@@ -202,7 +202,7 @@ def _parsed(text: str) -> dict[str, object]:
     except ImportError:
         raise InvalidFile("can't be read: the package tomli is not installed") from None
     try:
-        # Of a mistake in a last line without an end the parser tells no number.
+        # The parser tells no line number for a mistake in a last line that has no line end.
         table: dict[str, object] = tomllib.loads(text + "\n")
     except RecursionError:
         raise InvalidFile("is not valid TOML: it is nested too deep") from None
@@ -228,7 +228,7 @@ def _refuse_excess(text: str) -> None:
 
 
 def _mistake(line: str, why: str) -> str:
-    """What is wrong with a line at which the parser stopped, if it is one of the usual mistakes; else ``""``."""
+    """Name the mistake in the line at which the parser stopped, if it is a usual one; else ``""``."""
     if why.startswith(("Cannot overwrite", "Cannot declare")):
         return f"{re.split('[=#]', line)[0].strip()} is written twice"
     name, _, value = line.partition("#")[0].partition("=")

@@ -1,1 +1,1 @@
-"""What autogpu tells people: the sentences, and how they reach a terminal."""
+"""The sentences that autogpu prints, and how they reach a terminal."""

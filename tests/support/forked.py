@@ -123,12 +123,12 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
     os.chdir(case["folder"])
     sys.argv[:] = [case["script"], *case["arguments"]]
     sys.path[0] = str(Path(case["script"]).parent)
+    module = sys.modules.pop(framework)
     hook = sys.modules.pop("_autogpu_hook", None)
     if hook is not None:
-        # It notes what the process was started with.
+        # It notes what the process was started with, and which frameworks were there before it.
         sys.meta_path.remove(hook)  # type: ignore[arg-type]
         __import__("_autogpu_hook")
-    module = sys.modules.pop(framework)
     if framework != "tensorflow":
         # Behind the hook, and before what finds the file.
         sys.meta_path.insert(1 if hook is not None else 0, ImportedBefore(module))  # type: ignore[arg-type]

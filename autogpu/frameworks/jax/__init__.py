@@ -11,9 +11,6 @@ from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks
 
 NAME = "JAX"
-
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
-
 TAKES_FIRST_GPUS = False  # the client's options name any
-
 WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names

@@ -22,10 +22,10 @@ _INSTALLED = "_autogpu_hook"
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
-# Of the client's module: all options have been merged when it is called.
+# A function of the client's module: all options have been merged when it is called.
 _MAKE_CLIENT = "make_c_api_client"
 
-# Of the bridge. Without them a process that is to have no GPU can't be told so before JAX has begun to make a client.
+# Names of the bridge. Without them, JAX can't be kept from the GPUs before it has begun to make a client.
 _BACKENDS = ("backends", "_discover_and_register_pjrt_plugins", "_backend_factories")
 
 _PLATFORM = "cuda"

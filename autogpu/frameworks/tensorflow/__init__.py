@@ -11,10 +11,6 @@ from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
 from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks
 
 NAME = "TensorFlow"
-
-# 1.15 to 2.21 take 93 to 98 % where memory growth is off.
-DEFAULT_SHARE = 0.94
-
+DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
 TAKES_FIRST_GPUS = False  # a ConfigProto names any
-
 WANTS_ORDER = False  # its request says more than is known before CUDA

@@ -36,7 +36,7 @@ def config(original: Any, resolver: PlacementResolver) -> Any:
         with resolver.lock, ExitStack() as settings:
             with allocator.guard():
                 allocator.prepare()
-            # What the original does first; the driver is read meanwhile.
+            # As the original does first; the driver is read meanwhile.
             context._initialize_physical_devices()
             placement = None
             with allocator.guard():
@@ -109,7 +109,7 @@ def soft_device_placement(original: Any, resolver: PlacementResolver) -> Any:
     return set_placement
 
 
-# What readings of a GPU's memory are where the process has allocated nothing.
+# The answers about the memory of a GPU on which the process has allocated nothing.
 UNUSED_MEMORY: Mapping[str, Callable[[], Any]] = {
     "get_memory_info": lambda: {"current": 0, "peak": 0},
     "get_memory_usage": lambda: 0,

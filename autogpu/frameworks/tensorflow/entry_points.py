@@ -1,4 +1,4 @@
-"""Where a script gives TensorFlow a ConfigProto of its own, names the device of a result, or lists GPUs.
+"""Hooks of calls in which a script gives a ConfigProto of its own, names the device of a result, or lists GPUs.
 
 TensorFlow merges nothing into such a proto, so it is completed here, in a copy: the script's own object may be used
 again, and compared.
@@ -140,7 +140,7 @@ def list_devices(original: Any, resolver: PlacementResolver) -> Any:
     return list_devices
 
 
-# What TensorFlow up to 2.3 says of its devices for XLA, on which it makes contexts to list them, and of its CPU.
+# The memory that TensorFlow up to 2.3 lists for its XLA devices, on which it makes contexts to list them, and its CPU.
 _XLA_BYTES = 16 << 30
 _CPU_BYTES = 256 << 20
 

@@ -1,4 +1,4 @@
-"""Where TensorFlow is hooked into: its classes and modules as they are loaded, each once."""
+"""TensorFlow's hooks: the functions that are replaced in its classes and modules as they are loaded, each once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HOOKS: Mapping[str, tuple[Callable[[Any, PlacementResolver], Any], str]] = {
     "client.device_lib.list_local_devices": (entry_points.list_local_devices, "listing makes a context on each GPU"),
     "training.server_lib.Server.__init__": (entry_points.server, f"servers {_PLAIN}"),
     "distribute.mirrored_strategy.MirroredExtended.__init__": (entry_points.mirrored, "its replicas are not counted"),
-    # What is told a device by name and is not placed softly: Tensor.gpu(1) and prefetch_to_device("/gpu:1").
+    # Tensor.gpu(1) and prefetch_to_device("/gpu:1") take a device's name and are not placed softly.
     "framework.ops._EagerTensorBase._copy_nograd": (entry_points.on_named_device, ""),
     "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (entry_points.on_named_device, ""),
     **{
@@ -58,7 +58,7 @@ _HOOKS: Mapping[str, tuple[Callable[[Any, PlacementResolver], Any], str]] = {
     },
 }
 
-# What is told devices by name. Not every version has each strategy, and a name that is not seen is placed softly.
+# Functions that take devices by name. Not every version has each, and a name that is not seen is placed softly.
 _NAMING = (
     "eager.context.device",
     "distribute.mirrored_strategy.MirroredExtended.__init__",
@@ -91,7 +91,6 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         allocator,
         module,
         default_graph=_default_graph,
-        sees_choice=hasattr(module.Context, "set_visible_devices"),
         has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
     )
     wrapped = context.config(config.fget, resolver)

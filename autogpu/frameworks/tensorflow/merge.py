@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The least with which TensorFlow can start a logical GPU: less than 1 MB is none to it.
 _SMALLEST_MIB = 1.0
 
-# Where the driver does not tell how much memory a GPU has: more than any has. TensorFlow then takes what it can get.
+# More memory than any GPU has, for one whose memory is unknown: TensorFlow then takes what it can get.
 _UNKNOWN_BYTES = MIB << 20
 
 
@@ -52,7 +52,7 @@ def merge_settings(
         limits = _limits(own, assignment, ordinals, first)
         growth = _growth(settings, assignment, ordinals, limits)
         placement = DevicePlacement(ordinals, limits, growth, by_script=bool(own))
-    # What is there has its memory already: in a later session what it lacks is placed softly.
+    # Logical GPUs that exist have their memory already; in a later session, names that are missing are placed softly.
     if first is None and placement.ordinals:
         placement = _with_named(placement, settings, assignment, gpu_count)
     return _within_ceilings(placement, assignment)
@@ -182,7 +182,7 @@ def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, use
     if placement.fraction:
         return (_fraction_mib(placement, assignment, ordinal),) * count
     if given and placement.by_script:
-        # What the script allows each is its own word, and claimed as often.
+        # The script's own limit for each logical GPU holds for the added ones, and is claimed as often.
         return (*given, *[given[-1]] * (count - len(given)))
     size = sum(given) or _whole_mib(assignment.usable.get(ordinal, _UNKNOWN_BYTES))
     if placement.growth and not given:

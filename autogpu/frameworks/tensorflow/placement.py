@@ -43,7 +43,6 @@ class PlacementResolver:
         context_module: ModuleType,
         *,
         default_graph: Callable[[], Any],
-        sees_choice: bool,
         has_xla_devices: bool,
     ) -> None:
         """Resolve nothing yet.
@@ -51,7 +50,6 @@ class PlacementResolver:
         Args:
             context_module: TensorFlow's ``eager.context``.
             default_graph: Gives the graph to which operations are added; ``None`` where there is none.
-            sees_choice: ``set_visible_devices`` is hooked, so that a script's choice of all GPUs is known.
             has_xla_devices: This TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process, so
                 that it can't add a GPU later to those that it has made.
         """
@@ -62,7 +60,6 @@ class PlacementResolver:
         self.lock = process.renewed_in_children(self)
         self._context_module: Any = context_module
         self._default_graph = default_graph
-        self._sees_choice = sees_choice
         self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
         self._first: DevicePlacement | None = None
@@ -124,7 +121,7 @@ class PlacementResolver:
     def _chosen(self, context: Any, gpus: list[Any]) -> tuple[int, ...] | None:
         visible = context._visible_device_list
         has_chosen = getattr(context, SCRIPT_CHOSE, False)
-        if not self._sees_choice:
+        if not hasattr(context, "set_visible_devices"):  # what would have been seen there
             has_chosen = any(gpu not in visible for gpu in gpus)
         return tuple(ordinal for ordinal, gpu in enumerate(gpus) if gpu in visible) if has_chosen else None
 

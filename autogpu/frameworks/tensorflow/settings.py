@@ -156,7 +156,7 @@ def listed_ordinals(proto: Any, gpu_count: int) -> tuple[int, ...] | None:
     """The GPUs of a ``visible_device_list``; ``None`` where there is none, or TensorFlow takes it for none."""
     text = proto.gpu_options.visible_device_list
     entries = [entry.strip() for entry in text.split(",")]
-    # Of other digits than these, and of more, int() makes numbers that TensorFlow refuses.
+    # int() also reads other scripts' digits and longer numbers, which TensorFlow refuses.
     if not all(re.fullmatch(r"[+]?[0-9]{1,9}", entry) for entry in entries):
         return None
     ordinals = tuple(map(int, entries))

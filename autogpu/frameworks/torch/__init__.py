@@ -11,9 +11,6 @@ from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
 
 NAME = "PyTorch"
-
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
-
 TAKES_FIRST_GPUS = True
-
 WANTS_ORDER = True
