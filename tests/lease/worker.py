@@ -28,7 +28,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autogpu import lease as leases
-from autogpu.errors import AutoGpuError
+from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import folder
 from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE
@@ -403,7 +403,7 @@ class Worker:
 
         def wait():
             looks = iter([None])
-            leases.wait_for_lease(
+            wait_for_lease(
                 self.folder,
                 lambda *_: next(looks, {"GPU-0": 1}),
                 demand=demand,
@@ -481,7 +481,7 @@ class Worker:
                 wait_for_lease(self.folder, lambda *_: None, demand=demand, script="a.py", timeout_s=0)
         except KeyboardInterrupt:
             return False
-        except leases.WaitTimeout:
+        except WaitTimeout:
             pass
         finally:
             sys.settrace(None)
