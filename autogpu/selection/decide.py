@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device
-    from autogpu.selection.model import Candidate, Claim, IsAwaited, SelectionRequest
+    from autogpu.selection.model import Candidate, Claim, IsAwaited, MemoryDemand, SelectionRequest
     from autogpu.selection.ranks import LocalRank
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
@@ -92,6 +92,7 @@ class _Pool:
         devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
         self.request, self.claims_on, self.visible = request, claims_on, tuple(devices)
         self.demand = memory.demand_of(request)
+        self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
         # How many GPUs the process asks for, and how many it could have if none were in use.
         self.wanted = eligible.wanted_count(request)
@@ -108,8 +109,11 @@ class _Pool:
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
 
-    def ordinal(self, device: Device) -> int:
-        return self.visible.index(device)
+    def within_quota(self, allowed: Sequence[Candidate]) -> Sequence[Candidate]:
+        if self.quota > 0:
+            return allowed[: self.quota]
+        # One more job on a GPU that is the user's already takes no further one.
+        return [candidate for candidate in allowed if candidate.device.uuid in self.held]
 
     def is_free(self, device: Device) -> bool:
         return tier(device, self.request.own_pid, self.claims(device)) is Tier.FREE
@@ -134,25 +138,23 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
 
 def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     """Rank r takes slice r of what its job has, in the pool's order: ranks never take one another's GPU."""
-    usable = _gpus_of_ranks(pool, rank)
+    request, usable = pool.request, _gpus_of_ranks(pool, rank)
     if not usable:
         return Decision(Verdict.CPU, explain.none_taken(pool.ranking.candidates, pool.ranking))
-    request = pool.request
     numbers, sharers = rank.slice(len(usable))
-    mine = [usable[number] for number in numbers]
     # Cards together, but no two instances.
-    mine = list(instances.cards(mine)) or mine[:1]
+    mine = list(instances.cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
     mine = [usable[number] for number in request.positions if number < len(usable)] or mine
-    ordinals = [pool.ordinal(device) for device in mine]
+    ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
     claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
-        ordinals=tuple(ordinals),
+        ordinals=ordinals,
         moved=dict(zip(request.positions, ordinals)),
         claims=claims,
         soft_caps=soft_caps,
@@ -177,25 +179,27 @@ def _memory_of_slice(
     pool: _Pool, mine: Sequence[Device], sharers: int
 ) -> tuple[Mapping[str, int], Mapping[str, int], str]:
     """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
-    request, fraction = pool.request, (pool.request.grant.fraction or 1) / sharers
-    says_nothing = request.script_demand is None and memory.memory_demand(request.policy).is_whole
-    demand = memory.part_of_gpu(fraction) if fraction < 1 and says_nothing else pool.demand
-    claims, caps, why_capped = {}, {}, ""
-    for device in mine:
-        wanted, others = demand.on(device), pool.claims(device)
-        claim_bytes = unclaimed_bytes(device, wanted, others)
-        if fraction < 1:
-            caps[device.uuid] = memory.within_context(min(wanted, device.memory_total_bytes or wanted))
-        # Others claimed a part of it before. An engine's word counts more.
-        is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
-        # As the job as a whole is a best-effort one there, so is each of its ranks.
-        is_best_effort = is_late or (request.promised is not None and not request.promised.get(device.uuid))
-        claims[device.uuid] = 0 if is_best_effort else claim_bytes
-        if is_best_effort and says_nothing:
-            shared = memory.best_effort_caps([(device, room_bytes(device, request.own_pid, others))])
-            caps.update({uuid: cap // sharers for uuid, cap in shared.items()})
-            why_capped = explain.BEST_EFFORT
-    return claims, caps, why_capped
+    request, demand = pool.request, memory.demand_of(pool.request, sharers)
+    late = [device for device in mine if _is_late(pool, device, demand)]
+    claims = {
+        each.uuid: 0 if each in late else unclaimed_bytes(each, demand.on(each), pool.claims(each)) for each in mine
+    }
+    is_part = sharers > 1 or request.grant.fraction is not None
+    caps = memory.caps_of_part(demand, mine) if is_part else {}
+    if not pool.is_demand_unknown:
+        return claims, caps, ""
+    rooms = [(device, room_bytes(device, request.own_pid, pool.claims(device))) for device in late]
+    return claims, {**caps, **memory.best_effort_caps(rooms, sharers)}, explain.BEST_EFFORT if late else ""
+
+
+def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
+    """A rank is a best-effort job where its job as a whole is one, or others claimed a part of the GPU before."""
+    request = pool.request
+    if request.promised is not None and not request.promised.get(device.uuid):
+        return True
+    # An engine's word counts more.
+    is_first_come = pool.is_demand_unknown and not request.grant.engine
+    return is_first_come and unclaimed_bytes(device, demand.on(device), pool.claims(device)) < demand.on(device)
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
@@ -204,8 +208,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     candidates = eligible.in_order(candidates, request)
     allowed = eligible.takeable(candidates, request)
     allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
-    # One more job on a GPU that is the user's already takes no further one.
-    usable = allowed[: pool.quota] if pool.quota > 0 else [c for c in allowed if c.device.uuid in pool.held]
+    usable = pool.within_quota(allowed)
     taken = eligible.best_of(usable, request)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
@@ -223,24 +226,27 @@ def _busy_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
 
 def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     request, devices = pool.request, [candidate.device for candidate in taken]
-    ordinals = [pool.ordinal(device) for device in devices]
+    ordinals = tuple(map(pool.visible.index, devices))
     moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [candidate for candidate in taken if candidate.is_best_effort]
-    why_capped = explain.BEST_EFFORT
-    if pool.demand.or_best_effort:
-        why_capped = explain.BEST_EFFORT_BY_SCRIPT if request.script_demand else explain.BEST_EFFORT_OF_PART
+    shared = [(candidate.device, candidate.spare_bytes) for candidate in taken if candidate.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps((candidate.device, candidate.spare_bytes) for candidate in shared),
-        why_capped=why_capped if shared else "",
+        soft_caps=memory.best_effort_caps(shared),
+        why_capped=_why_capped(pool) if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )
+
+
+def _why_capped(pool: _Pool) -> str:
+    if not pool.demand.or_best_effort:
+        return explain.BEST_EFFORT
+    return explain.BEST_EFFORT_BY_SCRIPT if pool.request.script_demand else explain.BEST_EFFORT_OF_PART
 
 
 def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) -> str:

@@ -23,11 +23,9 @@ DASK_WORKER = "__DASK_PARENT_PID"
 
 @frozen
 class RayTask:
-    """The GPUs that Ray assigned to the running task.
+    """The GPUs that Ray assigned to the running task, or which part of one, by the names of ``CUDA_VISIBLE_DEVICES``.
 
     Attributes:
-        gpus: How many, or which part of one; 0 for none.
-        ids: As ``CUDA_VISIBLE_DEVICES`` would name them.
         manages_gpus: Ray's cluster has GPUs to assign.
         name: Of the actor, or of the task itself.
     """
@@ -45,7 +43,7 @@ class EngineFacts:
     Attributes:
         slurm_conf: The text of Slurm's configuration; ``None`` where it can't be read.
         ray: ``None`` outside of a running task.
-        dask: The name of Dask's worker; ``""`` in another process.
+        dask: The name of Dask's worker.
         pbs_gpus: The text of the file that ``PBS_GPUFILE`` names; ``None`` where there is none.
         launcher: Names the process that started this one as one of several, and no other process of the host.
         visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
@@ -71,16 +69,13 @@ class Grant:
 
     Attributes:
         engine: The one that manages the GPUs, such as ``"Slurm"``; ``""`` where none does.
-        why: In words, where there is something to say.
-        remedy: What to do for a GPU where there is none.
-        is_none: The engine manages the GPUs and granted none.
+        is_none: The engine granted none, for the reason and with the remedy in words.
         needs_none: The task only coordinates others; a user's ``select.count`` gives it GPUs all the same.
         fraction: The part of each GPU that was granted; ``None`` for all of it.
         visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
         unnamed: How many GPUs were granted, where the engine does not say which; see :func:`settled`.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
-        rank: The number among the processes of a launcher; ``None`` alone.
-        task: What the engine calls what runs here; ``""`` where it has no name for it.
+        task: What the engine calls what runs here.
     """
 
     engine: str = ""

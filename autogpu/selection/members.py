@@ -92,12 +92,13 @@ class Family:
         """By UUID, the most that each of the job's processes may allocate there."""
         return _merged((member.caps for member in self.members), min)
 
-    def is_rival(self, holder: Holder) -> bool:
-        """The claim of ``holder`` counts for a process that chooses for itself.
 
-        A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
-        """
-        return holder.name not in self.unused
+def rivals(holders: Iterable[Holder], family: Family | None) -> list[Holder]:
+    """The leases that count for a process which chooses for itself.
+
+    A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
+    """
+    return [holder for holder in holders if family is None or holder.name not in family.unused]
 
 
 def family_of(
@@ -127,22 +128,17 @@ def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
     """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself."""
-    rank, job = request.grant.rank, job_of_ranks(request)
-    is_all_held = _is_all_held(request, family.held)
-    if rank is not None and (not is_all_held or (job and family.parent.group == job)):
-        # Ranks have their own GPUs, also where a process that has one started their launcher.
+    # Ranks have their own GPUs, also where a process that has one started their launcher.
+    job = job_of_ranks(request)
+    if (job and family.parent.group == job) or not _is_all_held(request, family):
         return None
     if request.has_chosen:
-        return decide(request) if is_all_held else None
-    if request.grant.dividing_rank is not None:
-        decision = decide(replace(request, promised=family.held))
-        is_taken = decision.verdict is Verdict.TAKE
-        return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
-    if family.has_parents_list and rank is None:
-        # `gpus[0]` in a worker of the same script.
-        named = _uuids_of(request, request.positions)
-        return _decide_as_child(request, family) if named <= family.parent.claims.keys() else None
-    return _decide_as_child(request, family) if is_all_held else None
+        return decide(request)
+    if request.grant.dividing_rank is None:
+        return _decide_as_child(request, family)
+    decision = decide(replace(request, promised=family.held))
+    is_taken = decision.verdict is Verdict.TAKE
+    return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
 
 
 def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | None]:
@@ -150,11 +146,15 @@ def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | N
     return {uuids.get(ordinal) for ordinal in ordinals}
 
 
-def _is_all_held(request: SelectionRequest, held: Mapping[str, int]) -> bool:
-    """All that this process may use is its job's already, as below ``run --hold``."""
-    is_any = request.chosen is None or (request.positions and request.grant.rank is not None)
-    chosen = range(len(request.uuids or ())) if is_any or request.chosen is None else request.chosen
-    return len(chosen) > 0 and _uuids_of(request, chosen) <= held.keys()
+def _is_all_held(request: SelectionRequest, family: Family) -> bool:
+    """All that this process may use is its job's already, as below ``run --hold``; or it names that of its parent."""
+    has_rank = request.grant.rank is not None
+    if family.has_parents_list and not has_rank and not request.has_chosen:
+        # `gpus[0]` in a worker of the same script.
+        return _uuids_of(request, request.positions) <= family.parent.claims.keys()
+    is_any = request.chosen is None or (request.positions and has_rank)
+    may_use = range(len(request.uuids or ())) if is_any else request.chosen or ()
+    return len(may_use) > 0 and _uuids_of(request, may_use) <= family.held.keys()
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
@@ -165,8 +165,8 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    mine = (alone.visible[ordinal] for ordinal in ordinals)
-    soft_caps = best_effort_caps((device, None) for device in mine if device and not claims.get(device.uuid))
+    mine = filter(None, map(alone.visible.__getitem__, ordinals))
+    soft_caps = best_effort_caps((device, None) for device in mine if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,

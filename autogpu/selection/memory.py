@@ -68,21 +68,29 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
     )
 
 
-def demand_of(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims: the script's own word, else the policy's, else the part that an engine granted."""
-    demand, fraction = request.script_demand or memory_demand(request.policy), request.grant.fraction
-    return demand if fraction is None or not demand.is_whole else part_of_gpu(fraction)
+def demand_told(request: SelectionRequest) -> MemoryDemand:
+    """How much a process claims by the script's own word, else by the policy's."""
+    return request.script_demand or memory_demand(request.policy)
 
 
-def part_of_gpu(fraction: float) -> MemoryDemand:
-    """That part of a GPU, the CUDA context included."""
-    return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
+def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
+    """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
+    demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
+    # The CUDA context is a part of the part.
+    return (
+        MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True) if part < 1 and demand.is_whole else demand
+    )
 
 
 def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[str, int]:
     """By UUID, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
     totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and fraction is not None}
     return {uuid: within_context(int(total * (fraction or 0))) for uuid, total in totals.items() if total is not None}
+
+
+def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, int]:
+    """By UUID, what the framework may allocate of what a process claims, which is never more than the GPU has."""
+    return {d.uuid: within_context(min(demand.on(d), d.memory_total_bytes or demand.on(d))) for d in devices}
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
@@ -104,7 +112,7 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_caps(rooms: Iterable[tuple[Device, int | None]]) -> dict[str, int]:
+def best_effort_caps(rooms: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
     """By UUID, half of the room on a GPU: a best-effort job must not take what others were about to grow into.
 
     Where everything is claimed, mostly by jobs that said nothing of their size, or where the room is unknown, it is
@@ -114,7 +122,7 @@ def best_effort_caps(rooms: Iterable[tuple[Device, int | None]]) -> dict[str, in
     for device, room_bytes in rooms:
         free = device.memory_free_bytes
         if free is not None:
-            found[device.uuid] = (free if room_bytes is None or room_bytes < GIB else room_bytes) // 2
+            found[device.uuid] = (free if room_bytes is None or room_bytes < GIB else room_bytes) // 2 // sharers
     return found
 
 

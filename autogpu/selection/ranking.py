@@ -121,19 +121,18 @@ def matches(device: Device, entries: Iterable[str]) -> bool:
 
 
 def _matches(device: Device, entry: str) -> bool:
-    first, dash, last = entry.partition("-")
-    if first.isdigit() and (not dash or last.isdigit()):
-        return int(first) <= device.index <= int(last or first)
+    indices = re.fullmatch("([0-9]+)(?:-([0-9]+))?", entry)
+    if indices:
+        return int(indices.group(1)) <= device.index <= int(indices.group(2) or indices.group(1))
     if entry.startswith("gpu-"):
         return (device.parent or device.uuid).lower().startswith(entry)
     if entry.startswith("mig-"):
         return instances.is_called(device, entry)
-    if re.fullmatch("[0-9]+:[0-9]+", entry):
-        return device.label == entry
+    # "0:1" is an instance's label, and no GPU's name.
     name = device.name.lower()
     try:
         # Of an instance, what it is made of is a name as well: "1g.*".
-        return fnmatchcase(name, entry) or fnmatchcase(name.rpartition(" mig ")[2], entry)
+        return device.label == entry or any(fnmatchcase(each, entry) for each in (name, name.rpartition(" mig ")[2]))
     except re.error:  # "[z-a]", before Python 3.9
         return False
 
@@ -147,21 +146,18 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     is_complete = not (inventory.unreadable or inventory.denied)
     for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
         unmatched = [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
-        if not (unmatched and devices and spec.admits(key, policy)):
-            continue
-        origin = resolved.settings[key].origin
-        if len(unmatched) == len(entries):
-            what = f"{key} = {_written(entries)} ({origin}) matches"
-        elif is_complete:
-            what = f"{_written(unmatched)} in {key} ({origin}) {'matches' if len(unmatched) == 1 else 'match'}"
-        else:
-            continue
-        found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
+        is_all = len(unmatched) == len(entries)
+        if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
+            what = _entries_of(key, unmatched, f"({resolved.settings[key].origin})", is_all=is_all)
+            found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
     return found
 
 
-def _written(entries: Sequence[str]) -> str:
-    return ", ".join(printable(entry, 64) for entry in entries)
+def _entries_of(key: str, entries: Sequence[str], origin: str, *, is_all: bool) -> str:
+    written = ", ".join(printable(entry, 64) for entry in entries)
+    if is_all:
+        return f"{key} = {written} {origin} matches"
+    return f"{written} in {key} {origin} {'matches' if len(entries) == 1 else 'match'}"
 
 
 def _what_there_is(entries: Sequence[str], devices: Sequence[Device]) -> str:

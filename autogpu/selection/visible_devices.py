@@ -6,6 +6,7 @@ The GPUs that it names are the pool: choosing happens inside it, and it is never
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from autogpu.frozen import frozen
 from autogpu.selection import instances
@@ -121,23 +122,26 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
 def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[Device] | None:
     found: list[Device] = []
     for entry in entries:
-        prefix = entry[:4]
-        if prefix == "MIG-":
-            hits = [device for device in devices if instances.is_called(device, entry)]
-            if not hits and any(device.mig_enabled for device in instances.takeable(devices)):
-                return None  # of the instances of a card none could be read
-        elif prefix == "GPU-":
-            hits = [device for device in instances.cards(devices) if device.uuid.lower().startswith(entry.lower())]
-        elif prefix.upper() in _PREFIXES:
+        called = _called(entry, devices)
+        if called is None:
             return None
-        else:
+        if len(called) != 1:
             break
-        if len(hits) != 1:
-            break
-        if hits[0] in found:
+        if called[0] in found:
             return []
-        found += hits
+        found += called
     return found
+
+
+def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
+    if entry.startswith("GPU-"):
+        return [device for device in instances.cards(devices) if device.uuid.lower().startswith(entry.lower())]
+    if entry.startswith("MIG-"):
+        called = [device for device in devices if instances.is_called(device, entry)]
+        # The instances of a card may be those that could not be read.
+        is_complete = not any(device.mig_enabled for device in instances.takeable(devices))
+        return called if called or is_complete else None
+    return None if entry[:4].upper() in _PREFIXES else []
 
 
 def _index(entry: str) -> int:
@@ -149,15 +153,9 @@ def _index(entry: str) -> int:
 
 def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
     devices = instances.as_cuda_counts(inventory.devices)
-    found: list[int] = []
-    for entry in entries:
-        index = _index(entry)
-        if not 0 <= index < len(devices) + len(inventory.unreadable):
-            break
-        if index in found:
-            return []
-        found.append(index)
-    if not found:
+    known = range(len(devices) + len(inventory.unreadable))
+    found = list(takewhile(known.__contains__, map(_index, entries)))
+    if not found or len(set(found)) < len(found):
         return []
     is_one_model = len({device.name for device in devices}) == 1
     # How CUDA numbers the instances that it shows since R570 is nowhere said.
@@ -183,21 +181,20 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     return tuple(sorted(devices, key=lambda device: number.get(device.uuid, len(number))))
 
 
-def index_is_certain(inventory: Inventory) -> bool:
-    """NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost, or a card in MIG mode."""
-    is_split = any(device.mig_enabled for device in inventory.devices)
-    return not (inventory.unreadable or inventory.denied or is_split)
+def _has_cudas_indices(inventory: Inventory) -> bool:
+    """NVML's indices are also CUDA's under ``PCI_BUS_ID``, but not with a GPU lost, or a card in MIG mode."""
+    return not (inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices))
 
 
 def environment_for(
-    devices: Sequence[Device], spec: VisibleSpec, *, identifier: str, index_is_certain: bool
+    devices: Sequence[Device], spec: VisibleSpec, inventory: Inventory | None = None, identifier: str = "uuid"
 ) -> dict[str, str]:
     """The variables that list ``devices`` instead of what ``spec`` says; without any they hide every GPU.
 
     The two beside ``CUDA_VISIBLE_DEVICES`` tell an autogpu in a child what was there before.
     """
     written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
-    if devices and identifier == "index" and index_is_certain and not instances.are_among(devices):
+    if devices and identifier == "index" and inventory and _has_cudas_indices(inventory):
         numbers = ",".join(str(device.index) for device in devices)
         written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: PCI_ORDER}
     written[WRITTEN_VISIBLE_DEVICES] = written[CUDA_VISIBLE_DEVICES]
