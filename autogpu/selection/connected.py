@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import combinations, groupby
 
 from autogpu.frozen import replace
-from autogpu.selection.model import connection_score
+from autogpu.selection.model import Candidate, Ranking, SelectionRequest, connection_score
 from autogpu.selection.ranking import standing
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Callable, Collection, Iterable, Sequence
 
     from autogpu.devices.model import Device, Topology
-    from autogpu.selection.model import Candidate, Ranking, SelectionRequest
 
 # Of so many every set is looked at; of more, from each on the one is added that is connected best to those before.
 _MOST_IN_SETS = 8

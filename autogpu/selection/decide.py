@@ -9,23 +9,22 @@ from __future__ import annotations
 import sys
 from types import MappingProxyType
 
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
+from autogpu.reporting.text import counted
 from autogpu.selection import eligible, explain, instances, memory
 from autogpu.selection.connected import best_connected_first, taken_first
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.model import Cause, Decision, Tier, Verdict
-from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
+from autogpu.selection.occupancy import room_bytes, tier
 from autogpu.selection.ranking import ranking_of
-from autogpu.selection.ranks import WORKERS
+from autogpu.selection.ranks import WORKERS, LocalRank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
-    from autogpu.devices.model import Device
     from autogpu.selection.model import Candidate, Claim, IsAwaited, MemoryDemand, SelectionRequest
-    from autogpu.selection.ranks import LocalRank
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
@@ -115,6 +114,11 @@ class _Pool:
         # One more job on a GPU that is the user's already takes no further one.
         return [candidate for candidate in allowed if candidate.device.uuid in self.held]
 
+    def unclaimed_bytes(self, device: Device, demand: MemoryDemand) -> int:
+        """As much of what the process would claim as no other job has claimed."""
+        claimed = sum(claim.bytes for claim in self.claims(device))
+        return max(0, min(demand.on(device), (device.memory_total_bytes or 1) - claimed))
+
     def is_free(self, device: Device) -> bool:
         return tier(device, self.request.own_pid, self.claims(device)) is Tier.FREE
 
@@ -132,7 +136,7 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
     return Decision(
         Verdict.NOT_OUR_CHOICE,
         explain.CHOSEN_BY_SCRIPT + explain.idle_alternative(pool.idle_alternatives(named)),
-        claims={d.uuid: unclaimed_bytes(d, pool.demand.on(d), pool.claims(d)) for d in named},
+        claims={device.uuid: pool.unclaimed_bytes(device, pool.demand) for device in named},
     )
 
 
@@ -181,9 +185,8 @@ def _memory_of_slice(
     """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
     request, demand = pool.request, memory.demand_of(pool.request, sharers)
     late = [device for device in mine if _is_late(pool, device, demand)]
-    claims = {
-        each.uuid: 0 if each in late else unclaimed_bytes(each, demand.on(each), pool.claims(each)) for each in mine
-    }
+    claims = {device.uuid: pool.unclaimed_bytes(device, demand) for device in mine}
+    claims.update({device.uuid: 0 for device in late})
     is_part = sharers > 1 or request.grant.fraction is not None
     caps = memory.caps_of_part(demand, mine) if is_part else {}
     if not pool.is_demand_unknown:
@@ -199,7 +202,7 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
         return True
     # An engine's word counts more.
     is_first_come = pool.is_demand_unknown and not request.grant.engine
-    return is_first_come and unclaimed_bytes(device, demand.on(device), pool.claims(device)) < demand.on(device)
+    return is_first_come and pool.unclaimed_bytes(device, demand) < demand.on(device)
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
@@ -269,11 +272,11 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
     if verdict is Verdict.WAIT and not ranking.suitable:
         verdict = Verdict.CPU  # waiting can't help
     if pool.quota <= 0:
-        why = explain.user_at_limit(policy.per_user)
+        why = f"you hold {counted(policy.per_user, 'GPU')}, the most that limits.per_user allows"
     elif free:
         why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
-    if verdict is Verdict.WAIT:
-        why += explain.waiting_for_fewer(pool.wanted, pool.suitable)
+    if verdict is Verdict.WAIT and pool.suitable < pool.wanted < sys.maxsize:
+        why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
     return Decision(verdict, why)

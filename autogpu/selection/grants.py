@@ -6,7 +6,7 @@ import re
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
 from autogpu.selection.slurm_conf import gres_of_node, manages_gpus
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from autogpu.selection.ranks import LocalRank
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 RAY_WORKER = "RAY_RAYLET_PID"
@@ -65,10 +64,9 @@ class EngineFacts:
 
 @frozen
 class Grant:
-    """The part of the host's GPUs that this process may use, and the engine that decided that.
+    """The part of the host's GPUs that this process may use, and the engine that manages them, if there is one.
 
     Attributes:
-        engine: The one that manages the GPUs, such as ``"Slurm"``; ``""`` where none does.
         is_none: The engine granted none, for the reason and with the remedy in words.
         needs_none: The task only coordinates others; a user's ``select.count`` gives it GPUs all the same.
         fraction: The part of each GPU that was granted; ``None`` for all of it.
@@ -111,11 +109,7 @@ def shared_job(grant: Grant) -> str:
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    """The grant of a process with this environment.
-
-    Args:
-        environ: As the process was started, before autogpu wrote anything.
-    """
+    """The grant of a process that was started with this environment."""
     rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
     if rank is not None:
         rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
@@ -169,42 +163,43 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    visible, is_step = environ.get(CUDA_VISIBLE_DEVICES), "SLURM_STEP_ID" in environ
     # Those of the job are inherited by a step that was started with --gres=none.
-    numbers = environ.get("SLURM_STEP_GPUS" if is_step else "SLURM_JOB_GPUS")
+    numbers = environ.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in environ else "SLURM_JOB_GPUS")
+    visible = environ.get(CUDA_VISIBLE_DEVICES)
     if visible is None and numbers is None:
-        if not manages_gpus(facts.slurm_conf):
-            return NO_ENGINE
-        on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-        # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
-        if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
-            return Grant("Slurm", unnamed=int(on_node))
-        if is_step or "SLURM_NODEID" in environ:
-            remedy = "to have one: --gpus-per-task=1 or --gres=gpu:1"
-            return Grant("Slurm", "Slurm granted no GPU here", remedy, is_none=True)
-        why = "Slurm grants the GPUs of an allocation to its steps"
-        return Grant("Slurm", why, "start it with srun", is_none=True)
+        return _slurm_without_gpus(environ) if manages_gpus(facts.slurm_conf) else NO_ENGINE
     fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
-    return Grant("Slurm", fraction=fraction, counts_by_bus=_is_slurms(visible, numbers))
+    is_slurms = visible is not None and numbers is not None and _is_slurms(visible, numbers)
+    return Grant("Slurm", fraction=fraction, counts_by_bus=is_slurms)
 
 
-def _is_slurms(visible: str | None, numbers: str | None) -> bool:
+def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
+    on_node, is_step = environ.get("SLURM_GPUS_ON_NODE", ""), "SLURM_STEP_ID" in environ
+    # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
+    if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
+        return Grant("Slurm", unnamed=int(on_node))
+    if is_step or "SLURM_NODEID" in environ:
+        remedy = "to have one: --gpus-per-task=1 or --gres=gpu:1"
+        return Grant("Slurm", "Slurm granted no GPU here", remedy, is_none=True)
+    why = "Slurm grants the GPUs of an allocation to its steps"
+    return Grant("Slurm", why, "start it with srun", is_none=True)
+
+
+def _is_slurms(visible: str, numbers: str) -> bool:
     """A list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
-    if visible is None or numbers is None or not re.fullmatch("[0-9]{1,4}(,[0-9]{1,4})*", visible):
-        return False
-    entries = visible.split(",")
-    is_counted_anew = sorted(entries, key=int) == [str(number) for number in range(len(entries))]
-    return is_counted_anew or set(entries) <= set(numbers.split(","))
+    entries = set(visible.split(","))
+    is_counted_anew = entries == {str(number) for number in range(len(entries))}
+    return is_counted_anew or entries <= set(numbers.split(","))
 
 
 def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
-    if not re.fullmatch("[0-9]{1,6}", shards) or not visible:
+    if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None
     on_node = gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
-    if not on_node.get("gpu") or not on_node.get("shard"):
+    if not on_node.get("shard"):
         return None
-    part = int(shards) * on_node["gpu"] / on_node["shard"] / len(visible.split(","))
+    part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
 
 

@@ -70,12 +70,12 @@ def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device
 
 
 def is_called(device: Device, name: str) -> bool:
-    """``MIG-...`` is this instance's name, or the beginning of its UUID."""
+    """``name``, ``GPU-...`` or ``MIG-...``, is the beginning of its UUID, or an instance's older name."""
+    if name and device.uuid.lower().startswith(name.lower()):
+        return True
     older = _OLDER_NAME.fullmatch(name)
-    if device.parent is None:
+    if older is None or device.parent is None:
         return False
-    if older is None or device.uuid.lower() == name.lower():
-        return device.uuid.lower().startswith(name.lower())
     ids = (device.gpu_instance_id, device.compute_instance_id)
     return older.group(1).lower() == device.parent.lower() and ids == (int(older.group(2)), int(older.group(3)))
 

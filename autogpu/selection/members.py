@@ -11,7 +11,7 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import shared_job
 from autogpu.selection.memory import best_effort_caps
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids, unlisted_bytes
 from autogpu.selection.ranks import with_scripts_list
 
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
-    from autogpu.selection.model import Decision, SelectionRequest
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
-    """The job whose ranks choose together; ``""`` where the process goes by itself.
-
-    What an engine granted is the job's already, and a script that has chosen certain GPUs takes no other one.
-    """
+    """The job whose ranks choose together; ``""`` where the process goes by itself."""
     return "" if request.has_chosen else shared_job(request.grant)
 
 
@@ -73,8 +69,7 @@ class Family:
         parent: Of the nearest process above this one that has one.
         members: Of every process of that job.
         has_parents_list: This process sees the GPUs that the parent left to it, and no explicit choice of others.
-        unused: By name, the leases of those that the driver lists on no GPU: they have only asked whether there is one,
-            or hold it for the programs that they start.
+        unused: By name, the leases of those that the driver lists on no GPU.
     """
 
     parent: Holder
@@ -86,6 +81,11 @@ class Family:
     def held(self) -> Mapping[str, int]:
         """By UUID, what the job has claimed."""
         return _merged((member.claims for member in self.members), max)
+
+    @property
+    def shared(self) -> Mapping[str, int]:
+        """Of that, what a child without a number shares."""
+        return self.parent.claims if self.has_parents_list else self.held
 
     @property
     def caps(self) -> Mapping[str, int]:
@@ -113,8 +113,8 @@ def family_of(
     # A group is its user's word: it can't join the job of another user.
     job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
     members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
-    unused = [member.name for member in members if _is_unused(member, processes, inventory)]
-    return Family(parent, members, has_parents_list, frozenset(unused))
+    unused = frozenset(member.name for member in members if _is_unused(member, processes, inventory))
+    return Family(parent, members, has_parents_list, unused)
 
 
 def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
@@ -158,9 +158,8 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids = decide(request), request.uuids or ()
-    claims = family.parent.claims if family.has_parents_list else family.held
-    claims = {uuid: claims[uuid] for uuid in uuids if uuid in claims}
+    alone, uuids, shared = decide(request), request.uuids or (), family.shared
+    claims = {uuid: shared[uuid] for uuid in uuids if uuid in shared}
     ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
@@ -170,7 +169,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     return replace(
         alone,
         verdict=Verdict.TAKE,
-        why=explain.inherited(family.parent.script, family.parent.pid),
+        why=f"shared with its parent process, {family.parent.script} (pid {family.parent.pid})",
         ordinals=ordinals,
         moved={},
         claims=claims,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from autogpu.reporting.text import GIB
-from autogpu.selection.model import MemoryDemand
+from autogpu.selection.model import Decision, MemoryDemand, SelectionRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device
     from autogpu.policy import Policy
-    from autogpu.selection.model import Decision, SelectionRequest
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from types import MappingProxyType
 
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection.grants import NO_ENGINE, Grant
 
@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Literal, Mapping, Sequence
 
-    from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
 
     # Tells whether a waiter is ahead of this process for a GPU and could use it now, by its UUID, whether it is free,

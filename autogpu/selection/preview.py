@@ -6,10 +6,10 @@ from autogpu.frozen import replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.eligible import why_none
-from autogpu.selection.grants import settled
+from autogpu.selection.grants import Grant, settled
 from autogpu.selection.instances import takeable
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.members import decide_as_member, rivals
+from autogpu.selection.members import Family, decide_as_member, rivals
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.visible_devices import device_order, initial_visibility, named_uuids, visible_spec
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Inventory
     from autogpu.lease import LeaseSnapshot, Processes
     from autogpu.policy import Policy
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.members import Family
 
 
 def request_for_new_process(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import memory_demand
-from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, Tier
+from autogpu.selection.model import Candidate, Cause, Claim, MemoryDemand, Ranking, Rejection, Tier, VisibleSpec
 from autogpu.selection.occupancy import memory_faults, room_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy, Resolved
-    from autogpu.selection.model import Claim, MemoryDemand, VisibleSpec
 
 
 def ranking_of(
@@ -32,9 +31,8 @@ def ranking_of(
     """Order the GPUs that the policy allows, best first; every other one comes with the reason why not.
 
     Args:
-        devices: The pool, freshly read.
         spec: The user's list, which wins over the policy's unless that is locked.
-        own_pid: This process; what it holds already does not make a GPU busy for it.
+        own_pid: What this process holds already does not make a GPU busy for it.
         demand: What the process claims; ``None`` leaves it to the policy.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
@@ -145,12 +143,16 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     found, policy, devices = {}, resolved.policy, inventory.devices
     is_complete = not (inventory.unreadable or inventory.denied)
     for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
-        unmatched = [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
+        unmatched = _unmatched(entries, devices)
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             what = _entries_of(key, unmatched, f"({resolved.settings[key].origin})", is_all=is_all)
             found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
     return found
+
+
+def _unmatched(entries: Sequence[str], devices: Sequence[Device]) -> list[str]:
+    return [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
 
 
 def _entries_of(key: str, entries: Sequence[str], origin: str, *, is_all: bool) -> str:

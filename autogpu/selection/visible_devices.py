@@ -10,8 +10,8 @@ from itertools import takewhile
 
 from autogpu.frozen import frozen
 from autogpu.selection import instances
-from autogpu.selection.grants import NO_ENGINE, is_engine_worker
-from autogpu.selection.model import Cause, VisibleSpec
+from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
+from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from typing import Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Ranking
 
 _PREFIXES = ("GPU-", "MIG-")
 
@@ -102,12 +100,10 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
 
     The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
     entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed. A card in
-    MIG mode stands for its instances, of which before R570 CUDA shows one alone. A prefix in lower case is left to the
-    driver.
+    MIG mode stands for its instances. A prefix in lower case is left to the driver.
 
     Args:
         value: ``None`` means every GPU.
-        inventory: What there is, in PCI bus order.
         order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
             is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
     """
@@ -134,14 +130,12 @@ def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[De
 
 
 def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
-    if entry.startswith("GPU-"):
-        return [device for device in instances.cards(devices) if device.uuid.lower().startswith(entry.lower())]
-    if entry.startswith("MIG-"):
-        called = [device for device in devices if instances.is_called(device, entry)]
-        # The instances of a card may be those that could not be read.
-        is_complete = not any(device.mig_enabled for device in instances.takeable(devices))
-        return called if called or is_complete else None
-    return None if entry[:4].upper() in _PREFIXES else []
+    if not entry.startswith(_PREFIXES):
+        return None if entry[:4].upper() in _PREFIXES else []
+    called = [device for device in devices if instances.is_called(device, entry)]
+    # The instances of a card may be those that could not be read.
+    is_unread = entry.startswith("MIG-") and any(device.mig_enabled for device in instances.takeable(devices))
+    return None if is_unread and not called else called
 
 
 def _index(entry: str) -> int:
