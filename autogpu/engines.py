@@ -9,9 +9,8 @@ from pathlib import Path
 
 from autogpu.process import pid_namespace
 from autogpu.reporting.text import printable
-from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted
+from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, local_rank
-from autogpu.selection.slurm_conf import included_files
 from autogpu.selection.visible_devices import initial_visibility
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, WRITTEN_VISIBLE_DEVICES
 

@@ -27,12 +27,7 @@ _LINKS_PER_STEP = 1000
 def best_connected_first(
     candidates: Sequence[Candidate], count: int, request: SelectionRequest, is_free: Callable[[Device], bool]
 ) -> list[Candidate]:
-    """Put the best connected first among candidates of one standing; all others stay as they are.
-
-    Args:
-        candidates: In the order to take them, so many of which will be taken.
-        is_free: Tells of a GPU of the machine whether another job could take it.
-    """
+    """Put the best connected first among candidates of one standing, where only some of these will be taken."""
     inventory = request.inventory
     if inventory is None or request.positions or not inventory.topology:
         return list(candidates)
@@ -58,10 +53,9 @@ def taken_first(ranking: Ranking, taken: Collection[str]) -> Ranking:
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:
-    """So many of ``group`` that the scores within what the process takes are highest.
+    """So many of ``group`` that the scores within what the process takes are highest; of the same, by rank.
 
-    Of sets with one score the one that has the fewest NVLinks to GPUs left free; of these the one that ranks first.
-    Where not every set is looked at, more than two may also be connected nearly as well.
+    Of sets with one score the one that has the fewest NVLinks to GPUs left free.
     """
     uuids, before = [c.device.uuid for c in group], [c.device.uuid for c in taken]
     others = {*free, *uuids}.difference(before)

@@ -38,12 +38,7 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     is_awaited: IsAwaited = lambda uuid, is_free, room_bytes: False,
 ) -> Decision:
-    """Choose among the GPUs that a process has.
-
-    Args:
-        claims_on: By UUID, the live claims of other jobs.
-        is_awaited: Tells of a GPU whether a waiter ahead of this process could use it now.
-    """
+    """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
     none = eligible.why_none(request)
     if none:
         return Decision(Verdict.CPU, none)

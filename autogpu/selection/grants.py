@@ -7,7 +7,6 @@ import re
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
 from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
-from autogpu.selection.slurm_conf import gres_of_node, manages_gpus
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -167,7 +166,7 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     numbers = environ.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in environ else "SLURM_JOB_GPUS")
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     if visible is None and numbers is None:
-        return _slurm_without_gpus(environ) if manages_gpus(facts.slurm_conf) else NO_ENGINE
+        return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
     fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
     is_slurms = visible is not None and numbers is not None and _is_slurms(visible, numbers)
     return Grant("Slurm", fraction=fraction, counts_by_bus=is_slurms)
@@ -196,7 +195,7 @@ def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: s
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None
-    on_node = gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
+    on_node = _gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
     if not on_node.get("shard"):
         return None
     part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
@@ -219,3 +218,55 @@ def _pbs(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if not numbers or CUDA_VISIBLE_DEVICES in environ:
         return Grant("PBS")
     return Grant("PBS", visible=",".join(numbers), counts_by_bus=True)
+
+
+def _manages_gpus(conf: str | None) -> bool:
+    """GPUs are among the generic resources that the cluster grants. Source of this and the rest: slurm.conf(5)."""
+    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf or "")
+    return types is not None and "gpu" in types.group(1).strip().lower().split(",")
+
+
+def included_files(conf: str) -> list[str]:
+    """The files that it includes, by names that are relative to its own folder."""
+    return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
+
+
+def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
+    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
+    default: Mapping[str, int] = {}
+    for line in conf.replace("\\\n", " ").splitlines():
+        words = [word.partition("=") for word in line.split("#")[0].split()]
+        fields = {name.lower(): value for name, _, value in words}
+        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
+        if patterns == ["DEFAULT"]:
+            default = gres or default
+        elif node and any(_is_node(node, pattern) for pattern in patterns):
+            return gres or default
+    return {}
+
+
+def _counts(gres: str) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for entry in _entries(gres):
+        # gpu:a100:4(S:0-1)
+        parts = entry.partition("(")[0].split(":")
+        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
+            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
+    return counts
+
+
+def _entries(text: str) -> list[str]:
+    # Separated by commas outside of brackets.
+    return re.findall(r"(?:[^,\[(]|\[[^\]]*\]?|\([^)]*\)?)+", text)
+
+
+def _is_node(node: str, pattern: str) -> bool:
+    """One of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    parts = re.split(r"\[([0-9,-]*)\]", pattern)
+    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, parts[::2])), node)
+    return found is not None and all(map(_is_in, found.groups(), parts[1::2]))
+
+
+def _is_in(number: str, numbers: str) -> bool:
+    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
+    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)

@@ -115,11 +115,7 @@ def listed_before_claim(devices: Sequence[Device], *, is_rank: bool, shows_sever
 def to_list(
     taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
 ) -> tuple[Device, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken`` of ``pool``.
-
-    Args:
-        of_ranks: UUIDs of the first GPU of each rank of its job, which count them among themselves.
-    """
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process, or the ranks of one job, that has claimed."""
     known = {device.uuid: device for device in pool}
     ranks = [known[uuid] for uuid in of_ranks if uuid in known]
     if shows_several and are_among(ranks):

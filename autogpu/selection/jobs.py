@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 @frozen
 class Job:
-    """A job that holds GPUs by leases, of one process or several.
+    """A job that holds GPUs by the leases of so many processes.
 
     Attributes:
-        pid: Of the process that claimed first, as its own pid namespace counts it; of one that keeps its lease alive,
-            where it has ended.
+        pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.
         pids_here: Those of its processes that can be told in this pid namespace.
         age_s: Since the first claim; ``None`` where no lease tells it.
         newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
-        processes: How many of its processes have a lease.
         claims: Bytes by UUID, at most what the GPU has; 0 where it can't be read, or is used without a claim.
     """
 
@@ -132,10 +130,7 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
-    """Tell :func:`autogpu.selection.decide.decide` whether one of ``waiters`` could use a GPU now.
-
-    Who holds ``per_user`` GPUs by ``claims_on`` can use no further one; 0 for no such limit.
-    """
+    """Tell whether one of ``waiters`` could use a GPU now, other than those who hold ``per_user`` of them already."""
     if per_user:
         waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
     return lambda uuid, is_free, room_bytes: any(

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 # compute capability 6 to 9.
 CONTEXT_BYTES = 512 << 20
 
-# Of that, what comes after the context itself: handles and kernels of cuBLAS, cuDNN and the framework, loaded when
-# first used. How much a script will load can't be known beforehand.
+# Of that, what is loaded when first used, after the context itself: cuBLAS, cuDNN and the framework's kernels.
 LIBRARIES_BYTES = 256 << 20
 
 
@@ -99,10 +98,7 @@ def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapp
 
 
 def context_reserve_bytes(measured_bytes: int | None) -> int:
-    """The part of a limit on the whole process that is kept free for what the framework does not allocate itself.
-
-    A process with nothing but a context takes ``measured_bytes``; ``None`` if that could not be measured.
-    """
+    """The part of a limit on the whole process that is kept free: what a bare context takes, if measured, and more."""
     return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
 
 
@@ -114,8 +110,7 @@ def within_context(claim_bytes: int) -> int:
 def best_effort_caps(rooms: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
     """By UUID, half of the room on a GPU: a best-effort job must not take what others were about to grow into.
 
-    Where everything is claimed, mostly by jobs that said nothing of their size, or where the room is unknown, it is
-    half of what is free.
+    Where everything is claimed, mostly by jobs that told no size, or the room is unknown, half of what is free.
     """
     found = {}
     for device, room_bytes in rooms:
@@ -132,24 +127,21 @@ def caps(
     *,
     default_share: float = 1.0,
 ) -> Mapping[int, int]:
-    """By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
-
-    Also of GPUs that were not taken: a script may name them later.
+    """By CUDA ordinal, also of GPUs that a script may name later, the most bytes that each logical GPU may allocate.
 
     Args:
         context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
         default_share: Of the free memory, the part that the framework takes where nothing limits it.
     """
     found = {}
-    usable_whole = usable_bytes(decision.visible, default_share)
+    # In equal parts what the framework would take whole.
+    usable_whole = usable_bytes(decision.visible, default_share) if policy.virtual_gpus > 1 else {}
     for ordinal, device in enumerate(decision.visible):
         if device is None:
             continue
         most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
         if most is None:
-            most = decision.soft_caps.get(device.uuid)
-        if most is None and policy.virtual_gpus > 1:
-            most = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
+            most = decision.soft_caps.get(device.uuid, usable_whole.get(ordinal))
         known = [size for size in (most, decision.granted.get(device.uuid)) if size is not None]
         if known:
             found[ordinal] = min(known) // policy.virtual_gpus

@@ -26,12 +26,9 @@ _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
 
 @frozen
 class Call:
-    """One of the calls that lead to CUDA's start.
+    """One of the calls that lead to CUDA's start, with its variables at that moment and what stands in its code.
 
     Attributes:
-        function: Its name.
-        variables: By name, as they are at that moment.
-        constants: What stands in its code.
         is_frameworks: It is the framework's own code, whose ``device`` may be a plain number.
     """
 

@@ -47,11 +47,7 @@ def request_for_new_process(
 
 
 def preview(
-    request: SelectionRequest,
-    leases: LeaseSnapshot,
-    processes: Processes,
-    now_s: float,
-    family: Family | None = None,
+    request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
 ) -> Decision:
     """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
     inventory = request.inventory

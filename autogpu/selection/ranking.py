@@ -136,11 +136,9 @@ def _matches(device: Device, entry: str) -> bool:
 
 
 def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Mapping[str, str]:
-    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine.
-
-    Where a GPU can't be read, an entry may mean that one: a list of which another entry matches is then not spoken of.
-    """
+    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine."""
     found, policy, devices = {}, resolved.policy, inventory.devices
+    # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
     for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
         unmatched = _unmatched(entries, devices)

@@ -212,11 +212,7 @@ def _as_known(host: str) -> str:
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
-    """``rank`` among those that see the same GPUs: each may have been given its own ``CUDA_VISIBLE_DEVICES``.
-
-    Args:
-        of_launcher: The variable with which the launcher itself was started, whose ranks inherit it.
-    """
+    """``rank`` among those that see the same GPUs: each may have another ``CUDA_VISIBLE_DEVICES`` than its launcher."""
     visible, bound = environ.get(CUDA_VISIBLE_DEVICES), _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
         return replace(rank, sharers=bound)

@@ -56,13 +56,7 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
 def visible_spec(
     environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NO_ENGINE
 ) -> VisibleSpec:
-    """Tell what a script hard-codes from what it inherited.
-
-    Args:
-        environ: The environment now.
-        initial: The variable at the interpreter's start.
-        script: ``select.script``: ``"respect"`` or ``"override"`` a hard-coded value.
-    """
+    """Tell what a ``script``, as ``select.script`` allows, hard-codes in ``environ`` from what it inherited."""
     now, value, overridden = environ.get(CUDA_VISIBLE_DEVICES), initial.inherited, None
     if is_engine_worker(environ) or now == initial.value:
         # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
@@ -163,7 +157,6 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     """The GPUs of the pool as ``CUDA_VISIBLE_DEVICES`` is to list them: idlest first, none that the policy excludes.
 
     Args:
-        count: List only the best so many; ``None`` for all.
         kept_order: UUIDs in the order to keep instead, for processes that count the pool's GPUs among themselves.
     """
     devices = [candidate.device for candidate in ranking.candidates]
