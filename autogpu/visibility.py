@@ -8,7 +8,7 @@ import sys
 
 from autogpu.devices.model import by_uuid
 from autogpu.selection import instances
-from autogpu.selection.grants import settled, shared_job
+from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LONE_RANK, WORKERS
@@ -278,7 +278,7 @@ class VisibleDevices:
         A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
-        return is_place or (named == 1 and self.spec.source == "unset" and bool(shared_job(self.grant)))
+        return is_place or (named == 1 and self.spec.source == "unset" and bool(self.grant.shared_job))
 
     @property
     def has_parents_list(self) -> bool:

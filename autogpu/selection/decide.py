@@ -13,11 +13,10 @@ from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.reporting.text import counted
 from autogpu.selection import eligible, explain, instances, memory
-from autogpu.selection.connected import best_connected_first, taken_first
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.model import Cause, Decision, Tier, Verdict
 from autogpu.selection.occupancy import room_bytes, tier
-from autogpu.selection.ranking import ranking_of
+from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
 from autogpu.selection.ranks import WORKERS, LocalRank
 
 TYPE_CHECKING = False
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
-
-# What the policy's ``busy`` makes of it that no candidate is taken.
-_VERDICTS = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}
 
 
 def decide(
@@ -263,7 +259,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
-    verdict = _VERDICTS.get(policy.busy, Verdict.CPU)
+    verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
     if verdict is Verdict.WAIT and not ranking.suitable:
         verdict = Verdict.CPU  # waiting can't help
     if pool.quota <= 0:

@@ -87,14 +87,11 @@ def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
 
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """The best of those that may be taken, as many as are asked for.
-
-    A device name more is no reason to disturb others: it can mean a logical GPU on one of those that there are.
-    """
+    """The best of those that may be taken, as many as are asked for."""
     wanted, policy = wanted_count(request), request.policy
     by_policy = wanted if request.positions or policy.count == "all" else min(policy.count, wanted)
-    more = [candidate for candidate in usable[by_policy:wanted] if not candidate.is_best_effort]
-    return [*usable[:by_policy], *more]
+    # A device name more is no reason to disturb others: it can mean a logical GPU on one of those that there are.
+    return [*usable[:by_policy], *(c for c in usable[by_policy:wanted] if not c.is_best_effort)]
 
 
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:

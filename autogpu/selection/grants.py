@@ -97,14 +97,13 @@ class Grant:
         """The rank of a process that divides what it sees with the others of its job; ``None`` for every other one."""
         return None if self.rank is None or self.rank.sharers == 1 else self.rank
 
+    @property
+    def shared_job(self) -> str:
+        """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
+        return "" if self.dividing_rank is None or self.engine else self.dividing_rank.job
+
 
 NO_ENGINE = Grant()
-
-
-def shared_job(grant: Grant) -> str:
-    """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
-    rank = grant.dividing_rank
-    return "" if rank is None or grant.engine else rank.job
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)

@@ -16,12 +16,9 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory
 
-_SEVERAL_SINCE = 570
-
 # Before R470 an instance had no UUID of its own, and newer drivers still read this name of it.
 _OLDER_NAME = re.compile(r"(?i)MIG-(GPU-[^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 
-# What is said of a card on which nothing can run.
 WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
 
 
@@ -55,7 +52,7 @@ def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
 def shows_several(driver_version: str | None) -> bool:
     """CUDA shows a process more than one instance, and whole cards beside them."""
     major = re.match("[0-9]{1,9}", driver_version or "")
-    return major is not None and int(major.group()) >= _SEVERAL_SINCE
+    return major is not None and int(major.group()) >= 570
 
 
 def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device, ...]:

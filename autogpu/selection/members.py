@@ -9,7 +9,6 @@ from __future__ import annotations
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.grants import shared_job
 from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids, unlisted_bytes
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def job_of_ranks(request: SelectionRequest) -> str:
     """The job whose ranks choose together; ``""`` where the process goes by itself."""
-    return "" if request.has_chosen else shared_job(request.grant)
+    return "" if request.has_chosen else request.grant.shared_job
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:

@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory, Process
 
-# A desktop, a browser and the driver itself hold some memory on a GPU on which nothing computes.
-_DESKTOP_BYTES = GIB
-_DESKTOP_FRACTION = 0.05
-
-# The driver keeps some for itself, a few hundred MiB on large GPUs.
-_DRIVERS_OWN_BYTES = GIB
-
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50
 
@@ -39,7 +32,8 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
 
 
 def _desktop_bytes(device: Device) -> float:
-    return max(_DESKTOP_BYTES, (device.memory_total_bytes or 0) * _DESKTOP_FRACTION)
+    # A desktop, a browser and the driver itself hold some memory on a GPU on which nothing computes.
+    return max(GIB, (device.memory_total_bytes or 0) * 0.05)
 
 
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
@@ -91,7 +85,8 @@ def unlisted_bytes(device: Device) -> int:
     listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
     known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
     unlisted = (device.memory_used_bytes or 0) - sum(known)
-    return unlisted if len(known) == len(listed) and unlisted > _DRIVERS_OWN_BYTES else 0
+    # The driver keeps some for itself, a few hundred MiB on large GPUs.
+    return unlisted if len(known) == len(listed) and unlisted > GIB else 0
 
 
 def compute_pids(inventory: Inventory | None) -> set[int]:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 _PREFIXES = ("GPU-", "MIG-")
 
-# No server has more GPUs than have an index of so many.
-_MOST_DIGITS = 9
-
 
 @frozen
 class InitialVisibility:
@@ -136,7 +133,7 @@ def _index(entry: str) -> int:
     """The index that C's ``strtol`` makes of it; -1 where it can be none of a GPU."""
     number = re.match("[+]?0*([0-9]+)|-0+(?![0-9])", entry)
     digits = (number.group(1) or "0") if number else "-1"
-    return int(digits) if len(digits) <= _MOST_DIGITS else -1
+    return int(digits) if len(digits) < 10 else -1
 
 
 def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
