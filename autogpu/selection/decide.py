@@ -41,10 +41,8 @@ def decide(
     obstacle = _obstacle(request)
     if obstacle:
         # Let others see what a framework takes by itself.
-        uuids = dict(enumerate(request.uuids or ()))
-        taken = uuids if request.chosen is None else request.chosen
-        claims = {uuids[ordinal]: _ALL_BYTES for ordinal in taken if ordinal in uuids}
-        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=claims)
+        taken = [u for o, u in enumerate(request.uuids or ()) if request.chosen is None or o in request.chosen]
+        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(taken, _ALL_BYTES))
     pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
     if request.has_chosen:
         decision = _respect_choice(pool, request.chosen or ())
@@ -64,13 +62,13 @@ def _obstacle(request: SelectionRequest) -> str:
     """Say why nothing can be chosen; ``""`` if nothing is in the way."""
     inventory, uuids = request.inventory, request.uuids
     if inventory is None:
-        return explain.NO_READING
+        return "NVML timed out"
     if inventory.failure:
         return inventory.failure
     if uuids is None or len(uuids) != request.gpu_count:
         return explain.NO_UUIDS
     if inventory.unreadable and uuids and by_uuid(inventory.devices).keys().isdisjoint(uuids):
-        return f"{explain.NONE_READABLE} ({explain.unreadable(inventory.unreadable)})"
+        return f"NVML can't read any of the GPUs ({explain.unreadable(inventory.unreadable)})"
     return ""
 
 

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Candidate, Claim, Decision, Ranking, SelectionRequest, VisibleSpec
     from autogpu.selection.ranks import LocalRank
 
-NO_READING = "NVML timed out"
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
 SWITCHED_OFF = "autogpu is switched off"
 ONLY_CUDA_CAN_TELL = (
     "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
     "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
 )
-NONE_READABLE = "NVML can't read any of the GPUs"
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
@@ -120,13 +118,11 @@ def _are(count: int) -> str:
 
 def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
     """Why a script that named these positions in the pool gets these candidates."""
-    word, that = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
-    why = f"{word} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
+    words, those = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
+    why = f"{words} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
     mine = [candidate.device for candidate in taken]
     left = [device.label for device in (visible[position] for position in chosen) if device and device not in mine]
-    if left:
-        why += f"; {gpu_names(left)} at {that} {_are(len(left))} taken"
-    return why + drawbacks(taken)
+    return why + (f"; {gpu_names(left)} at {those} {_are(len(left))} taken" if left else "") + drawbacks(taken)
 
 
 def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *, is_instance: bool = False) -> str:
@@ -134,14 +130,14 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
-    reason = f"{taken} can be had now"
-    reasons = {
-        "a process can have one MIG instance, and there is no whole GPU for it": is_instance,
-        f"limits.per_user allows {request.policy.per_user}": quota < wanted,
-        f"select.count is {request.policy.count}": taken >= wanted,
-        "there are no more": len(request.uuids or ()) <= taken,
-    }
-    reason = next((words for words, is_so in reasons.items() if is_so), reason)
+    reasons = (
+        (is_instance, "a process can have one MIG instance, and there is no whole GPU for it"),
+        (quota < wanted, f"limits.per_user allows {request.policy.per_user}"),
+        (taken >= wanted, f"select.count is {request.policy.count}"),
+        (len(request.uuids or ()) <= taken, "there are no more"),
+        (True, f"{taken} can be had now"),
+    )
+    reason = next(words for is_so, words in reasons if is_so)
     if named > taken:
         return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
     return f"; select.count asks for {wanted}, {reason}"
@@ -164,10 +160,10 @@ def busy_remedy(decision: Decision, written: str) -> str:
 
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     """Why no GPU was taken."""
+    reasons = [f"GPU {c.device.label}: {c.why}" for c in candidates]
     # Those that may come free, then those that never will.
     rejected = sorted(ranking.rejected, key=lambda rejection: rejection.cause is not Cause.IN_USE)
-    found = [(c.device, c.why) for c in candidates] + [(r.device, r.why) for r in rejected]
-    reasons = [f"GPU {device.label}: {why}" for device, why in found]
+    reasons += [f"GPU {r.device.label}: {r.why}" for r in rejected]
     is_busy = ranking.suitable or not ranking.rejected
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"
 

@@ -39,15 +39,13 @@ class EngineFacts:
     """All that is known of an engine beside the variables.
 
     Attributes:
-        slurm_conf: The text of Slurm's configuration; ``None`` where it can't be read.
-        ray: ``None`` outside of a running task.
+        slurm_conf: The text of Slurm's configuration, if it can be read.
         dask: The name of Dask's worker.
-        pbs_gpus: The text of the file that ``PBS_GPUFILE`` names; ``None`` where there is none.
+        pbs_gpus: The text of the file that ``PBS_GPUFILE`` names.
         launcher: Names the process that started this one as one of several, and no other process of the host.
         visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
         is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
         launcher_is_rank: The launcher is rank 0 itself and has its GPU: the others choose theirs by their numbers.
-        namespace: Of this process's pids: each container has its own.
     """
 
     slurm_conf: str | None = None

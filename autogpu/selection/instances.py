@@ -40,10 +40,8 @@ def are_among(devices: Iterable[Device]) -> bool:
 
 
 def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances.
-
-    Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
-    """
+    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances."""
+    # Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
     split = {device.parent for device in devices}
     whole = tuple(device for device in cards(devices) if not device.mig_enabled)
     return whole + tuple(device for device in devices if device.mig_enabled and device.uuid in split)
@@ -83,12 +81,7 @@ def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:
 
 
 def named_by_nvml(counted: Sequence[str], devices: Sequence[Device], listed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The GPUs that CUDA counts, by the UUIDs of NVML.
-
-    Args:
-        counted: UUIDs by CUDA ordinal, as the CUDA driver tells them: before R470, an instance's card.
-        listed: UUIDs of the GPUs that the process's list names.
-    """
+    """The GPUs that CUDA counts, by NVML's UUIDs; before R470 it tells a card's for an instance that is ``listed``."""
     names = dict(uuids_of_cuda(devices))
     for card in devices:
         mine = [device.uuid for device in devices if device.parent == card.uuid and device.uuid in listed]

@@ -40,9 +40,8 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     rank, policy = request.grant.rank, request.policy
     sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = policy.count if policy.count == "all" else policy.count * sharers
-    grant = replace(request.grant, rank=None)
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
-    policy = replace(policy, count=count, per_user=0)
+    policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
     request = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
     return replace(request, chosen=None, chosen_by_position=False) if request.positions else request
 
@@ -163,7 +162,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    mine = filter(None, map(alone.visible.__getitem__, ordinals))
+    mine = filter(None, (alone.visible[ordinal] for ordinal in ordinals))
     soft_caps = best_effort_caps((device, None) for device in mine if not claims.get(device.uuid))
     return replace(
         alone,

@@ -121,13 +121,13 @@ class SelectionRequest:
         inventory: Fresh readings; ``None`` if they did not come in time.
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
-        own_pid: Its own memory does not make a GPU busy; ``None`` for a process that has not started.
+        own_pid: ``None`` for a process that has not started.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
         chosen_by_position: The ordinals count the pool in autogpu's order: they mean a GPU each, and not certain ones.
         named_count: On how many different GPUs the script's device names would be.
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
-        script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
+        script_demand: What the script itself lets its framework take of each GPU.
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
         processes: The ranks of a job for which this is, each of which has its own of these GPUs.
@@ -225,10 +225,9 @@ class Ranking:
 
 @frozen
 class Decision:
-    """Which GPUs a process takes.
+    """Which GPUs a process takes, and why, or why autogpu does not choose, in words such as ``the idlest of 4``.
 
     Attributes:
-        why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
         ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named positions, in their order.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.

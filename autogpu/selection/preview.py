@@ -33,14 +33,9 @@ def request_for_new_process(
     own_pid: int | None = None,
     count_is_set: bool = False,
 ) -> SelectionRequest:
-    """Ask as a process would that is started with ``environ``, and that could see all GPUs of the pool.
-
-    Its ordinals count the pool in the order of ``CUDA_VISIBLE_DEVICES``; ``uuids`` is ``None`` if only the CUDA driver
-    can tell which GPUs that names.
-    """
+    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order."""
     grant = settled(grant, len(takeable(inventory.devices)))
-    initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
-    spec = visible_spec(environ, initial, policy.script, grant)
+    spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
     asked = SelectionRequest(policy, spec, inventory, uuids, len(uuids or ()), own_uid, own_pid)
     return replace(asked, count_is_set=count_is_set, grant=grant)

@@ -154,8 +154,6 @@ def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
 def _of_cluster(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
     """The number in ``TF_CONFIG``'s cluster among the tasks of the same host that compute on GPUs."""
     cluster, kind, index = _cluster_task(environ)
-    if cluster is None or coordinating_task(environ):
-        return None
     own = _host(cluster, kind, index)
     tasks = [task for task in _computing_tasks(cluster) if _host(cluster, *task) == own]
     if own is None or len(tasks) < 2 or (kind, index) not in tasks:
@@ -175,11 +173,11 @@ def _computing_tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
 def coordinating_task(environ: Mapping[str, str]) -> str:
     """``"ps"`` or ``"chief"`` for a task of a cluster with parameter servers that only coordinates; else ``""``."""
     cluster, kind, _ = _cluster_task(environ)
-    return kind if cluster is not None and "ps" in cluster and kind in _COORDINATING else ""
+    return kind if "ps" in cluster and kind in _COORDINATING else ""
 
 
-def _cluster_task(environ: Mapping[str, str]) -> tuple[Any, str, int]:
-    """``TF_CONFIG``'s cluster, ``None`` if it is not readable, and the type and index of this task."""
+def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, int]:
+    """``TF_CONFIG``'s cluster, empty if it is not readable, and the type and index of this task."""
     if TF_CONFIG in environ:
         import json  # not for the many that have no such variable
 
@@ -190,7 +188,7 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Any, str, int]:
                 return cluster, str(task["type"]), int(task["index"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             pass  # for its reader to complain about
-    return None, "", 0
+    return {}, "", 0
 
 
 def _job(kind: str, addresses: Sequence[Any], host: str, namespace: str) -> str:

@@ -139,7 +139,7 @@ def _index(entry: str) -> int:
 def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
     devices = instances.as_cuda_counts(inventory.devices)
     known = range(len(devices) + len(inventory.unreadable))
-    found = list(takewhile(known.__contains__, map(_index, entries)))
+    found = list(takewhile(lambda index: index in known, map(_index, entries)))
     if not found or len(set(found)) < len(found):
         return []
     is_one_model = len({device.name for device in devices}) == 1
