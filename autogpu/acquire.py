@@ -22,6 +22,7 @@ from autogpu.selection.members import (
     job_of_ranks,
     promised_to,
     request_of_all,
+    rivals,
 )
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Decision, Verdict
@@ -248,10 +249,10 @@ class _Acquirer:
         processes = _processes_of_others(holders, self._request.inventory)
         request = replace(self._request, inventory=self._without_ended(processes))
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
-        rivals = [holder for holder in holders if holder not in ranks and self._is_rival(holder)]
-        claims_on = claims_by_gpu(jobs_of(rivals, processes, request.inventory, unix_s()))
-        others = [waiter for waiter in waiters if not waiter.is_mine]
-        is_awaited = is_awaited_by(others, claims_on, request.policy.per_user)
+        others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
+        claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, unix_s()))
+        waiters = [waiter for waiter in waiters if not waiter.is_mine]
+        is_awaited = is_awaited_by(waiters, claims_on, request.policy.per_user)
         if self._job is None:
             self._decision = decide(request, claims_on, is_awaited)
             claims = self._decision.claims
@@ -260,9 +261,6 @@ class _Acquirer:
         if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
             raise _NothingToWaitFor
         return claims or None
-
-    def _is_rival(self, holder: Holder) -> bool:
-        return self._family is None or self._family.is_rival(holder)
 
     def _choose_as_rank(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autogpu.process import pid_namespace
 from autogpu.reporting.text import printable
-from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted
+from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, local_rank
 from autogpu.selection.visible_devices import initial_visibility
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, WRITTEN_VISIBLE_DEVICES
@@ -75,8 +75,6 @@ def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
 def _slurm_conf(environ: Mapping[str, str]) -> str | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    from autogpu.selection.slurm_conf import included_files  # few processes are Slurm's
-
     named = environ.get("SLURM_CONF")
     for path in (named,) if named else _SLURM_CONFS:
         text = _text(path)

@@ -8,14 +8,13 @@ import sys
 
 from autogpu.devices.model import by_uuid
 from autogpu.selection import instances
-from autogpu.selection.grants import settled, shared_job
+from autogpu.selection.grants import settled
 from autogpu.selection.model import Cause, VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
-    index_is_certain,
     initial_visibility,
     named_uuids,
     pool_in_order,
@@ -279,7 +278,7 @@ class VisibleDevices:
         A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
-        return is_place or (named == 1 and self.spec.source == "unset" and bool(shared_job(self.grant)))
+        return is_place or (named == 1 and self.spec.source == "unset" and bool(self.grant.shared_job))
 
     @property
     def has_parents_list(self) -> bool:
@@ -287,12 +286,11 @@ class VisibleDevices:
         return self._initial.is_written
 
     def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
-        is_certain, identifier = index_is_certain(inventory), self._policy.identifier
-        return environment_for(devices, self.spec, identifier=identifier, index_is_certain=is_certain)
+        return environment_for(devices, self.spec, inventory, self._policy.identifier)
 
     def _hidden(self, pool: tuple[str, ...]) -> dict[str, str]:
         self.hidden_pool = pool
-        return environment_for((), self.spec, identifier="uuid", index_is_certain=True)
+        return environment_for((), self.spec)
 
     def _replace(self, variables: Mapping[str, str]) -> None:
         now = self._environ.get(CUDA_VISIBLE_DEVICES)

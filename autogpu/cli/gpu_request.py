@@ -14,7 +14,7 @@ from autogpu.selection import explain
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
-from autogpu.selection.visible_devices import environment_for, index_is_certain
+from autogpu.selection.visible_devices import environment_for
 from autogpu.status.snapshot import read_leases
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
@@ -49,8 +49,7 @@ def read_gpus() -> Inventory:
 
 def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory) -> dict[str, str]:
     """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
-    unset, is_certain = VisibleSpec(None, "unset"), index_is_certain(inventory)
-    written = environment_for(devices, unset, identifier=policy.identifier, index_is_certain=is_certain)
+    written = environment_for(devices, VisibleSpec(None, "unset"), inventory, policy.identifier)
     return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
 
 

@@ -9,29 +9,24 @@ from __future__ import annotations
 import sys
 from types import MappingProxyType
 
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
+from autogpu.reporting.text import counted
 from autogpu.selection import eligible, explain, instances, memory
-from autogpu.selection.connected import best_connected_first, taken_first
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.model import Cause, Decision, Tier, Verdict
-from autogpu.selection.occupancy import room_bytes, tier, unclaimed_bytes
-from autogpu.selection.ranking import ranking_of
-from autogpu.selection.ranks import WORKERS
+from autogpu.selection.occupancy import room_bytes, tier
+from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
+from autogpu.selection.ranks import WORKERS, LocalRank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
-    from autogpu.devices.model import Device
-    from autogpu.selection.model import Candidate, Claim, IsAwaited, SelectionRequest
-    from autogpu.selection.ranks import LocalRank
+    from autogpu.selection.model import Candidate, Claim, IsAwaited, MemoryDemand, SelectionRequest
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
-
-# What the policy's ``busy`` makes of it that no candidate is taken.
-_VERDICTS = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}
 
 
 def decide(
@@ -39,22 +34,15 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     is_awaited: IsAwaited = lambda uuid, is_free, room_bytes: False,
 ) -> Decision:
-    """Choose among the GPUs that a process has.
-
-    Args:
-        claims_on: By UUID, the live claims of other jobs.
-        is_awaited: Tells of a GPU whether a waiter ahead of this process could use it now.
-    """
+    """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
     none = eligible.why_none(request)
     if none:
         return Decision(Verdict.CPU, none)
     obstacle = _obstacle(request)
     if obstacle:
         # Let others see what a framework takes by itself.
-        uuids = dict(enumerate(request.uuids or ()))
-        taken = uuids if request.chosen is None else request.chosen
-        claims = {uuids[ordinal]: _ALL_BYTES for ordinal in taken if ordinal in uuids}
-        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=claims)
+        taken = [u for o, u in enumerate(request.uuids or ()) if request.chosen is None or o in request.chosen]
+        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(taken, _ALL_BYTES))
     pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
     if request.has_chosen:
         decision = _respect_choice(pool, request.chosen or ())
@@ -74,13 +62,13 @@ def _obstacle(request: SelectionRequest) -> str:
     """Say why nothing can be chosen; ``""`` if nothing is in the way."""
     inventory, uuids = request.inventory, request.uuids
     if inventory is None:
-        return explain.NO_READING
+        return "NVML timed out"
     if inventory.failure:
         return inventory.failure
     if uuids is None or len(uuids) != request.gpu_count:
         return explain.NO_UUIDS
     if inventory.unreadable and uuids and by_uuid(inventory.devices).keys().isdisjoint(uuids):
-        return f"{explain.NONE_READABLE} ({explain.unreadable(inventory.unreadable)})"
+        return f"NVML can't read any of the GPUs ({explain.unreadable(inventory.unreadable)})"
     return ""
 
 
@@ -92,6 +80,7 @@ class _Pool:
         devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
         self.request, self.claims_on, self.visible = request, claims_on, tuple(devices)
         self.demand = memory.demand_of(request)
+        self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
         # How many GPUs the process asks for, and how many it could have if none were in use.
         self.wanted = eligible.wanted_count(request)
@@ -108,8 +97,16 @@ class _Pool:
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
 
-    def ordinal(self, device: Device) -> int:
-        return self.visible.index(device)
+    def within_quota(self, allowed: Sequence[Candidate]) -> Sequence[Candidate]:
+        if self.quota > 0:
+            return allowed[: self.quota]
+        # One more job on a GPU that is the user's already takes no further one.
+        return [candidate for candidate in allowed if candidate.device.uuid in self.held]
+
+    def unclaimed_bytes(self, device: Device, demand: MemoryDemand) -> int:
+        """As much of what the process would claim as no other job has claimed."""
+        claimed = sum(claim.bytes for claim in self.claims(device))
+        return max(0, min(demand.on(device), (device.memory_total_bytes or 1) - claimed))
 
     def is_free(self, device: Device) -> bool:
         return tier(device, self.request.own_pid, self.claims(device)) is Tier.FREE
@@ -128,31 +125,29 @@ def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
     return Decision(
         Verdict.NOT_OUR_CHOICE,
         explain.CHOSEN_BY_SCRIPT + explain.idle_alternative(pool.idle_alternatives(named)),
-        claims={d.uuid: unclaimed_bytes(d, pool.demand.on(d), pool.claims(d)) for d in named},
+        claims={device.uuid: pool.unclaimed_bytes(device, pool.demand) for device in named},
     )
 
 
 def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     """Rank r takes slice r of what its job has, in the pool's order: ranks never take one another's GPU."""
-    usable = _gpus_of_ranks(pool, rank)
+    request, usable = pool.request, _gpus_of_ranks(pool, rank)
     if not usable:
         return Decision(Verdict.CPU, explain.none_taken(pool.ranking.candidates, pool.ranking))
-    request = pool.request
     numbers, sharers = rank.slice(len(usable))
-    mine = [usable[number] for number in numbers]
     # Cards together, but no two instances.
-    mine = list(instances.cards(mine)) or mine[:1]
+    mine = list(instances.cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
     mine = [usable[number] for number in request.positions if number < len(usable)] or mine
-    ordinals = [pool.ordinal(device) for device in mine]
+    ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
     claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
-        ordinals=tuple(ordinals),
+        ordinals=ordinals,
         moved=dict(zip(request.positions, ordinals)),
         claims=claims,
         soft_caps=soft_caps,
@@ -177,25 +172,26 @@ def _memory_of_slice(
     pool: _Pool, mine: Sequence[Device], sharers: int
 ) -> tuple[Mapping[str, int], Mapping[str, int], str]:
     """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
-    request, fraction = pool.request, (pool.request.grant.fraction or 1) / sharers
-    says_nothing = request.script_demand is None and memory.memory_demand(request.policy).is_whole
-    demand = memory.part_of_gpu(fraction) if fraction < 1 and says_nothing else pool.demand
-    claims, caps, why_capped = {}, {}, ""
-    for device in mine:
-        wanted, others = demand.on(device), pool.claims(device)
-        claim_bytes = unclaimed_bytes(device, wanted, others)
-        if fraction < 1:
-            caps[device.uuid] = memory.within_context(min(wanted, device.memory_total_bytes or wanted))
-        # Others claimed a part of it before. An engine's word counts more.
-        is_late = says_nothing and not request.grant.engine and claim_bytes < wanted
-        # As the job as a whole is a best-effort one there, so is each of its ranks.
-        is_best_effort = is_late or (request.promised is not None and not request.promised.get(device.uuid))
-        claims[device.uuid] = 0 if is_best_effort else claim_bytes
-        if is_best_effort and says_nothing:
-            shared = memory.best_effort_caps([(device, room_bytes(device, request.own_pid, others))])
-            caps.update({uuid: cap // sharers for uuid, cap in shared.items()})
-            why_capped = explain.BEST_EFFORT
-    return claims, caps, why_capped
+    request, demand = pool.request, memory.demand_of(pool.request, sharers)
+    late = [device for device in mine if _is_late(pool, device, demand)]
+    claims = {device.uuid: pool.unclaimed_bytes(device, demand) for device in mine}
+    claims.update({device.uuid: 0 for device in late})
+    is_part = sharers > 1 or request.grant.fraction is not None
+    caps = memory.caps_of_part(demand, mine) if is_part else {}
+    if not pool.is_demand_unknown:
+        return claims, caps, ""
+    rooms = [(device, room_bytes(device, request.own_pid, pool.claims(device))) for device in late]
+    return claims, {**caps, **memory.best_effort_caps(rooms, sharers)}, explain.BEST_EFFORT if late else ""
+
+
+def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
+    """A rank is a best-effort job where its job as a whole is one, or others claimed a part of the GPU before."""
+    request = pool.request
+    if request.promised is not None and not request.promised.get(device.uuid):
+        return True
+    # An engine's word counts more.
+    is_first_come = pool.is_demand_unknown and not request.grant.engine
+    return is_first_come and pool.unclaimed_bytes(device, demand) < demand.on(device)
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
@@ -204,8 +200,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     candidates = eligible.in_order(candidates, request)
     allowed = eligible.takeable(candidates, request)
     allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
-    # One more job on a GPU that is the user's already takes no further one.
-    usable = allowed[: pool.quota] if pool.quota > 0 else [c for c in allowed if c.device.uuid in pool.held]
+    usable = pool.within_quota(allowed)
     taken = eligible.best_of(usable, request)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
@@ -223,24 +218,27 @@ def _busy_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
 
 def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     request, devices = pool.request, [candidate.device for candidate in taken]
-    ordinals = [pool.ordinal(device) for device in devices]
+    ordinals = tuple(map(pool.visible.index, devices))
     moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [candidate for candidate in taken if candidate.is_best_effort]
-    why_capped = explain.BEST_EFFORT
-    if pool.demand.or_best_effort:
-        why_capped = explain.BEST_EFFORT_BY_SCRIPT if request.script_demand else explain.BEST_EFFORT_OF_PART
+    shared = [(candidate.device, candidate.spare_bytes) for candidate in taken if candidate.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps((candidate.device, candidate.spare_bytes) for candidate in shared),
-        why_capped=why_capped if shared else "",
+        soft_caps=memory.best_effort_caps(shared),
+        why_capped=_why_capped(pool) if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )
+
+
+def _why_capped(pool: _Pool) -> str:
+    if not pool.demand.or_best_effort:
+        return explain.BEST_EFFORT
+    return explain.BEST_EFFORT_BY_SCRIPT if pool.request.script_demand else explain.BEST_EFFORT_OF_PART
 
 
 def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) -> str:
@@ -259,15 +257,15 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
-    verdict = _VERDICTS.get(policy.busy, Verdict.CPU)
+    verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
     if verdict is Verdict.WAIT and not ranking.suitable:
         verdict = Verdict.CPU  # waiting can't help
     if pool.quota <= 0:
-        why = explain.user_at_limit(policy.per_user)
+        why = f"you hold {counted(policy.per_user, 'GPU')}, the most that limits.per_user allows"
     elif free:
         why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
-    if verdict is Verdict.WAIT:
-        why += explain.waiting_for_fewer(pool.wanted, pool.suitable)
+    if verdict is Verdict.WAIT and pool.suitable < pool.wanted < sys.maxsize:
+        why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
     return Decision(verdict, why)

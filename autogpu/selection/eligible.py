@@ -6,7 +6,7 @@ import sys
 
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import demand_of
-from autogpu.selection.model import Tier
+from autogpu.selection.model import Candidate, SelectionRequest, Tier
 from autogpu.selection.occupancy import unmanaged_processes
 
 TYPE_CHECKING = False
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.devices.model import Device
-    from autogpu.selection.model import Candidate, SelectionRequest
 
 
 def why_none(request: SelectionRequest) -> str:
@@ -58,13 +57,14 @@ def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list
 def takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
     """The candidates that the process may take together: whole cards, or one MIG instance a process."""
     allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
-    each = wanted_count(request) // request.processes
     whole = [candidate for candidate in allowed if candidate.device.parent is None]
-    if request.positions or len(whole) == len(allowed) or (each <= 1 and request.processes > 1):
+    if request.positions:
         return allowed
-    if each > 1:
+    if wanted_count(request) // request.processes > 1:
         return whole or allowed[: request.processes]
-    return whole if allowed[0].device.parent is None else allowed[:1]
+    if request.processes > 1:
+        return allowed
+    return whole if whole[:1] == allowed[:1] else allowed[:1]
 
 
 def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
@@ -87,22 +87,15 @@ def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
 
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """The best of those that may be taken, as many as are asked for.
-
-    A device name more is no reason to disturb others: it can mean a logical GPU on one of those that there are.
-    """
+    """The best of those that may be taken, as many as are asked for."""
     wanted, policy = wanted_count(request), request.policy
     by_policy = wanted if request.positions or policy.count == "all" else min(policy.count, wanted)
-    more = [candidate for candidate in usable[by_policy:wanted] if not candidate.is_best_effort]
-    return [*usable[:by_policy], *more]
+    # A device name more is no reason to disturb others: it can mean a logical GPU on one of those that there are.
+    return [*usable[:by_policy], *(c for c in usable[by_policy:wanted] if not c.is_best_effort)]
 
 
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
-    """By position that a script named, the ordinal of the GPU that it gets, of those ``taken``.
-
-    A position keeps its own GPU where the process has that, else it gets one of the others. Where the process has fewer
-    than were named, several positions are on one.
-    """
+    """By position that a script named, the GPU that it gets: its own if ``taken``, else another, else a shared one."""
     found = {position: position for position in named if position in taken}
     others = [ordinal for ordinal in taken if ordinal not in named]
     missing = [position for position in named if position not in found]

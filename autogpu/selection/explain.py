@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations
 
 from autogpu.frozen import replace
@@ -20,14 +19,12 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Candidate, Claim, Decision, Ranking, SelectionRequest, VisibleSpec
     from autogpu.selection.ranks import LocalRank
 
-NO_READING = "NVML timed out"
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
 SWITCHED_OFF = "autogpu is switched off"
 ONLY_CUDA_CAN_TELL = (
     "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
     "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
 )
-NONE_READABLE = "NVML can't read any of the GPUs"
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
@@ -100,11 +97,11 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
     """Say that others are on these GPUs, or that they are not well."""
-    shared = {c.device.label: c.why for c in taken if c.tier is not Tier.FREE}
-    unwell = {c.device.label: listed(health_problems(c.device)) for c in taken if c.tier is Tier.FREE}
+    shared = [(c.device, c.why) for c in taken if c.tier is not Tier.FREE]
+    unwell = [(c.device, listed(health_problems(c.device))) for c in taken if c.tier is Tier.FREE]
     text = ""
     for title, found in (("shared", shared), ("not healthy", unwell)):
-        reasons = [why if len(taken) == 1 else f"GPU {label}: {why}" for label, why in found.items() if why]
+        reasons = [why if len(taken) == 1 else f"GPU {device.label}: {why}" for device, why in found if why]
         text += f" ({title}: {_some(reasons)})" if reasons else ""
     return text
 
@@ -115,15 +112,17 @@ def _some(reasons: Sequence[str]) -> str:
     return "; ".join(reasons)
 
 
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
 def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
     """Why a script that named these positions in the pool gets these candidates."""
-    word, that = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
-    why = f"{word} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
+    words, those = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
+    why = f"{words} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
     mine = [candidate.device for candidate in taken]
     left = [device.label for device in (visible[position] for position in chosen) if device and device not in mine]
-    if left:
-        why += f"; {gpu_names(left)} at {that} {'is' if len(left) == 1 else 'are'} taken"
-    return why + drawbacks(taken)
+    return why + (f"; {gpu_names(left)} at {those} {_are(len(left))} taken" if left else "") + drawbacks(taken)
 
 
 def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *, is_instance: bool = False) -> str:
@@ -131,16 +130,14 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
-    if is_instance:
-        reason = "a process can have one MIG instance, and there is no whole GPU for it"
-    elif quota < wanted:
-        reason = f"limits.per_user allows {request.policy.per_user}"
-    elif taken >= wanted:
-        reason = f"select.count is {request.policy.count}"
-    elif len(request.uuids or ()) <= taken:
-        reason = "there are no more"
-    else:
-        reason = f"{taken} can be had now"
+    reasons = (
+        (is_instance, "a process can have one MIG instance, and there is no whole GPU for it"),
+        (quota < wanted, f"limits.per_user allows {request.policy.per_user}"),
+        (taken >= wanted, f"select.count is {request.policy.count}"),
+        (len(request.uuids or ()) <= taken, "there are no more"),
+        (True, f"{taken} can be had now"),
+    )
+    reason = next(words for is_so, words in reasons if is_so)
     if named > taken:
         return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
     return f"; select.count asks for {wanted}, {reason}"
@@ -148,13 +145,7 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
 
 def waiting_for_more(wanted: int, free: int) -> str:
     """Why a process waits although some GPUs are free."""
-    return f"{wanted} GPUs wanted, {free} {'is' if free == 1 else 'are'} free: waiting for {wanted - free} more"
-
-
-def waiting_for_fewer(asked: int, suitable: int) -> str:
-    """That a process waits for fewer GPUs than it asks for; ``""`` where it does not."""
-    is_fewer = suitable < asked < sys.maxsize
-    return f"; {asked} are asked for, there are no more than {suitable}" if is_fewer else ""
+    return f"{wanted} GPUs wanted, {free} {_are(free)} free: waiting for {wanted - free} more"
 
 
 def busy_remedy(decision: Decision, written: str) -> str:
@@ -177,11 +168,6 @@ def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"
 
 
-def user_at_limit(per_user: int) -> str:
-    """Why a user gets no further GPU."""
-    return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
-
-
 def unreadable(lost: Sequence[UnreadableDevice]) -> str:
     """``GPU 0: GPU is lost; GPU 1: it does not answer``."""
     return _some([f"GPU {each.index}: {each.reason}" for each in lost])
@@ -197,7 +183,7 @@ def no_device(inventory: Inventory | None) -> str:
 def idle_alternative(idle: Sequence[Device]) -> str:
     """Tell a user who named a busy GPU which others are idle; ``""`` where none is."""
     names = gpu_names(device.label for device in idle[:_MOST])
-    return f", busy while {names} {'is' if len(idle) == 1 else 'are'} idle" if idle else ""
+    return f", busy while {names} {_are(len(idle))} idle" if idle else ""
 
 
 def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
@@ -209,10 +195,8 @@ def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str
 
 
 def order_is_fixed(policy: Policy) -> str:
-    """Why a framework that takes what CUDA counts first takes that, whatever it is."""
-    # On a GPU that the process has already, no other value can be in force.
-    has_effect = policy.busy == "share"
-    return ORDER_IS_FIXED if has_effect else f'{ORDER_IS_FIXED}, so that busy = "{policy.busy}" has no effect'
+    """Why a framework takes what CUDA counts first, whatever it is, and whatever the policy says of busy GPUs."""
+    return ORDER_IS_FIXED + ("" if policy.busy == "share" else f', so that busy = "{policy.busy}" has no effect')
 
 
 def granted_part(grant: Grant) -> str:
@@ -227,28 +211,21 @@ def after_wait(decision: Decision, waited_s: float) -> Decision:
 
 def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
     """Why a local rank takes its GPUs, which so many of all ``ranks`` have."""
-    size = rank.size if rank.sharers is not None else max(ranks, rank.rank + 1)
-    why = f"local rank {rank.rank} of {size} ({rank.launcher})"
+    count = rank.size if rank.sharers is not None else max(ranks, rank.rank + 1)
+    why = f"local rank {rank.rank} of {count} ({rank.launcher})"
     return why if sharers == 1 else f"{why}, {sharers} ranks share it"
-
-
-def inherited(script: str, pid: int | None) -> str:
-    """Why a child process takes the GPUs of its parent."""
-    return f"shared with its parent process, {script} (pid {pid})"
 
 
 def each_gpu(
     ranking: Ranking, chosen: Sequence[Device], inventory: Inventory | None, first: str = "taken"
 ) -> list[str]:
     """Every GPU of the pool and why it was taken (``first``) or not, one line each, best first; what connects those."""
-    lines = []
+    found = []
     for number, candidate in enumerate(ranking.candidates, start=1):
-        verdict = first if candidate.device in chosen else f"place {number}"
         state = candidate.tier.name.lower().replace("_", " ")
-        lines.append(f"GPU {candidate.device.label}: {verdict}: {state}, {candidate.why}")
-    for rejection in ranking.rejected:
-        verdict = first if rejection.device in chosen else "not eligible"
-        lines.append(f"GPU {rejection.device.label}: {verdict}: {rejection.why}")
+        found.append((candidate.device, f"place {number}", f"{state}, {candidate.why}"))
+    found += [(rejection.device, "not eligible", rejection.why) for rejection in ranking.rejected]
+    lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]
     if inventory is not None:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
         lines += connections(ranking, chosen, inventory)
@@ -276,8 +253,8 @@ def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> lis
     partners = [d for d in inventory.devices if isinstance(topology.get(frozenset((uuid, d.uuid))), int)]
     if not partners or uuid not in free or any(other.uuid in free for other in partners):
         return []
-    are_taken = "which is taken" if len(partners) == 1 else "which are taken"
-    return [f"its NVLinks lead to {gpu_names(each.index for each in partners)}, {are_taken}: no free pair is parted"]
+    names = gpu_names(each.index for each in partners)
+    return [f"its NVLinks lead to {names}, which {_are(len(partners))} taken: no free pair is parted"]
 
 
 def pool_size(ranking: Ranking) -> int:

@@ -6,14 +6,13 @@ import re
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.ranks import among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-    from autogpu.selection.ranks import LocalRank
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 RAY_WORKER = "RAY_RAYLET_PID"
@@ -22,11 +21,9 @@ DASK_WORKER = "__DASK_PARENT_PID"
 
 @frozen
 class RayTask:
-    """The GPUs that Ray assigned to the running task.
+    """The GPUs that Ray assigned to the running task, or which part of one, by the names of ``CUDA_VISIBLE_DEVICES``.
 
     Attributes:
-        gpus: How many, or which part of one; 0 for none.
-        ids: As ``CUDA_VISIBLE_DEVICES`` would name them.
         manages_gpus: Ray's cluster has GPUs to assign.
         name: Of the actor, or of the task itself.
     """
@@ -42,15 +39,13 @@ class EngineFacts:
     """All that is known of an engine beside the variables.
 
     Attributes:
-        slurm_conf: The text of Slurm's configuration; ``None`` where it can't be read.
-        ray: ``None`` outside of a running task.
-        dask: The name of Dask's worker; ``""`` in another process.
-        pbs_gpus: The text of the file that ``PBS_GPUFILE`` names; ``None`` where there is none.
+        slurm_conf: The text of Slurm's configuration, if it can be read.
+        dask: The name of Dask's worker.
+        pbs_gpus: The text of the file that ``PBS_GPUFILE`` names.
         launcher: Names the process that started this one as one of several, and no other process of the host.
         visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
         is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
         launcher_is_rank: The launcher is rank 0 itself and has its GPU: the others choose theirs by their numbers.
-        namespace: Of this process's pids: each container has its own.
     """
 
     slurm_conf: str | None = None
@@ -66,20 +61,16 @@ class EngineFacts:
 
 @frozen
 class Grant:
-    """The part of the host's GPUs that this process may use, and the engine that decided that.
+    """The part of the host's GPUs that this process may use, and the engine that manages them, if there is one.
 
     Attributes:
-        engine: The one that manages the GPUs, such as ``"Slurm"``; ``""`` where none does.
-        why: In words, where there is something to say.
-        remedy: What to do for a GPU where there is none.
-        is_none: The engine manages the GPUs and granted none.
+        is_none: The engine granted none, for the reason and with the remedy in words.
         needs_none: The task only coordinates others; a user's ``select.count`` gives it GPUs all the same.
         fraction: The part of each GPU that was granted; ``None`` for all of it.
         visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
         unnamed: How many GPUs were granted, where the engine does not say which; see :func:`settled`.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
-        rank: The number among the processes of a launcher; ``None`` alone.
-        task: What the engine calls what runs here; ``""`` where it has no name for it.
+        task: What the engine calls what runs here.
     """
 
     engine: str = ""
@@ -104,22 +95,17 @@ class Grant:
         """The rank of a process that divides what it sees with the others of its job; ``None`` for every other one."""
         return None if self.rank is None or self.rank.sharers == 1 else self.rank
 
+    @property
+    def shared_job(self) -> str:
+        """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
+        return "" if self.dividing_rank is None or self.engine else self.dividing_rank.job
+
 
 NO_ENGINE = Grant()
 
 
-def shared_job(grant: Grant) -> str:
-    """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
-    rank = grant.dividing_rank
-    return "" if rank is None or grant.engine else rank.job
-
-
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    """The grant of a process with this environment.
-
-    Args:
-        environ: As the process was started, before autogpu wrote anything.
-    """
+    """The grant of a process that was started with this environment."""
     rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
     if rank is not None:
         rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
@@ -173,46 +159,43 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    visible, is_step = environ.get(CUDA_VISIBLE_DEVICES), "SLURM_STEP_ID" in environ
     # Those of the job are inherited by a step that was started with --gres=none.
-    numbers = environ.get("SLURM_STEP_GPUS" if is_step else "SLURM_JOB_GPUS")
+    numbers = environ.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in environ else "SLURM_JOB_GPUS")
+    visible = environ.get(CUDA_VISIBLE_DEVICES)
     if visible is None and numbers is None:
-        from autogpu.selection.slurm_conf import manages_gpus  # few processes are Slurm's
-
-        if not manages_gpus(facts.slurm_conf):
-            return NO_ENGINE
-        on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-        # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
-        if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
-            return Grant("Slurm", unnamed=int(on_node))
-        if is_step or "SLURM_NODEID" in environ:
-            remedy = "to have one: --gpus-per-task=1 or --gres=gpu:1"
-            return Grant("Slurm", "Slurm granted no GPU here", remedy, is_none=True)
-        why = "Slurm grants the GPUs of an allocation to its steps"
-        return Grant("Slurm", why, "start it with srun", is_none=True)
+        return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
     fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
-    return Grant("Slurm", fraction=fraction, counts_by_bus=_is_slurms(visible, numbers))
+    is_slurms = visible is not None and numbers is not None and _is_slurms(visible, numbers)
+    return Grant("Slurm", fraction=fraction, counts_by_bus=is_slurms)
 
 
-def _is_slurms(visible: str | None, numbers: str | None) -> bool:
+def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
+    on_node, is_step = environ.get("SLURM_GPUS_ON_NODE", ""), "SLURM_STEP_ID" in environ
+    # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
+    if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
+        return Grant("Slurm", unnamed=int(on_node))
+    if is_step or "SLURM_NODEID" in environ:
+        remedy = "to have one: --gpus-per-task=1 or --gres=gpu:1"
+        return Grant("Slurm", "Slurm granted no GPU here", remedy, is_none=True)
+    why = "Slurm grants the GPUs of an allocation to its steps"
+    return Grant("Slurm", why, "start it with srun", is_none=True)
+
+
+def _is_slurms(visible: str, numbers: str) -> bool:
     """A list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
-    if visible is None or numbers is None or not re.fullmatch("[0-9]{1,4}(,[0-9]{1,4})*", visible):
-        return False
-    entries = visible.split(",")
-    is_counted_anew = sorted(entries, key=int) == [str(number) for number in range(len(entries))]
-    return is_counted_anew or set(entries) <= set(numbers.split(","))
+    entries = set(visible.split(","))
+    is_counted_anew = entries == {str(number) for number in range(len(entries))}
+    return is_counted_anew or entries <= set(numbers.split(","))
 
 
 def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
-    if not re.fullmatch("[0-9]{1,6}", shards) or not visible:
+    if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None
-    from autogpu.selection.slurm_conf import gres_of_node
-
-    on_node = gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
-    if not on_node.get("gpu") or not on_node.get("shard"):
+    on_node = _gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
+    if not on_node.get("shard"):
         return None
-    part = int(shards) * on_node["gpu"] / on_node["shard"] / len(visible.split(","))
+    part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
 
 
@@ -232,3 +215,55 @@ def _pbs(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if not numbers or CUDA_VISIBLE_DEVICES in environ:
         return Grant("PBS")
     return Grant("PBS", visible=",".join(numbers), counts_by_bus=True)
+
+
+def _manages_gpus(conf: str | None) -> bool:
+    """GPUs are among the generic resources that the cluster grants. Source of this and the rest: slurm.conf(5)."""
+    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf or "")
+    return types is not None and "gpu" in types.group(1).strip().lower().split(",")
+
+
+def included_files(conf: str) -> list[str]:
+    """The files that it includes, by names that are relative to its own folder."""
+    return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
+
+
+def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
+    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
+    default: Mapping[str, int] = {}
+    for line in conf.replace("\\\n", " ").splitlines():
+        words = [word.partition("=") for word in line.split("#")[0].split()]
+        fields = {name.lower(): value for name, _, value in words}
+        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
+        if patterns == ["DEFAULT"]:
+            default = gres or default
+        elif node and any(_is_node(node, pattern) for pattern in patterns):
+            return gres or default
+    return {}
+
+
+def _counts(gres: str) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for entry in _entries(gres):
+        # gpu:a100:4(S:0-1)
+        parts = entry.partition("(")[0].split(":")
+        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
+            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
+    return counts
+
+
+def _entries(text: str) -> list[str]:
+    # Separated by commas outside of brackets.
+    return re.findall(r"(?:[^,\[(]|\[[^\]]*\]?|\([^)]*\)?)+", text)
+
+
+def _is_node(node: str, pattern: str) -> bool:
+    """One of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    parts = re.split(r"\[([0-9,-]*)\]", pattern)
+    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, parts[::2])), node)
+    return found is not None and all(map(_is_in, found.groups(), parts[1::2]))
+
+
+def _is_in(number: str, numbers: str) -> bool:
+    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
+    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)

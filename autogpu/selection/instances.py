@@ -16,12 +16,9 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory
 
-_SEVERAL_SINCE = 570
-
 # Before R470 an instance had no UUID of its own, and newer drivers still read this name of it.
 _OLDER_NAME = re.compile(r"(?i)MIG-(GPU-[^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 
-# What is said of a card on which nothing can run.
 WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
 
 
@@ -43,10 +40,8 @@ def are_among(devices: Iterable[Device]) -> bool:
 
 
 def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances.
-
-    Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
-    """
+    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances."""
+    # Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
     split = {device.parent for device in devices}
     whole = tuple(device for device in cards(devices) if not device.mig_enabled)
     return whole + tuple(device for device in devices if device.mig_enabled and device.uuid in split)
@@ -55,7 +50,7 @@ def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
 def shows_several(driver_version: str | None) -> bool:
     """CUDA shows a process more than one instance, and whole cards beside them."""
     major = re.match("[0-9]{1,9}", driver_version or "")
-    return major is not None and int(major.group()) >= _SEVERAL_SINCE
+    return major is not None and int(major.group()) >= 570
 
 
 def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device, ...]:
@@ -70,12 +65,12 @@ def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device
 
 
 def is_called(device: Device, name: str) -> bool:
-    """``MIG-...`` is this instance's name, or the beginning of its UUID."""
+    """``name``, ``GPU-...`` or ``MIG-...``, is the beginning of its UUID, or an instance's older name."""
+    if name and device.uuid.lower().startswith(name.lower()):
+        return True
     older = _OLDER_NAME.fullmatch(name)
-    if device.parent is None:
+    if older is None or device.parent is None:
         return False
-    if older is None or device.uuid.lower() == name.lower():
-        return device.uuid.lower().startswith(name.lower())
     ids = (device.gpu_instance_id, device.compute_instance_id)
     return older.group(1).lower() == device.parent.lower() and ids == (int(older.group(2)), int(older.group(3)))
 
@@ -86,12 +81,7 @@ def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:
 
 
 def named_by_nvml(counted: Sequence[str], devices: Sequence[Device], listed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The GPUs that CUDA counts, by the UUIDs of NVML.
-
-    Args:
-        counted: UUIDs by CUDA ordinal, as the CUDA driver tells them: before R470, an instance's card.
-        listed: UUIDs of the GPUs that the process's list names.
-    """
+    """The GPUs that CUDA counts, by NVML's UUIDs; before R470 it tells a card's for an instance that is ``listed``."""
     names = dict(uuids_of_cuda(devices))
     for card in devices:
         mine = [device.uuid for device in devices if device.parent == card.uuid and device.uuid in listed]
@@ -115,11 +105,7 @@ def listed_before_claim(devices: Sequence[Device], *, is_rank: bool, shows_sever
 def to_list(
     taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
 ) -> tuple[Device, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process that has claimed ``taken`` of ``pool``.
-
-    Args:
-        of_ranks: UUIDs of the first GPU of each rank of its job, which count them among themselves.
-    """
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process, or the ranks of one job, that has claimed."""
     known = {device.uuid: device for device in pool}
     ranks = [known[uuid] for uuid in of_ranks if uuid in known]
     if shows_several and are_among(ranks):

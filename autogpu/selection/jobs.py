@@ -24,17 +24,14 @@ if TYPE_CHECKING:
 
 @frozen
 class Job:
-    """A job that holds GPUs by leases, of one process or several.
+    """A job that holds GPUs by the leases of so many processes.
 
     Attributes:
-        pid: Of the process that claimed first, as its own pid namespace counts it; of one that keeps its lease alive,
-            where it has ended.
+        pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.
         pids_here: Those of its processes that can be told in this pid namespace.
         age_s: Since the first claim; ``None`` where no lease tells it.
         newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
-        processes: How many of its processes have a lease.
-        claims: Bytes by UUID, none above what the GPU has; 0 on a GPU that can't be read, or on which it is without a
-            claim.
+        claims: Bytes by UUID, at most what the GPU has; 0 where it can't be read, or is used without a claim.
     """
 
     uid: int
@@ -74,13 +71,18 @@ class _Gpus:
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
                 self._used.setdefault(pid, {})[device.uuid] = size
 
-    def used_by(self, pids: Iterable[int]) -> Mapping[str, int]:
-        """Bytes by UUID, also 0, of the GPUs on which one of these processes computes."""
-        total: dict[str, int] = {}
+    def move_to_used(self, claims: dict[str, int], pids: Iterable[int]) -> None:
+        """Let a GPU that these processes use without a claim stand for one that they claim and do not use.
+
+        Where there are more of them than claims, the most that is used is what was meant.
+        """
+        used: dict[str, int] = {}
         for pid in pids:
             for uuid, size in self._used.get(pid, {}).items():
-                total[uuid] = total.get(uuid, 0) + size
-        return total
+                used[uuid] = used.get(uuid, 0) + size
+        unused = [uuid for uuid in claims if uuid not in used and uuid in self.listing]
+        for uuid in sorted((uuid for uuid in used if uuid not in claims), key=lambda uuid: -used[uuid]):
+            claims[uuid] = min(claims.pop(unused.pop(0)), self.totals[uuid]) if unused else 0
 
 
 def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
@@ -96,12 +98,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         for written, size in member.claims.items():
             uuid = gpus.names.get(written, written)
             claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
-    # A GPU that is used without a claim stands for one that is claimed and not used. Where there are more of them than
-    # claims, the most that is used is what was meant.
-    used = gpus.used_by(pids)
-    unused = [uuid for uuid in claims if uuid not in used and uuid in gpus.listing]
-    for uuid in sorted((uuid for uuid in used if uuid not in claims), key=lambda uuid: -used[uuid]):
-        claims[uuid] = min(claims.pop(unused.pop(0)), gpus.totals[uuid]) if unused else 0
+    gpus.move_to_used(claims, pids)
     return Job(
         uid=first.uid,
         pid=next(iter(processes.of(first)), first.pid),
@@ -133,10 +130,7 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
-    """Tell :func:`autogpu.selection.decide.decide` whether one of ``waiters`` could use a GPU now.
-
-    Who holds ``per_user`` GPUs by ``claims_on`` can use no further one; 0 for no such limit.
-    """
+    """Tell whether one of ``waiters`` could use a GPU now, other than those who hold ``per_user`` of them already."""
     if per_user:
         waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
     return lambda uuid, is_free, room_bytes: any(

@@ -9,9 +9,8 @@ from __future__ import annotations
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.grants import shared_job
 from autogpu.selection.memory import best_effort_caps
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids, unlisted_bytes
 from autogpu.selection.ranks import with_scripts_list
 
@@ -21,15 +20,11 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
-    from autogpu.selection.model import Decision, SelectionRequest
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
-    """The job whose ranks choose together; ``""`` where the process goes by itself.
-
-    What an engine granted is the job's already, and a script that has chosen certain GPUs takes no other one.
-    """
-    return "" if request.has_chosen else shared_job(request.grant)
+    """The job whose ranks choose together; ``""`` where the process goes by itself."""
+    return "" if request.has_chosen else request.grant.shared_job
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
@@ -45,9 +40,8 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     rank, policy = request.grant.rank, request.policy
     sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = policy.count if policy.count == "all" else policy.count * sharers
-    grant = replace(request.grant, rank=None)
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
-    policy = replace(policy, count=count, per_user=0)
+    policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
     request = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
     return replace(request, chosen=None, chosen_by_position=False) if request.positions else request
 
@@ -73,8 +67,7 @@ class Family:
         parent: Of the nearest process above this one that has one.
         members: Of every process of that job.
         has_parents_list: This process sees the GPUs that the parent left to it, and no explicit choice of others.
-        unused: By name, the leases of those that the driver lists on no GPU: they have only asked whether there is one,
-            or hold it for the programs that they start.
+        unused: By name, the leases of those that the driver lists on no GPU.
     """
 
     parent: Holder
@@ -88,16 +81,22 @@ class Family:
         return _merged((member.claims for member in self.members), max)
 
     @property
+    def shared(self) -> Mapping[str, int]:
+        """Of that, what a child without a number shares."""
+        return self.parent.claims if self.has_parents_list else self.held
+
+    @property
     def caps(self) -> Mapping[str, int]:
         """By UUID, the most that each of the job's processes may allocate there."""
         return _merged((member.caps for member in self.members), min)
 
-    def is_rival(self, holder: Holder) -> bool:
-        """The claim of ``holder`` counts for a process that chooses for itself.
 
-        A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
-        """
-        return holder.name not in self.unused
+def rivals(holders: Iterable[Holder], family: Family | None) -> list[Holder]:
+    """The leases that count for a process which chooses for itself.
+
+    A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
+    """
+    return [holder for holder in holders if family is None or holder.name not in family.unused]
 
 
 def family_of(
@@ -112,8 +111,8 @@ def family_of(
     # A group is its user's word: it can't join the job of another user.
     job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
     members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
-    unused = [member.name for member in members if _is_unused(member, processes, inventory)]
-    return Family(parent, members, has_parents_list, frozenset(unused))
+    unused = frozenset(member.name for member in members if _is_unused(member, processes, inventory))
+    return Family(parent, members, has_parents_list, unused)
 
 
 def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
@@ -127,22 +126,17 @@ def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
     """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself."""
-    rank, job = request.grant.rank, job_of_ranks(request)
-    is_all_held = _is_all_held(request, family.held)
-    if rank is not None and (not is_all_held or (job and family.parent.group == job)):
-        # Ranks have their own GPUs, also where a process that has one started their launcher.
+    # Ranks have their own GPUs, also where a process that has one started their launcher.
+    job = job_of_ranks(request)
+    if (job and family.parent.group == job) or not _is_all_held(request, family):
         return None
     if request.has_chosen:
-        return decide(request) if is_all_held else None
-    if request.grant.dividing_rank is not None:
-        decision = decide(replace(request, promised=family.held))
-        is_taken = decision.verdict is Verdict.TAKE
-        return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
-    if family.has_parents_list and rank is None:
-        # `gpus[0]` in a worker of the same script.
-        named = _uuids_of(request, request.positions)
-        return _decide_as_child(request, family) if named <= family.parent.claims.keys() else None
-    return _decide_as_child(request, family) if is_all_held else None
+        return decide(request)
+    if request.grant.dividing_rank is None:
+        return _decide_as_child(request, family)
+    decision = decide(replace(request, promised=family.held))
+    is_taken = decision.verdict is Verdict.TAKE
+    return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
 
 
 def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | None]:
@@ -150,27 +144,30 @@ def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | N
     return {uuids.get(ordinal) for ordinal in ordinals}
 
 
-def _is_all_held(request: SelectionRequest, held: Mapping[str, int]) -> bool:
-    """All that this process may use is its job's already, as below ``run --hold``."""
-    is_any = request.chosen is None or (request.positions and request.grant.rank is not None)
-    chosen = range(len(request.uuids or ())) if is_any or request.chosen is None else request.chosen
-    return len(chosen) > 0 and _uuids_of(request, chosen) <= held.keys()
+def _is_all_held(request: SelectionRequest, family: Family) -> bool:
+    """All that this process may use is its job's already, as below ``run --hold``; or it names that of its parent."""
+    has_rank = request.grant.rank is not None
+    if family.has_parents_list and not has_rank and not request.has_chosen:
+        # `gpus[0]` in a worker of the same script.
+        return _uuids_of(request, request.positions) <= family.parent.claims.keys()
+    is_any = request.chosen is None or (request.positions and has_rank)
+    may_use = range(len(request.uuids or ())) if is_any else request.chosen or ()
+    return len(may_use) > 0 and _uuids_of(request, may_use) <= family.held.keys()
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids = decide(request), request.uuids or ()
-    claims = family.parent.claims if family.has_parents_list else family.held
-    claims = {uuid: claims[uuid] for uuid in uuids if uuid in claims}
+    alone, uuids, shared = decide(request), request.uuids or (), family.shared
+    claims = {uuid: shared[uuid] for uuid in uuids if uuid in shared}
     ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    mine = (alone.visible[ordinal] for ordinal in ordinals)
-    soft_caps = best_effort_caps((device, None) for device in mine if device and not claims.get(device.uuid))
+    mine = filter(None, (alone.visible[ordinal] for ordinal in ordinals))
+    soft_caps = best_effort_caps((device, None) for device in mine if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,
-        why=explain.inherited(family.parent.script, family.parent.pid),
+        why=f"shared with its parent process, {family.parent.script} (pid {family.parent.pid})",
         ordinals=ordinals,
         moved={},
         claims=claims,

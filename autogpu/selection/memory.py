@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from autogpu.reporting.text import GIB
-from autogpu.selection.model import MemoryDemand
+from autogpu.selection.model import Decision, MemoryDemand, SelectionRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device
     from autogpu.policy import Policy
-    from autogpu.selection.model import Decision, SelectionRequest
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.
 CONTEXT_BYTES = 512 << 20
 
-# Of that, what comes after the context itself: handles and kernels of cuBLAS, cuDNN and the framework, loaded when
-# first used. How much a script will load can't be known beforehand.
+# Of that, what is loaded when first used, after the context itself: cuBLAS, cuDNN and the framework's kernels.
 LIBRARIES_BYTES = 256 << 20
 
 
@@ -68,21 +66,29 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
     )
 
 
-def demand_of(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims: the script's own word, else the policy's, else the part that an engine granted."""
-    demand, fraction = request.script_demand or memory_demand(request.policy), request.grant.fraction
-    return demand if fraction is None or not demand.is_whole else part_of_gpu(fraction)
+def demand_told(request: SelectionRequest) -> MemoryDemand:
+    """How much a process claims by the script's own word, else by the policy's."""
+    return request.script_demand or memory_demand(request.policy)
 
 
-def part_of_gpu(fraction: float) -> MemoryDemand:
-    """That part of a GPU, the CUDA context included."""
-    return MemoryDemand(percent=100 * fraction, is_limit=True, or_best_effort=True)
+def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
+    """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
+    demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
+    # The CUDA context is a part of the part.
+    return (
+        MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True) if part < 1 and demand.is_whole else demand
+    )
 
 
 def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[str, int]:
     """By UUID, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
     totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and fraction is not None}
     return {uuid: within_context(int(total * (fraction or 0))) for uuid, total in totals.items() if total is not None}
+
+
+def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, int]:
+    """By UUID, what the framework may allocate of what a process claims, which is never more than the GPU has."""
+    return {d.uuid: within_context(min(demand.on(d), d.memory_total_bytes or demand.on(d))) for d in devices}
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
@@ -92,10 +98,7 @@ def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapp
 
 
 def context_reserve_bytes(measured_bytes: int | None) -> int:
-    """The part of a limit on the whole process that is kept free for what the framework does not allocate itself.
-
-    A process with nothing but a context takes ``measured_bytes``; ``None`` if that could not be measured.
-    """
+    """The part of a limit on the whole process that is kept free: what a bare context takes, if measured, and more."""
     return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
 
 
@@ -104,17 +107,16 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_caps(rooms: Iterable[tuple[Device, int | None]]) -> dict[str, int]:
+def best_effort_caps(rooms: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
     """By UUID, half of the room on a GPU: a best-effort job must not take what others were about to grow into.
 
-    Where everything is claimed, mostly by jobs that said nothing of their size, or where the room is unknown, it is
-    half of what is free.
+    Where everything is claimed, mostly by jobs that told no size, or the room is unknown, half of what is free.
     """
     found = {}
     for device, room_bytes in rooms:
         free = device.memory_free_bytes
         if free is not None:
-            found[device.uuid] = (free if room_bytes is None or room_bytes < GIB else room_bytes) // 2
+            found[device.uuid] = (free if room_bytes is None or room_bytes < GIB else room_bytes) // 2 // sharers
     return found
 
 
@@ -125,24 +127,21 @@ def caps(
     *,
     default_share: float = 1.0,
 ) -> Mapping[int, int]:
-    """By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
-
-    Also of GPUs that were not taken: a script may name them later.
+    """By CUDA ordinal, also of GPUs that a script may name later, the most bytes that each logical GPU may allocate.
 
     Args:
         context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
         default_share: Of the free memory, the part that the framework takes where nothing limits it.
     """
     found = {}
-    usable_whole = usable_bytes(decision.visible, default_share)
+    # In equal parts what the framework would take whole.
+    usable_whole = usable_bytes(decision.visible, default_share) if policy.virtual_gpus > 1 else {}
     for ordinal, device in enumerate(decision.visible):
         if device is None:
             continue
         most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
         if most is None:
-            most = decision.soft_caps.get(device.uuid)
-        if most is None and policy.virtual_gpus > 1:
-            most = usable_whole.get(ordinal)  # in equal parts what the framework would take whole
+            most = decision.soft_caps.get(device.uuid, usable_whole.get(ordinal))
         known = [size for size in (most, decision.granted.get(device.uuid)) if size is not None]
         if known:
             found[ordinal] = min(known) // policy.virtual_gpus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from types import MappingProxyType
 
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.selection.grants import NO_ENGINE, Grant
 
@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Literal, Mapping, Sequence
 
-    from autogpu.devices.model import Device, Inventory
     from autogpu.policy import Policy
 
     # Tells whether a waiter is ahead of this process for a GPU and could use it now, by its UUID, whether it is free,
@@ -50,12 +49,11 @@ class Verdict(enum.Enum):
 
 @frozen
 class Claim:
-    """The claim of one job, of one process or several, on one GPU, by its live leases.
+    """What one job claims of one GPU, by its live leases: 0 bytes as a best-effort job, and where it has no claim.
 
     Attributes:
-        bytes: 0 for a best-effort job, and where a job is without a claim.
-        pids: Those of its processes that can be told here; none of another container's.
-        age_s: Since the newest claim of its processes was made.
+        pids: None of another container's.
+        age_s: Of the newest claim of its processes.
     """
 
     bytes: int
@@ -67,11 +65,9 @@ class Claim:
 
 @frozen
 class MemoryDemand:
-    """How much of a GPU a job claims; with neither number, all of it.
+    """How much of a GPU a job claims, in bytes or in percent of its memory; with neither, all of it.
 
     Attributes:
-        bytes: As such.
-        percent: Of the GPU's memory.
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
         is_limit: The job continues with less, so that a smaller GPU is suitable as well.
         or_best_effort: Where it does not fit the job is a best-effort one: the number is the script's or an engine's.
@@ -102,11 +98,9 @@ class MemoryDemand:
 
 @frozen
 class VisibleSpec:
-    """The value of ``CUDA_VISIBLE_DEVICES``, and who set it.
+    """The value of ``CUDA_VISIBLE_DEVICES``, inherited from a shell, scheduler or engine, or hard-coded in the script.
 
     Attributes:
-        value: Of the variable; ``None`` if it is not set.
-        source: ``"inherited"`` from a shell, scheduler or engine, or hard-coded in the ``"script"``.
         overridden: The script's own value that ``select.script = "override"`` disregards, else ``None``.
     """
 
@@ -127,17 +121,16 @@ class SelectionRequest:
         inventory: Fresh readings; ``None`` if they did not come in time.
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
+        own_pid: ``None`` for a process that has not started.
         chosen: Ordinals that the script itself made visible; ``None`` if it named none.
         chosen_by_position: The ordinals count the pool in autogpu's order: they mean a GPU each, and not certain ones.
-        named_count: On how many different GPUs the script's device names would be; 0 if it has none.
-        asked_count: How many GPUs it asks for by number; 0 if it does not.
+        named_count: On how many different GPUs the script's device names would be.
+        asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
-        script_demand: What the script itself lets its framework take of each GPU; ``None`` if it set nothing.
-        own_pid: This process, whose own memory does not make a GPU busy; ``None`` for one that has not started.
-        grant: What an engine granted to it, and its number among the processes of a launcher.
+        script_demand: What the script itself lets its framework take of each GPU.
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
-        processes: How many processes it is for, the ranks of a job, each of which has its own of these GPUs.
+        processes: The ranks of a job for which this is, each of which has its own of these GPUs.
     """
 
     policy: Policy
@@ -160,7 +153,7 @@ class SelectionRequest:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The GPUs that the script named in an order that is autogpu's; ``()`` where it named none, or certain ones."""
+        """What the script named of an order that is autogpu's."""
         return tuple(self.chosen or ()) if self.chosen_by_position else ()
 
     @property
@@ -171,13 +164,11 @@ class SelectionRequest:
 
 @frozen
 class Candidate:
-    """A GPU that may be taken, and the readings that put it where it stands.
+    """A GPU that may be taken, and the readings that put it where it stands; ``None`` where the driver tells none.
 
     Attributes:
-        claim_bytes: What the job would claim on it; 0 as a best-effort job.
-        spare_bytes: What is neither used nor claimed now; ``None`` where the driver does not tell the memory.
-        room_bytes: What would be left after the claim; for a job that claims all, what is free now; for a best-effort
-            job ``spare_bytes``.
+        spare_bytes: What is neither used nor claimed now.
+        room_bytes: What would be left after the claim; for a job that claims all, what is free now.
         is_best_effort: The job would be placed beside others and claims nothing.
     """
 
@@ -234,21 +225,19 @@ class Ranking:
 
 @frozen
 class Decision:
-    """Which GPUs a process takes.
+    """Which GPUs a process takes, and why, or why autogpu does not choose, in words such as ``the idlest of 4``.
 
     Attributes:
-        ordinals: CUDA ordinals, for ``Verdict.TAKE``; for a script that named positions, in their order.
-        why: In words, such as ``the idlest of 4``; where autogpu does not choose, why not.
-        why_capped: Why a framework's memory is capped on GPUs that are shared; else empty.
-        remedy: How to have an idle GPU instead, where a busy one was named; else empty.
+        ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named positions, in their order.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
         soft_caps: By UUID, the most that it may allocate on a GPU that it shares, where the policy sets no limit.
         granted: By UUID, the most that it may allocate on a GPU of which it was granted a part, whatever the limit.
-        ranking: Of the process's GPUs; empty where there was nothing to rank.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
         of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
+        why_capped: Why a framework's memory is capped on GPUs that are shared.
+        remedy: How to have an idle GPU instead, where a busy one was named.
     """
 
     verdict: Verdict

@@ -12,7 +12,7 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Callable, Iterable, Mapping, Sequence
 
 # Options whose plain number is a GPU's. Others that only contain such a word are not:
 # --per_device_train_batch_size 2.
@@ -26,12 +26,9 @@ _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
 
 @frozen
 class Call:
-    """One of the calls that lead to CUDA's start.
+    """One of the calls that lead to CUDA's start, with its variables at that moment and what stands in its code.
 
     Attributes:
-        function: Its name.
-        variables: By name, as they are at that moment.
-        constants: What stands in its code.
         is_frameworks: It is the framework's own code, whose ``device`` may be a plain number.
     """
 
@@ -52,35 +49,33 @@ def number_of_process(
         index_of: The index of a framework's own kind of device; ``None`` for all else.
     """
     for call in calls:
-        if call.is_frameworks and call.function in _ASKING:
-            continue
-        found = set(_numbers(call, index_of))
-        found = found - {0} or found
-        if not found and not call.is_frameworks:
-            found = {number for number in (_index(each, index_of) for each in call.constants) if number is not None}
+        found = _numbers(call, index_of)
         if found:
             return found.pop() if len(found) == 1 else number_of_words(words)
     return number_of_words(words)
 
 
-def _numbers(call: Call, index_of: Callable[[object], int | None]) -> Iterator[int]:
-    for name, value in call.variables.items():
-        if name.startswith("__"):
-            continue
-        values, own = [value], getattr(value, "__dict__", {}) if name == "self" else {}
-        if not call.is_frameworks:
-            values += list(own.values())
-        elif name in ("self", "device"):
-            # A block that makes a GPU the current one keeps its number as `idx`.
-            number = own.get("idx") if name == "self" else value
-            if type(number) is int and number >= 0:
-                yield number
-            elif value is None and call.function == "cuda":
-                yield 0
-        for each in values:
-            number = _index(each, index_of)
-            if number is not None:
-                yield number
+def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
+    own = getattr(call.variables.get("self"), "__dict__", {})
+    values = [value for name, value in call.variables.items() if not name.startswith("__")]
+    if not call.is_frameworks:
+        found = _indices([*values, *own.values()], index_of)
+        return found - {0} or found or _indices(call.constants, index_of)
+    if call.function in _ASKING:
+        return set()
+    found = _indices(values, index_of) | _plain_numbers(call, own.get("idx"))
+    return found - {0} or found
+
+
+def _plain_numbers(call: Call, idx: object) -> set[int]:
+    """What a framework's own call is told as a number; a block that makes a GPU the current one keeps it as ``idx``."""
+    device = call.variables.get("device", "")
+    is_default = device is None and call.function == "cuda"
+    return {each for each in (idx, 0 if is_default else device) if type(each) is int and each >= 0}
+
+
+def _indices(values: Iterable[object], index_of: Callable[[object], int | None]) -> set[int]:
+    return {index for index in (_index(value, index_of) for value in values) if index is not None}
 
 
 def _index(value: object, index_of: Callable[[object], int | None]) -> int | None:

@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory, Process
 
-# A desktop, a browser and the driver itself hold some memory on a GPU on which nothing computes.
-_DESKTOP_BYTES = GIB
-_DESKTOP_FRACTION = 0.05
-
-# The driver keeps some for itself, a few hundred MiB on large GPUs.
-_DRIVERS_OWN_BYTES = GIB
-
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50
 
@@ -39,7 +32,8 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
 
 
 def _desktop_bytes(device: Device) -> float:
-    return max(_DESKTOP_BYTES, (device.memory_total_bytes or 0) * _DESKTOP_FRACTION)
+    # A desktop, a browser and the driver itself hold some memory on a GPU on which nothing computes.
+    return max(GIB, (device.memory_total_bytes or 0) * 0.05)
 
 
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
@@ -54,8 +48,7 @@ def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bo
 def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
     """The memory that is neither used nor claimed; ``None`` where the driver does not tell it.
 
-    A holder counts with its claim or with what it uses, whichever is more; all other use is by unmanaged processes.
-    Where a holder's own use can't be told apart it counts twice: that errs on the side of an empty GPU.
+    A holder counts with its claim or with what it uses, whichever is more; with both where its use can't be told apart.
     """
     total, used = device.memory_total_bytes, device.memory_used_bytes
     if total is None or used is None:
@@ -73,12 +66,6 @@ def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Clai
     return total - max(used, 0) - claimed
 
 
-def unclaimed_bytes(device: Device, wanted_bytes: int, claims: Sequence[Claim]) -> int:
-    """As much of what a job would claim as no other job has claimed."""
-    claimed = sum(claim.bytes for claim in claims)
-    return max(0, min(wanted_bytes, (device.memory_total_bytes or 1) - claimed))
-
-
 def unmanaged_processes(
     device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None
 ) -> tuple[Process, ...]:
@@ -88,10 +75,7 @@ def unmanaged_processes(
 
 
 def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
-    """By CUDA ordinal, the bytes that process ``pid`` takes.
-
-    A GPU is missing where NVML does not tell: inside a container that has process ids of its own, on WSL2.
-    """
+    """By CUDA ordinal, the bytes that process ``pid`` takes; as far as NVML tells, which in a container is nothing."""
     used = {device.uuid: _bytes_of(device, {pid}) for device in (inventory.devices if inventory else ())}
     return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
 
@@ -100,10 +84,9 @@ def unlisted_bytes(device: Device) -> int:
     """Used by processes that the driver does not list; 0 where nothing can be said."""
     listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
     known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
-    if device.memory_used_bytes is None or len(known) < len(listed):
-        return 0
-    unlisted = device.memory_used_bytes - sum(known)
-    return unlisted if unlisted > _DRIVERS_OWN_BYTES else 0
+    unlisted = (device.memory_used_bytes or 0) - sum(known)
+    # The driver keeps some for itself, a few hundred MiB on large GPUs.
+    return unlisted if len(known) == len(listed) and unlisted > GIB else 0
 
 
 def compute_pids(inventory: Inventory | None) -> set[int]:
@@ -116,10 +99,9 @@ def without_processes(inventory: Inventory, pids: Collection[int]) -> Inventory:
     """The readings as if these processes, which have ended since, had been gone already."""
     devices = []
     for device in inventory.devices:
-        used = device.memory_used_bytes
+        used, remaining = device.memory_used_bytes, [p for p in device.compute_processes or () if p.pid not in pids]
         used = None if used is None else used - _bytes_of(device, pids)
-        remaining = tuple(process for process in device.compute_processes or () if process.pid not in pids)
-        devices.append(replace(device, compute_processes=remaining, memory_used_bytes=used))
+        devices.append(replace(device, compute_processes=tuple(remaining), memory_used_bytes=used))
     return replace(inventory, devices=tuple(devices))
 
 
@@ -136,10 +118,9 @@ def bytes_by_pid(device: Device) -> Mapping[int, int]:
 
 
 def memory_faults(device: Device) -> tuple[str, ...]:
-    """The faults of its memory, in words; they stay until the administrator acts.
+    """The faults of its memory, in words, with which a job may end at any time, until the administrator acts.
 
-    They are those for which NVIDIA's guide asks for a reset or a replacement (GPU Memory Error Management,
-    docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt); a job on such a GPU may end with an Xid error at any time.
+    Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
     """
     faults = (
         (device.remapping_failed, "row remapping failed"),

@@ -1,24 +1,42 @@
-"""Which GPU is best for a job, and why not the others. Pure."""
+"""Which GPU is best for a job, which are best together, and why not the others. Pure."""
 
 from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from itertools import combinations, groupby
 from types import MappingProxyType
 
+from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import memory_demand
-from autogpu.selection.model import Candidate, Cause, Ranking, Rejection, Tier
+from autogpu.selection.model import (
+    Candidate,
+    Cause,
+    Claim,
+    MemoryDemand,
+    Ranking,
+    Rejection,
+    SelectionRequest,
+    Tier,
+    VisibleSpec,
+    connection_score,
+)
 from autogpu.selection.occupancy import memory_faults, room_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping, Sequence
+    from typing import Callable, Collection, Iterable, Mapping, Sequence
 
-    from autogpu.devices.model import Device, Inventory
+    from autogpu.devices.model import Device, Inventory, Topology
     from autogpu.policy import Policy, Resolved
-    from autogpu.selection.model import Claim, MemoryDemand, VisibleSpec
+
+# Of so many every set is looked at; of more, from each on the one is added that is connected best to those before.
+_MOST_IN_SETS = 8
+
+# Above the number of NVLinks that lead from any set: none outweighs a step between two scores.
+_LINKS_PER_STEP = 1000
 
 
 def ranking_of(
@@ -32,9 +50,8 @@ def ranking_of(
     """Order the GPUs that the policy allows, best first; every other one comes with the reason why not.
 
     Args:
-        devices: The pool, freshly read.
         spec: The user's list, which wins over the policy's unless that is locked.
-        own_pid: This process; what it holds already does not make a GPU busy for it.
+        own_pid: What this process holds already does not make a GPU busy for it.
         demand: What the process claims; ``None`` leaves it to the policy.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
@@ -81,6 +98,69 @@ def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
     )
 
 
+def best_connected_first(
+    candidates: Sequence[Candidate], count: int, request: SelectionRequest, is_free: Callable[[Device], bool]
+) -> list[Candidate]:
+    """Put the best connected first among candidates of one standing, where only some of these will be taken."""
+    inventory = request.inventory
+    if inventory is None or request.positions or not inventory.topology:
+        return list(candidates)
+    uuids = request.uuids or ()
+    in_use = {uuids[ordinal] for ordinal in request.in_use}
+    ordered: list[Candidate] = []
+    for _, equals in groupby(candidates, lambda c: (c.device.uuid in in_use, standing(c))):
+        group, missing = list(equals), count - len(ordered)
+        if 0 < missing < len(group):
+            free = {device.uuid for device in inventory.devices if is_free(device)}
+            best = _best_connected(group, missing, ordered, inventory.topology, free)
+            group.sort(key=lambda candidate: candidate.device.uuid not in best)
+        ordered += group
+    return ordered
+
+
+def taken_first(ranking: Ranking, taken: Collection[str]) -> Ranking:
+    """The ranking with those that were taken before others of their standing."""
+    ordered = sorted(ranking.candidates, key=lambda c: (standing(c), c.device.uuid not in taken))
+    return replace(ranking, candidates=tuple(ordered))
+
+
+def _best_connected(
+    group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
+) -> Sequence[str]:
+    """So many of ``group`` that the scores within what the process takes are highest; of the same, by rank.
+
+    Of sets with one score the one that has the fewest NVLinks to GPUs left free.
+    """
+    uuids, before = [c.device.uuid for c in group], [c.device.uuid for c in taken]
+    others = {*free, *uuids}.difference(before)
+
+    def score(one: str, other: str) -> int:
+        return _LINKS_PER_STEP * connection_score(topology.get(frozenset((one, other))))
+
+    def nvlinks(one: str, other: str) -> int:
+        what = topology.get(frozenset((one, other)))
+        return what if isinstance(what, int) else 0
+
+    # A link between two that are taken is none to a GPU left free, and each of the two has counted it.
+    pairs = {(a, b): score(a, b) + 2 * nvlinks(a, b) for a in uuids for b in uuids if a != b}
+    alone = {a: sum(score(a, b) for b in before) - sum(nvlinks(a, b) for b in others - {a}) for a in uuids}
+
+    def gain(uuid: str, chosen: Sequence[str]) -> int:
+        return alone[uuid] + sum(pairs[uuid, other] for other in chosen)
+
+    def worth(chosen: Sequence[str]) -> int:
+        return sum(gain(uuid, chosen[:number]) for number, uuid in enumerate(chosen))
+
+    def grown(first: str) -> Sequence[str]:
+        chosen = [first]
+        while len(chosen) < count:
+            chosen.append(max((u for u in uuids if u not in chosen), key=lambda uuid: gain(uuid, chosen)))
+        return chosen
+
+    sets: Iterable[Sequence[str]] = combinations(uuids, count) if len(uuids) <= _MOST_IN_SETS else map(grown, uuids)
+    return max(sets, key=worth)
+
+
 def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     why = ""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
@@ -121,47 +201,45 @@ def matches(device: Device, entries: Iterable[str]) -> bool:
 
 
 def _matches(device: Device, entry: str) -> bool:
-    first, dash, last = entry.partition("-")
-    if first.isdigit() and (not dash or last.isdigit()):
-        return int(first) <= device.index <= int(last or first)
+    indices = re.fullmatch("([0-9]+)(?:-([0-9]+))?", entry)
+    if indices:
+        return int(indices.group(1)) <= device.index <= int(indices.group(2) or indices.group(1))
     if entry.startswith("gpu-"):
         return (device.parent or device.uuid).lower().startswith(entry)
     if entry.startswith("mig-"):
         return instances.is_called(device, entry)
-    if re.fullmatch("[0-9]+:[0-9]+", entry):
-        return device.label == entry
+    # "0:1" is an instance's label, and no GPU's name.
     name = device.name.lower()
     try:
         # Of an instance, what it is made of is a name as well: "1g.*".
-        return fnmatchcase(name, entry) or fnmatchcase(name.rpartition(" mig ")[2], entry)
+        return device.label == entry or any(fnmatchcase(each, entry) for each in (name, name.rpartition(" mig ")[2]))
     except re.error:  # "[z-a]", before Python 3.9
         return False
 
 
 def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Mapping[str, str]:
-    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine.
-
-    Where a GPU can't be read, an entry may mean that one: a list of which another entry matches is then not spoken of.
-    """
+    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine."""
     found, policy, devices = {}, resolved.policy, inventory.devices
+    # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
     for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
-        unmatched = [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
-        if not (unmatched and devices and spec.admits(key, policy)):
-            continue
-        origin = resolved.settings[key].origin
-        if len(unmatched) == len(entries):
-            what = f"{key} = {_written(entries)} ({origin}) matches"
-        elif is_complete:
-            what = f"{_written(unmatched)} in {key} ({origin}) {'matches' if len(unmatched) == 1 else 'match'}"
-        else:
-            continue
-        found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
+        unmatched = _unmatched(entries, devices)
+        is_all = len(unmatched) == len(entries)
+        if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
+            what = _entries_of(key, unmatched, f"({resolved.settings[key].origin})", is_all=is_all)
+            found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
     return found
 
 
-def _written(entries: Sequence[str]) -> str:
-    return ", ".join(printable(entry, 64) for entry in entries)
+def _unmatched(entries: Sequence[str], devices: Sequence[Device]) -> list[str]:
+    return [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
+
+
+def _entries_of(key: str, entries: Sequence[str], origin: str, *, is_all: bool) -> str:
+    written = ", ".join(printable(entry, 64) for entry in entries)
+    if is_all:
+        return f"{key} = {written} {origin} matches"
+    return f"{written} in {key} {origin} {'matches' if len(entries) == 1 else 'match'}"
 
 
 def _what_there_is(entries: Sequence[str], devices: Sequence[Device]) -> str:

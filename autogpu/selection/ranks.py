@@ -21,7 +21,6 @@ WORKERS = "multiprocessing"
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
-
 # Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host,
 # and what the launcher tells all ranks of a job and of no other, the last of which has to be there.
 _LAUNCHERS = (
@@ -43,10 +42,9 @@ _COORDINATING = ("ps", "chief", "master")
 
 @frozen
 class LocalRank:
-    """One of ``size`` processes that ``launcher`` started on this host.
+    """One of ``size`` processes that ``launcher`` started on this host, counted from 0.
 
     Attributes:
-        rank: Counts from 0.
         size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
         sharers: How many see the same GPUs as this one; ``None`` for all. 1 for a process whose GPUs are its own.
         job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
@@ -61,12 +59,11 @@ class LocalRank:
     def slice(self, gpu_count: int) -> tuple[range, int]:
         """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
         sharers = self.size if self.sharers is None else self.sharers
-        rank = self.rank % sharers
-        if self._is_of_world and sharers > gpu_count:
-            return range(rank % gpu_count, rank % gpu_count + 1), 1 + rank // gpu_count
-        if sharers <= gpu_count:
-            each = gpu_count // sharers
+        rank, each = self.rank % sharers, gpu_count // sharers
+        if each:
             return range(rank * each, rank * each + each), 1
+        if self._is_of_world:
+            return range(rank % gpu_count, rank % gpu_count + 1), 1 + rank // gpu_count
         number = rank * gpu_count // sharers
         first, after = (-(-each * sharers // gpu_count) for each in (number, number + 1))
         return range(number, number + 1), after - first
@@ -86,10 +83,7 @@ class LocalRank:
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
-    """The rank of this process; ``None`` for one that was not started as one of several.
-
-    Each ``namespace``, a container's, has a ``localhost`` of its own.
-    """
+    """The rank of this process, if it was started as one of several; each ``namespace`` has its own ``localhost``."""
     told = [rank for rank in (_by_launcher(environ, namespace, *names) for names in _LAUNCHERS) if rank]
     if not told or told[0].size == 1:
         # The only one that a launcher started here may itself start several.
@@ -139,10 +133,8 @@ def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
 def _meeting(environ: Mapping[str, str], names: Sequence[str], namespace: str) -> str:
     """Name the job by where its ranks meet: a host, and a number on it; ``""`` where that is not told."""
     host, *which = (environ.get(name, "") for name in names)
-    if not which[-1]:
-        return ""
-    host = _LOCALHOST[0] if _is_local(host) else host
-    return _job("ranks", [names[-1], host, *which], host, namespace)
+    host = _as_known(host)
+    return _job("ranks", [names[-1], host, *which], host, namespace) if which[-1] else ""
 
 
 def _integer(text: str | None) -> int | None:
@@ -162,8 +154,6 @@ def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
 def _of_cluster(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
     """The number in ``TF_CONFIG``'s cluster among the tasks of the same host that compute on GPUs."""
     cluster, kind, index = _cluster_task(environ)
-    if cluster is None or coordinating_task(environ):
-        return None
     own = _host(cluster, kind, index)
     tasks = [task for task in _computing_tasks(cluster) if _host(cluster, *task) == own]
     if own is None or len(tasks) < 2 or (kind, index) not in tasks:
@@ -183,78 +173,60 @@ def _computing_tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
 def coordinating_task(environ: Mapping[str, str]) -> str:
     """``"ps"`` or ``"chief"`` for a task of a cluster with parameter servers that only coordinates; else ``""``."""
     cluster, kind, _ = _cluster_task(environ)
-    return kind if cluster is not None and "ps" in cluster and kind in _COORDINATING else ""
+    return kind if "ps" in cluster and kind in _COORDINATING else ""
 
 
-def _cluster_task(environ: Mapping[str, str]) -> tuple[Any, str, int]:
-    """``TF_CONFIG``'s cluster, and the type and index of this task; ``None`` for the cluster if it is not readable."""
-    if TF_CONFIG not in environ:
-        return None, "", 0
-    import json  # not for the many that have no such variable
+def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, int]:
+    """``TF_CONFIG``'s cluster, empty if it is not readable, and the type and index of this task."""
+    if TF_CONFIG in environ:
+        import json  # not for the many that have no such variable
 
-    try:
-        config = json.loads(environ[TF_CONFIG])
-        cluster, task = config["cluster"], config["task"]
-        kind, index = str(task["type"]), int(task["index"])
-        is_sound = isinstance(cluster, dict) and all(isinstance(tasks, list) for tasks in cluster.values())
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None, "", 0  # for its reader to complain about
-    return (cluster if is_sound else None), kind, index
+        try:
+            config = json.loads(environ[TF_CONFIG])
+            cluster, task = config["cluster"], config["task"]
+            if all(isinstance(tasks, list) for tasks in cluster.values()):
+                return cluster, str(task["type"]), int(task["index"])
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            pass  # for its reader to complain about
+    return {}, "", 0
 
 
 def _job(kind: str, addresses: Sequence[Any], host: str, namespace: str) -> str:
     """A name by where the processes meet: a port belongs to one job at a time."""
     import hashlib
 
-    where = repr((addresses, namespace if _is_local(host) else ""))
+    where = repr((addresses, namespace if host == _LOCALHOST[0] else ""))
     return f"{kind}.{hashlib.sha256(where.encode(errors='replace')).hexdigest()[:16]}"
 
 
 def _host(cluster: Mapping[str, Any], kind: str, index: int) -> str | None:
     tasks = cluster.get(kind, ())
     address = tasks[index] if 0 <= index < len(tasks) else None
-    if not isinstance(address, str):
-        return None
-    host = address.rpartition(":")[0].lower()
-    return _LOCALHOST[0] if _is_local(host) else host
+    return _as_known(address.rpartition(":")[0].lower()) if isinstance(address, str) else None
 
 
-def _is_local(host: str) -> bool:
-    return host.lower() in ("", *_LOCALHOST)
+def _as_known(host: str) -> str:
+    return _LOCALHOST[0] if host.lower() in ("", *_LOCALHOST) else host
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
-    """``rank`` among those ranks that see the same GPUs.
-
-    A launcher, or a script around each rank, may have given each its own ``CUDA_VISIBLE_DEVICES``.
-
-    Args:
-        of_launcher: The variable with which the launcher itself was started, whose ranks inherit it.
-    """
-    visible = environ.get(CUDA_VISIBLE_DEVICES)
-    if visible is None:
-        return rank
-    bound = _ranks_per_bound_gpu(rank, environ)
+    """``rank`` among those that see the same GPUs: each may have another ``CUDA_VISIBLE_DEVICES`` than its launcher."""
+    visible, bound = environ.get(CUDA_VISIBLE_DEVICES), _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
         return replace(rank, sharers=bound)
-    return rank if visible == of_launcher else with_scripts_list(rank, len(visible.split(",")))
+    return rank if visible in (None, of_launcher) else with_scripts_list(rank, len((visible or "").split(",")))
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """``rank`` where its script has set ``CUDA_VISIBLE_DEVICES`` to that many GPUs, as those of the others do.
-
-    Who gives a rank fewer GPUs than there are ranks gives each its own. A size that counts the ranks of other hosts as
-    well tells less.
-    """
+    """``rank`` where its script has listed that many GPUs; with fewer than there are ranks, each has its own."""
+    # A size that counts the ranks of other hosts as well tells less.
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
     return replace(rank, sharers=1 if is_own else None)
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:
-    """How many of Slurm's tasks have this one's GPUs, all where none is bound; ``None`` where the list is not Slurm's.
-
-    Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
-    """
+    """How many of Slurm's tasks have this one's GPUs, all where none is bound; ``None`` if the list is not Slurm's."""
+    # Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
     lists = [environ.get(name) for name in (CUDA_VISIBLE_DEVICES, "SLURM_STEP_GPUS")]
     on_node = _integer(environ.get("SLURM_GPUS_ON_NODE"))
     if rank.launcher != "Slurm" or on_node is None:

@@ -6,11 +6,12 @@ The GPUs that it names are the pool: choosing happens inside it, and it is never
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from autogpu.frozen import frozen
 from autogpu.selection import instances
-from autogpu.selection.grants import NO_ENGINE, is_engine_worker
-from autogpu.selection.model import Cause, VisibleSpec
+from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
+from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
@@ -24,13 +25,8 @@ if TYPE_CHECKING:
     from typing import Mapping, MutableMapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Ranking
 
 _PREFIXES = ("GPU-", "MIG-")
-
-# No server has more GPUs than have an index of so many.
-_MOST_DIGITS = 9
 
 
 @frozen
@@ -57,13 +53,7 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
 def visible_spec(
     environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NO_ENGINE
 ) -> VisibleSpec:
-    """Tell what a script hard-codes from what it inherited.
-
-    Args:
-        environ: The environment now.
-        initial: The variable at the interpreter's start.
-        script: ``select.script``: ``"respect"`` or ``"override"`` a hard-coded value.
-    """
+    """Tell what a ``script``, as ``select.script`` allows, hard-codes in ``environ`` from what it inherited."""
     now, value, overridden = environ.get(CUDA_VISIBLE_DEVICES), initial.inherited, None
     if is_engine_worker(environ) or now == initial.value:
         # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
@@ -101,12 +91,10 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
 
     The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
     entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed. A card in
-    MIG mode stands for its instances, of which before R570 CUDA shows one alone. A prefix in lower case is left to the
-    driver.
+    MIG mode stands for its instances. A prefix in lower case is left to the driver.
 
     Args:
         value: ``None`` means every GPU.
-        inventory: What there is, in PCI bus order.
         order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
             is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
     """
@@ -121,43 +109,38 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
 def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[Device] | None:
     found: list[Device] = []
     for entry in entries:
-        prefix = entry[:4]
-        if prefix == "MIG-":
-            hits = [device for device in devices if instances.is_called(device, entry)]
-            if not hits and any(device.mig_enabled for device in instances.takeable(devices)):
-                return None  # of the instances of a card none could be read
-        elif prefix == "GPU-":
-            hits = [device for device in instances.cards(devices) if device.uuid.lower().startswith(entry.lower())]
-        elif prefix.upper() in _PREFIXES:
+        called = _called(entry, devices)
+        if called is None:
             return None
-        else:
+        if len(called) != 1:
             break
-        if len(hits) != 1:
-            break
-        if hits[0] in found:
+        if called[0] in found:
             return []
-        found += hits
+        found += called
     return found
+
+
+def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
+    if not entry.startswith(_PREFIXES):
+        return None if entry[:4].upper() in _PREFIXES else []
+    called = [device for device in devices if instances.is_called(device, entry)]
+    # The instances of a card may be those that could not be read.
+    is_unread = entry.startswith("MIG-") and any(device.mig_enabled for device in instances.takeable(devices))
+    return None if is_unread and not called else called
 
 
 def _index(entry: str) -> int:
     """The index that C's ``strtol`` makes of it; -1 where it can be none of a GPU."""
     number = re.match("[+]?0*([0-9]+)|-0+(?![0-9])", entry)
     digits = (number.group(1) or "0") if number else "-1"
-    return int(digits) if len(digits) <= _MOST_DIGITS else -1
+    return int(digits) if len(digits) < 10 else -1
 
 
 def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
     devices = instances.as_cuda_counts(inventory.devices)
-    found: list[int] = []
-    for entry in entries:
-        index = _index(entry)
-        if not 0 <= index < len(devices) + len(inventory.unreadable):
-            break
-        if index in found:
-            return []
-        found.append(index)
-    if not found:
+    known = range(len(devices) + len(inventory.unreadable))
+    found = list(takewhile(lambda index: index in known, map(_index, entries)))
+    if not found or len(set(found)) < len(found):
         return []
     is_one_model = len({device.name for device in devices}) == 1
     # How CUDA numbers the instances that it shows since R570 is nowhere said.
@@ -171,7 +154,6 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     """The GPUs of the pool as ``CUDA_VISIBLE_DEVICES`` is to list them: idlest first, none that the policy excludes.
 
     Args:
-        count: List only the best so many; ``None`` for all.
         kept_order: UUIDs in the order to keep instead, for processes that count the pool's GPUs among themselves.
     """
     devices = [candidate.device for candidate in ranking.candidates]
@@ -183,21 +165,20 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     return tuple(sorted(devices, key=lambda device: number.get(device.uuid, len(number))))
 
 
-def index_is_certain(inventory: Inventory) -> bool:
-    """NVML's indices are also CUDA's under ``PCI_BUS_ID``: not so with a GPU lost, or a card in MIG mode."""
-    is_split = any(device.mig_enabled for device in inventory.devices)
-    return not (inventory.unreadable or inventory.denied or is_split)
+def _has_cudas_indices(inventory: Inventory) -> bool:
+    """NVML's indices are also CUDA's under ``PCI_BUS_ID``, but not with a GPU lost, or a card in MIG mode."""
+    return not (inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices))
 
 
 def environment_for(
-    devices: Sequence[Device], spec: VisibleSpec, *, identifier: str, index_is_certain: bool
+    devices: Sequence[Device], spec: VisibleSpec, inventory: Inventory | None = None, identifier: str = "uuid"
 ) -> dict[str, str]:
     """The variables that list ``devices`` instead of what ``spec`` says; without any they hide every GPU.
 
     The two beside ``CUDA_VISIBLE_DEVICES`` tell an autogpu in a child what was there before.
     """
     written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
-    if devices and identifier == "index" and index_is_certain and not instances.are_among(devices):
+    if devices and identifier == "index" and inventory and _has_cudas_indices(inventory):
         numbers = ",".join(str(device.index) for device in devices)
         written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: PCI_ORDER}
     written[WRITTEN_VISIBLE_DEVICES] = written[CUDA_VISIBLE_DEVICES]

@@ -201,7 +201,7 @@ def test_since_r570_all_are_listed_the_kind_of_the_best_one_first(ranked, listed
 
 
 def test_an_instance_is_written_as_its_uuid_whatever_the_policy_wants():
-    written = environment_for([BY_LABEL["0:1"]], UNSET, identifier="index", index_is_certain=True)
+    written = environment_for([BY_LABEL["0:1"]], UNSET, inventory(*MIXED), "index")
     assert written["CUDA_VISIBLE_DEVICES"] == SECOND
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.lease import Holder, Processes
 from autogpu.reporting.text import GIB
-from autogpu.selection.members import family_of
+from autogpu.selection.members import family_of, rivals
 from tests.support.values import gpu, inventory
 
 PARENT = Holder("a", 1000, False, True, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uuid: 24 * GIB})
@@ -30,4 +30,4 @@ STRANGER = gpu(0, pids=[9])
 def test_what_a_parent_holds_counts_for_its_children_unless_nothing_uses_it(devices, listed, is_rival):
     processes = Processes(**{"of_lease": {}, **listed})
     family = family_of(PARENT, [PARENT], processes, inventory(*devices), has_parents_list=True)
-    assert family.is_rival(PARENT) is is_rival
+    assert (PARENT in rivals([PARENT], family)) is is_rival

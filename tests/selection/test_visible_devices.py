@@ -138,7 +138,8 @@ def test_the_pool_is_listed(devices, exclude, options, expected):
     assert [device.index for device in pool_in_order(ranking, **options)] == expected
 
 
-BY_INDEX, UNCERTAIN = {"identifier": "index"}, {"identifier": "index", "index_is_certain": False}
+BY_INDEX = {"identifier": "index", "inventory": inventory(*THREE)}
+LOST = {"identifier": "index", "inventory": inventory(*THREE, unreadable=(UnreadableDevice(3, "GPU is lost"),))}
 INHERITED = {"spec": spec("0", "inherited")}
 
 
@@ -148,10 +149,10 @@ INHERITED = {"spec": spec("0", "inherited")}
         pytest.param([gpu(2), gpu(0)], {}, {VISIBLE: f"{gpu(2).uuid},{gpu(0).uuid}"}, id="uuids"),
         pytest.param([], {}, {VISIBLE: "-1"}, id="without-a-gpu-all-are-hidden"),
         pytest.param(THREE[1::-1], BY_INDEX, {VISIBLE: "1,0", ORDER: "PCI_BUS_ID"}, id="indices-with-their-order"),
-        pytest.param(THREE[:1], UNCERTAIN, {VISIBLE: gpu(0).uuid}, id="no-indices-beside-a-lost-gpu"),
+        pytest.param(THREE[:1], LOST, {VISIBLE: gpu(0).uuid}, id="no-indices-beside-a-lost-gpu"),
         pytest.param(THREE[:1], INHERITED, {VISIBLE: gpu(0).uuid, ORIGINAL: "0"}, id="what-was-there-before"),
     ],
 )
 def test_what_is_written(devices, options, expected):
-    written = environment_for(devices, **{"spec": spec(), "identifier": "uuid", "index_is_certain": True, **options})
+    written = environment_for(devices, **{"spec": spec(), **options})
     assert written == {**expected, WRITTEN: expected[VISIBLE]}
