@@ -14,7 +14,6 @@ from autogpu.frozen import frozen, replace
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import family_of
 from autogpu.selection.model import Decision, Tier, Verdict
@@ -49,6 +48,12 @@ if TYPE_CHECKING:
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
 
+# Of a GPU, what is told as it was read.
+_READINGS = (
+    *("uuid", "index", "pci_bus_id", "parent", "instance", "mig_enabled", "compute_mode"),
+    *("memory_total_bytes", "memory_used_bytes", "utilization_percent", "idle_s"),
+)
+
 
 class Names:
     """Looks up what users and programs are called on this host, and the host itself."""
@@ -74,7 +79,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
     reading = probe.start(environ)
     read = read_leases(environ)
-    inventory, grant = probe.finish(reading), engines.granted_here(environ)
+    inventory = probe.finish(reading)
     return host_status(
         inventory,
         read,
@@ -83,9 +88,10 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         environ,
         own_uid=os.getuid(),
         now_s=time.time(),
-        grant=grant,
+        grant=engines.granted_here(environ),
         # It stands there if this interpreter has loaded it.
         has_hook=any(getattr(finder, "__name__", "") == HOOK for finder in sys.meta_path),
+        names=Names(),
     )
 
 
@@ -139,71 +145,61 @@ def host_status(
     *,
     own_uid: int,
     now_s: float,
-    grant: Grant = NO_ENGINE,
-    has_hook: bool = True,
-    names: Names | None = None,
+    grant: Grant,
+    has_hook: bool,
+    names: Names,
 ) -> HostStatus:
-    """Put together what was read.
+    """Put together what was read, for a script that ``own_uid`` would start with ``environ`` at ``now_s`` (Unix time).
 
     Args:
         processes: Tells whose job those are that the driver lists.
-        resolved: The policy of a script that would be started now.
-        environ: Gives ``CUDA_VISIBLE_DEVICES``, which such a script inherits.
-        own_uid: Whose script that would be.
-        now_s: In Unix time.
-        grant: What an engine granted to it.
+        grant: What an engine granted to the script.
         has_hook: Autogpu would be loaded in it.
     """
-    names, leases = names or Names(), read.leases
+    leases, policy = read.leases, resolved.policy
     jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
-    is_awaited = is_awaited_by(leases.queue, claims, resolved.policy.per_user)
+    is_awaited = is_awaited_by(leases.queue, claims, policy.per_user)
     is_set = resolved.settings["select.count"].overrides is not None
-    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=own_uid, count_is_set=is_set)
+    request = request_for_new_process(policy, environ, inventory, grant, own_uid=own_uid, count_is_set=is_set)
+    decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
+    if policy.enabled:
+        decision = preview(request, leases, processes, now_s, read.family(processes, inventory))
+    devices = [_without_instances(device, inventory) for device in inventory.devices]
+    unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
+    has_grant = bool(request.grant.engine) and not request.grant.is_none
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
-        gpus=tuple(
-            _gpu(_without_instances(device, inventory), jobs, claims.get(device.uuid, ()), is_awaited, names)
-            for device in inventory.devices
-        ),
+        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), is_awaited, names) for device in devices),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
-        preview=_preview(
-            preview(request, leases, processes, now_s, read.family(processes, inventory))
-            if resolved.policy.enabled
-            else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
-            inventory,
-            messages.origins(resolved),
-        ),
-        policy_problems=(
-            *map(str, resolved.problems),
-            *unmatched_lists(resolved, inventory, request.visible_spec).values(),
-        ),
-        lease_folder=_lease_folder(read.folder, names) if read.folder else None,
+        preview=_preview(decision, inventory, messages.origins(resolved)),
+        policy_problems=(*map(str, resolved.problems), *unmatched),
+        lease_folder=_lease_folder(read.folder, names),
         lease_folder_problem=read.problem,
         has_hook=has_hook,
         host=printable(names.host(), 64),
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
-        granted=tuple(request.uuids or ()) if request.grant.engine and not request.grant.is_none else (),
+        granted=tuple(request.uuids or ()) if has_grant else (),
     )
 
 
 def _without_instances(device: Device, inventory: Inventory) -> Device:
     """A card with the processes that are on none of its MIG instances, each of which is shown by itself."""
-    pids = {
-        process.pid
-        for each in inventory.devices
-        if each.parent == device.uuid
-        for process in (*(each.compute_processes or ()), *(each.graphics_processes or ()))
-    }
+    instances = [each for each in inventory.devices if each.parent == device.uuid]
+    both = [each.compute_processes for each in instances] + [each.graphics_processes for each in instances]
+    pids = {process.pid for processes in both for process in processes or ()}
     if not pids:
         return device
-    compute = tuple(process for process in device.compute_processes or () if process.pid not in pids)
-    graphics = tuple(process for process in device.graphics_processes or () if process.pid not in pids)
+    compute, graphics = _others(device.compute_processes, pids), _others(device.graphics_processes, pids)
     return replace(device, compute_processes=compute, graphics_processes=graphics)
+
+
+def _others(processes: Sequence[Process] | None, pids: set[int]) -> tuple[Process, ...]:
+    return tuple(process for process in processes or () if process.pid not in pids)
 
 
 def _gpu(
@@ -213,16 +209,8 @@ def _gpu(
     here = [job for job in jobs if device.uuid in job.claims]
     holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(
-        uuid=device.uuid,
-        index=device.index,
+        **{name: getattr(device, name) for name in _READINGS},
         name=printable(device.name, 64),
-        pci_bus_id=device.pci_bus_id,
-        memory_total_bytes=device.memory_total_bytes,
-        memory_used_bytes=device.memory_used_bytes,
-        utilization_percent=device.utilization_percent,
-        idle_s=device.idle_s,
-        compute_mode=device.compute_mode,
-        mig_enabled=device.mig_enabled,
         state=device_tier.name.lower(),
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
         unmanaged_processes=(
@@ -232,15 +220,11 @@ def _gpu(
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
-        parent=device.parent,
-        instance=device.instance,
         is_awaited=device_tier is Tier.FREE and is_awaited(device.uuid, True, room_bytes(device, None, claims)),
     )
 
 
 def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
-    used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
-    known = [size for size in used if size is not None]
     return JobStatus(
         user=names.user(job.uid),
         uid=job.uid,
@@ -249,10 +233,17 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         age_s=job.age_s,
         processes=job.processes,
         claim_bytes=job.claims[device.uuid],
-        used_bytes=sum(known) if known or (not used and job.pids_here) else None,
+        used_bytes=_used_bytes(job, device),
         is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
         is_active=_is_active(job, device),
     )
+
+
+def _used_bytes(job: Job, device: Device) -> int | None:
+    used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
+    known = [size for size in used if size is not None]
+    # A job of which the driver lists no process uses nothing, if its processes can be told at all.
+    return sum(known) if known or (not used and job.pids_here) else None
 
 
 def _is_active(job: Job, device: Device) -> bool | None:
@@ -273,15 +264,15 @@ def _unmanaged(
     processes: Sequence[Process] | None, holders: set[int], names: Names, *, is_graphics: bool
 ) -> list[UnmanagedProcess]:
     return [
-        UnmanagedProcess(process.pid, *names.process(process.pid), process.memory_used_bytes, is_graphics)
-        for process in processes or ()
-        if process.pid not in holders
+        UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
+        for each in _others(processes, holders)
     ]
 
 
-def _lease_folder(folder: Folder, names: Names) -> LeaseFolder:
-    owner = names.user(folder.owner_uid)
-    return LeaseFolder(printable(str(folder.path)), folder.origin, owner, folder.owner_uid)
+def _lease_folder(folder: Folder | None, names: Names) -> LeaseFolder | None:
+    if folder is None:
+        return None
+    return LeaseFolder(printable(str(folder.path)), folder.origin, names.user(folder.owner_uid), folder.owner_uid)
 
 
 def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
