@@ -74,15 +74,15 @@ Examples:
 @click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may set more keys.")
 def check(files: tuple[Path, ...], is_system: bool) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
-    is_wrong = False
+    is_valid = True
     for file in files:
         problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system or file.resolve() == SYSTEM_FILE)
         for problem in problems:
             click.echo(str(problem))
         if not problems:
             click.echo(f"{printable(str(file))}: valid")
-        is_wrong = is_wrong or bool(problems)
-    return 1 if is_wrong else 0
+        is_valid = is_valid and not problems
+    return 0 if is_valid else 1
 
 
 @config.command(
@@ -98,24 +98,30 @@ def schema() -> None:
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
     settings = [s for s in resolved.settings.values() if not changed or s.origin.layer != DEFAULT]
-    widths = [max((len(text) for text in texts), default=0) for texts in zip(*((s.key, s.text) for s in settings))]
+    key_width = max((len(setting.key) for setting in settings), default=0)
+    text_width = max((len(setting.text) for setting in settings), default=0)
     for setting in settings:
-        is_set = setting.origin.layer != DEFAULT
-        line = Text(f"{setting.key:{widths[0]}}  ", style="bold" if is_set else "")
-        line.append(f"{setting.text:{widths[1]}}  ")
-        line.append(str(setting.origin), style=GOOD if is_set else "")
-        over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
-        if over:
-            line.append(f", overrides {', '.join(over)}")
-        if setting.key in resolved.policy.locked:
-            line.append(", locked by the system file", style="bold")
-        yield line, sum(widths) + 4
+        is_locked = setting.key in resolved.policy.locked
+        yield _setting_line(setting, key_width, text_width, is_locked=is_locked), key_width + text_width + 4
     if not settings:
         yield Text("Nothing is set: the defaults are used."), None
     if resolved.problems:
         yield Text(), None
     for problem in resolved.problems:
         yield Text(str(problem), style=BAD), None
+
+
+def _setting_line(setting: Setting, key_width: int, text_width: int, *, is_locked: bool) -> Text:
+    is_set = setting.origin.layer != DEFAULT
+    line = Text(f"{setting.key:{key_width}}  ", style="bold" if is_set else "")
+    line.append(f"{setting.text:{text_width}}  ")
+    line.append(str(setting.origin), style=GOOD if is_set else "")
+    over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
+    if over:
+        line.append(f", overrides {', '.join(over)}")
+    if is_locked:
+        line.append(", locked by the system file", style="bold")
+    return line
 
 
 def _overridden(setting: Setting) -> Iterator[Setting]:

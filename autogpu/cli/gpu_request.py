@@ -60,11 +60,7 @@ def request_gpus(
     environ: Mapping[str, str],
     own_pid: int | None = None,
 ) -> SelectionRequest:
-    """The request of a process that could see all GPUs of the pool, in the pool's order.
-
-    Raises:
-        AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
-    """
+    """The request of a process that could see all GPUs of the pool, which is not empty, in the pool's order."""
     request = request_for_new_process(
         resolved.policy,
         environ,
@@ -92,6 +88,11 @@ def request_gpus(
     for line in unmatched_lists(resolved, inventory, request.visible_spec).values():
         say(line)
     return request
+
+
+def in_words(decision: Decision) -> str:
+    """Why it was decided so, as a terminal may show it."""
+    return printable(decision.why, 2000)
 
 
 def decide_now(request: SelectionRequest, doing: str) -> tuple[Decision, Family | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from autogpu import policy
@@ -11,6 +13,7 @@ from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any, Callable, Mapping, Sequence
 
     from autogpu.policy import Resolved
@@ -65,18 +68,18 @@ def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
     return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def resolve_here(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Resolved:
-    """The policy for a script in the working directory."""
-    return policy.resolve(environ, script=None, working_directory=policy.working_directory(), flags=flags or {})
+def resolve_here(flags: Mapping[str, str], script: Path | None = None) -> Resolved:
+    """The policy for a script, or for one in the working directory."""
+    return policy.resolve(os.environ, script=script, working_directory=policy.working_directory(), flags=flags)
 
 
-def resolve_or_complain(environ: Mapping[str, str], flags: Mapping[str, str]) -> Resolved:
+def resolve_or_complain(flags: Mapping[str, str]) -> Resolved:
     """The policy, after saying what is wrong in it.
 
     Raises:
         UsageError: A flag is wrong.
     """
-    resolved = resolve_here(environ, flags)
+    resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer == COMMAND_LINE:
             raise click.UsageError(problem.what, click.get_current_context())
