@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Iterator
 
 import click
 from rich.console import Console
@@ -12,21 +13,16 @@ from rich.text import Text
 
 from autogpu import policy
 from autogpu.cli.main import VerbGroup
+from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
-from autogpu.policy import BY_DOTTED, SYSTEM_FILE
+from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
 from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
 from autogpu.policy.templates import schema as json_schema
 from autogpu.policy.templates import schema_file, template
 from autogpu.reporting.text import printable
 from autogpu.variables import POLICY_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
-
-    from autogpu.policy import Origin, Resolved, Setting
 
 VERSION = 1
 
@@ -53,8 +49,7 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    where = None if script is None else script.resolve()
-    resolved = policy.resolve(os.environ, script=where, working_directory=policy.working_directory())
+    resolved = resolve_here({}, None if script is None else script.resolve())
     if as_json:
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
@@ -171,20 +166,13 @@ Examples:
 @click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
 def init(folder: Path, is_user: bool) -> None:
     """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
-    file = _user_file() if is_user else folder / PROJECT_FILE
-    before = None if is_user else _used_until_now(folder)
-    described_in = schema_file()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # "x": never over a file that is there, not even one that appears meanwhile.
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(template(described_in.as_uri() if described_in else ""))
-    except FileExistsError:
-        what = f"{printable(str(file))} is there already"
-        raise AutoGpuError(what, remedy="`autogpu config` shows the values in use") from None
-    except OSError as error:
-        what = f"{printable(str(file))} can't be written: {error.strerror}"
-        raise AutoGpuError(what, remedy="choose a folder of your own") from None
+    paths, described_in = PolicyPaths.of(os.environ), schema_file()
+    file = paths.user_file if is_user else folder / PROJECT_FILE
+    if file is None:
+        raise AutoGpuError("there is no home folder", remedy="set HOME, or name a folder: autogpu init FOLDER")
+    # The policy that the scripts in the folder have until now: beside them, or in a folder above.
+    before = None if is_user else found_source(paths, None, Path.cwd() / folder, system_file=SYSTEM_FILE).file
+    _write_new(file, template(described_in.as_uri() if described_in else ""))
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet; `autogpu config` shows the values in use")
     named = os.environ.get(POLICY_FILE)
     if named and not is_user:
@@ -194,13 +182,15 @@ def init(folder: Path, is_user: bool) -> None:
         click.echo(f"It is used in and below its folder from now on, and {table}{printable(str(before))} is not.")
 
 
-def _used_until_now(folder: Path) -> Path | None:
-    """The project's policy that the scripts in ``folder`` have: beside them, or in a folder above."""
-    return found_source(PolicyPaths.of(os.environ), None, Path.cwd() / folder, system_file=SYSTEM_FILE).file
-
-
-def _user_file() -> Path:
-    file = PolicyPaths.of(os.environ).user_file
-    if file is None:
-        raise AutoGpuError("there is no home folder", remedy="set HOME, or name a folder: autogpu init FOLDER")
-    return file
+def _write_new(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # "x": never over a file that is there, not even one that appears meanwhile.
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        what = f"{printable(str(file))} is there already"
+        raise AutoGpuError(what, remedy="`autogpu config` shows the values in use") from None
+    except OSError as error:
+        what = f"{printable(str(file))} can't be written: {error.strerror}"
+        raise AutoGpuError(what, remedy="choose a folder of your own") from None

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
+from typing import Mapping, Sequence
 
 from autogpu import engines
 from autogpu.devices import probe
+from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.policy import Policy, Resolved
 from autogpu.process import unix_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.model import VisibleSpec
+from autogpu.selection.members import Family
+from autogpu.selection.model import Decision, SelectionRequest, VisibleSpec
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import environment_for, index_is_certain
 from autogpu.status.snapshot import read_leases
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory
-    from autogpu.policy import Policy, Resolved
-    from autogpu.selection.members import Family
-    from autogpu.selection.model import Decision, SelectionRequest
 
 
 class NoDriver(DriverUnavailable):

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Mapping, Sequence
 
 import click
 
 from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, read_gpus, request_gpus
 from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.devices.model import Device, Inventory
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
+from autogpu.policy import Policy
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.model import Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory
-    from autogpu.policy import Policy
-    from autogpu.selection.members import Family
-    from autogpu.selection.model import Decision
+from autogpu.selection.members import Family
+from autogpu.selection.model import Decision, Verdict
 
 FORMATS = ("export", "uuid", "index", "docker")
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from typing import Callable, Mapping, NoReturn, Sequence
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,24 +15,18 @@ from click.shell_completion import CompletionItem
 from autogpu.acquire import acquire, script_name
 from autogpu.cli.gpu_request import NoDriver, in_words, listing, read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.install.files import template_folder
+from autogpu.policy import Policy, Resolved
 from autogpu.policy.model import BY_NAME
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection import explain
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Decision, Verdict
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Mapping, NoReturn, Sequence
-
-    from autogpu.devices.model import Inventory
-    from autogpu.policy import Policy, Resolved
-    from autogpu.selection.model import Decision
 
 # As shells report them.
 EXIT_NOT_EXECUTABLE = 126

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Callable, Iterator, Mapping, NoReturn, Sequence
 
 import click
 from rich.console import Console, Group
@@ -24,11 +25,7 @@ from autogpu.status.json import to_json
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterator, Mapping, NoReturn, Sequence
-
-    Ask = Callable[[], Sequence[Answer]]
+Ask = Callable[[], Sequence[Answer]]
 
 # Of what --on prints as JSON.
 VERSION = 1

@@ -8,7 +8,9 @@ import shlex
 import sys
 import time
 from dataclasses import replace
+from typing import Iterator, Sequence
 
+from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
@@ -16,14 +18,7 @@ from autogpu.cli.status_table import CROWDED, FULL, Truncation, View, gpu_lines,
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, printable, size
 from autogpu.selection import explain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator, Sequence
-
-    from rich.console import Console
-
-    from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
+from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
 # On a screen that does not scroll: less and less on every GPU, until all of them fit.
 WATCHED = (FULL, CROWDED, *map(Truncation, (4, 2, 1, 1, 0), (1, 1, 1, 0, 0)))

@@ -8,23 +8,16 @@ from __future__ import annotations
 import io
 import itertools
 from dataclasses import dataclass, field
-from typing import Mapping, NamedTuple
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator, Sequence
-
-    from rich.console import ConsoleOptions, RenderableType
-
-    from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
+from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
 

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from contextlib import contextmanager
+from typing import Callable, Iterator, Mapping
 
 import click
 
@@ -19,13 +20,7 @@ from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import span
 from autogpu.selection import explain
-from autogpu.selection.model import Decision, Tier, Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterator, Mapping
-
-    from autogpu.selection.model import SelectionRequest
+from autogpu.selection.model import Decision, SelectionRequest, Tier, Verdict
 
 VERSION = 1
 

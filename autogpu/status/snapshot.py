@@ -7,16 +7,21 @@ import platform
 import sys
 import time
 from pathlib import Path
+from typing import Callable, Mapping, Optional, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
+from autogpu.devices.model import Device, Inventory, Process
 from autogpu.frozen import frozen, replace
+from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
+from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.members import family_of
-from autogpu.selection.model import Decision, Tier, Verdict
+from autogpu.selection.grants import Grant
+from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.members import Family, family_of
+from autogpu.selection.model import Claim, Decision, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
@@ -33,20 +38,10 @@ from autogpu.status.model import (
     WaiterStatus,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory, Process
-    from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
-    from autogpu.policy import Resolved
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.jobs import Job
-    from autogpu.selection.members import Family
-    from autogpu.selection.model import Claim, IsAwaited
-
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
+
+IsAwaited = Callable[[str, bool, Optional[int]], bool]
 
 # Of a GPU, what is told as it was read.
 _READINGS = (
@@ -97,10 +92,9 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
 
 @frozen
 class LeasesHere:
-    """The leases that count for this user's jobs.
+    """The leases that count for this user's jobs; ``folder`` is ``None`` if there is none yet, or for ``problem``.
 
     Attributes:
-        folder: ``None`` if there is none yet, or for ``problem``.
         parent: The lease to whose job a process started here belongs, if there is one above it.
         has_parents_list: It would see the GPUs that the parent left to it.
         problem: Why this user's jobs can't coordinate, and the remedy.
