@@ -113,10 +113,10 @@ def help_(ctx: click.Context, verbs: tuple[str, ...]) -> None:
     """Show the help of a verb, or of autogpu."""
     about = ctx.find_root()
     for verb in verbs:
-        if not isinstance(about.command, click.Group):
-            raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
-        _, command, _ = about.command.resolve_command(about, [verb])
-        if command is None:  # an option
+        command = None
+        if isinstance(about.command, click.Group):
+            _, command, _ = about.command.resolve_command(about, [verb])
+        if command is None:  # an option, or a word behind a verb that has no others
             raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
         about = click.Context(command, info_name=verb, parent=about)
     click.echo(about.get_help())

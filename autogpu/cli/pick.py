@@ -19,8 +19,6 @@ from autogpu.selection import explain
 from autogpu.selection.members import Family
 from autogpu.selection.model import Decision, Verdict
 
-FORMATS = ("export", "uuid", "index", "docker")
-
 
 @click.command(
     epilog="""Exit status: 0 if there is one, or none is asked for (--count 0, --busy cpu), 1 if none may be used, 75
@@ -35,7 +33,7 @@ Examples:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice(("export", "uuid", "index", "docker")),
     default="export",
     show_default=True,
     help="A line for eval, UUIDs or indices (of nvidia-smi) with commas between them, or what docker's --gpus takes.",

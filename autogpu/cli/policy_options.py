@@ -28,11 +28,7 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command an option for each key of ``sections``; they come as one mapping, ``flags``.
-
-    Args:
-        without: The names of keys that mean nothing to the command.
-    """
+    """Give a command an option for each key of ``sections`` but ``without``; they come as one mapping, ``flags``."""
     keys = [k for k in KEYS if k.section in sections and not k.system_only and k.name not in without]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ import sys
 from typing import Callable, Mapping, NoReturn, Sequence
 
 import click
-from click.shell_completion import CompletionItem
 
 from autogpu.acquire import acquire, script_name
 from autogpu.cli.gpu_request import NoDriver, in_words, listing, read_gpus, request_gpus
@@ -38,10 +37,6 @@ _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _OF_THE_TERMINAL = ("SIGINT", "SIGQUIT")
 
 
-def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="file")]
-
-
 @click.command(
     context_settings={"allow_interspersed_args": False},
     epilog="""Exit status: the command's own; 126 or 127 if it can't be started; with --hold 75 if none came free
@@ -54,7 +49,7 @@ Examples:
 )
 @policy_options("select", "memory", "report")
 @click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_files)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=click.Path().shell_complete)
 def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> int:
     """Run COMMAND with autogpu in every Python that it starts; flags override every file and variable.
 

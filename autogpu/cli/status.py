@@ -30,8 +30,6 @@ Ask = Callable[[], Sequence[Answer]]
 # Of what --on prints as JSON.
 VERSION = 1
 
-FORMATS = ("text", "json", "prometheus")
-
 
 @click.command(
     epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0.
@@ -52,7 +50,7 @@ Examples:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice(("text", "json", "prometheus")),
     default="text",
     show_default=True,
     help="For a person, for a program as with --json, or metrics for node_exporter's textfile collector.",
@@ -122,11 +120,7 @@ def status(
 
 
 def named(text: str) -> list[str]:
-    """The hosts of a list with commas, each once.
-
-    Raises:
-        UsageError: One can't be a host.
-    """
+    """The hosts of a list with commas, each once."""
     hosts = list(dict.fromkeys(part.strip() for part in text.split(",")))
     for host in hosts:
         # `ssh` would take it for an option.
@@ -168,13 +162,12 @@ def _print(answers: Sequence[Answer], view: View, console: Console, *, as_json: 
         if is_watched:
             click.echo()
         return
-    indent = None if is_watched else 2
     told = {each.host: each.status and to_json(each.status.of_user(view.user)) for each in answers}
-    if "" in told:
-        click.echo(json.dumps(told[""], indent=indent))
-        return
-    hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
-    click.echo(json.dumps({"version": VERSION, "hosts": hosts}, indent=indent))
+    values: object = told.get("")
+    if values is None:
+        hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
+        values = {"version": VERSION, "hosts": hosts}
+    click.echo(json.dumps(values, indent=None if is_watched else 2))
 
 
 def _print_again(ask: Ask, interval_s: float, view: View, console: Console, *, as_json: bool) -> NoReturn:

@@ -55,12 +55,11 @@ class View:
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
-        has_blocks: Whether bars are drawn with block characters.
+        has_blocks: Bars are drawn with block characters.
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
-        order: Of the GPUs.
         limits: By UUID, the lines that a GPU may have, where they are fewer than usual.
         is_brief: What a script would get is told in few words.
     """
@@ -83,10 +82,9 @@ class View:
         return 0, 0
 
     def bar(self, cells: int, *shares: float | None) -> str:
-        """Full, half full and empty cells; anything at all shows: an almost empty bar must not look like an empty one.
+        """Full, half full and empty cells for ``shares`` of the whole, ``None`` for what is not known.
 
-        Args:
-            shares: Of the whole, one after another; ``None`` for what is not known.
+        Anything at all shows: an almost empty bar must not look like an empty one.
         """
         if not cells:
             return ""

@@ -116,7 +116,10 @@ def _decision_at_the_end(request: SelectionRequest, begun_s: float, timeout_s: f
     with _line_of_terminal() as show:
         while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
             time.sleep(min(_READING_EVERY_S, max(0.0, until_s - monotonic_s())))
-            request = _with_fresh_reading(request)
+            # In this process, where it takes a tenth of the time that a process for it would.
+            inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
+            # One that fails is no reason to end after hours: the one before stands until the next.
+            request = request if inventory.failure else replace(request, inventory=inventory)
             decision = _decision_now(request)
             show(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
     return decision
@@ -142,10 +145,3 @@ def _line_of_terminal() -> Iterator[Callable[[str], None]]:
 
     with Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True) as live:
         yield lambda line: live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
-
-
-def _with_fresh_reading(request: SelectionRequest) -> SelectionRequest:
-    # In this process, where it takes a tenth of the time that a process for it would.
-    inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-    # One that fails is no reason to end after hours: the one before stands until the next.
-    return request if inventory.failure else replace(request, inventory=inventory)

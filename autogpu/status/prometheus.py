@@ -104,10 +104,6 @@ def _waited_s(waiter: WaiterStatus) -> float:
     return round(waiter.waited_s or 0.0, 1)
 
 
-def _ratio(percent: int | None) -> float | None:
-    return None if percent is None else percent / 100
-
-
 METRICS = (
     Metric(
         "autogpu_info",
@@ -133,7 +129,7 @@ METRICS = (
     _of_gpus(
         "autogpu_gpu_utilization_ratio",
         "Share of the driver's last seconds in which the GPU computed, 0 to 1.",
-        lambda gpu: _ratio(gpu.utilization_percent),
+        lambda gpu: None if gpu.utilization_percent is None else gpu.utilization_percent / 100,
     ),
     Metric("autogpu_gpu_state", "1 for the state that the GPU is in, 0 for the others.", (*_GPU, "state"), _states),
     _of_gpus(

@@ -37,12 +37,10 @@ class _Ssh(NamedTuple):
 
 
 def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, ...]:
-    """The status of each host, in that order.
+    """The status of each host, in that order; each may take so long.
 
     Args:
-        hosts: As ``ssh`` takes them.
         command: What starts autogpu there, as the remote shell reads it.
-        timeout_s: How long each may take.
 
     Raises:
         AutoGpuError: There is no ``ssh`` here.
@@ -115,11 +113,6 @@ def _answer(host: str, ssh: _Ssh, timeout_s: float) -> Answer:
 
 
 def _printed(ssh: _Ssh, timeout_s: float) -> str:
-    """The text that was printed there.
-
-    Raises:
-        ValueError: It is not all there, or not autogpu's.
-    """
     ended_with = ssh.process.poll()
     if ssh.prints_too_much():
         raise ValueError(f"its answer is longer than {_MOST_BYTES >> 20} MiB")

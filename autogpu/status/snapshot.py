@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
@@ -18,10 +18,9 @@ from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.grants import Grant
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of
-from autogpu.selection.model import Claim, Decision, Tier, Verdict
+from autogpu.selection.model import Claim, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
@@ -80,13 +79,21 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         read,
         read.processes(inventory),
         resolved,
-        environ,
-        own_uid=os.getuid(),
+        request_here(resolved, inventory, environ),
         now_s=time.time(),
-        grant=engines.granted_here(environ),
         # It stands there if this interpreter has loaded it.
         has_hook=any(getattr(finder, "__name__", "") == HOOK for finder in sys.meta_path),
         names=Names(),
+    )
+
+
+def request_here(
+    resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
+) -> SelectionRequest:
+    """The request of this user's process that would be started here with ``environ``."""
+    grant, is_set = engines.granted_here(environ), resolved.settings["select.count"].overrides is not None
+    return request_for_new_process(
+        resolved.policy, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid, count_is_set=is_set
     )
 
 
@@ -135,27 +142,20 @@ def host_status(
     read: LeasesHere,
     processes: Processes,
     resolved: Resolved,
-    environ: Mapping[str, str],
+    request: SelectionRequest,
     *,
-    own_uid: int,
     now_s: float,
-    grant: Grant,
     has_hook: bool,
     names: Names,
 ) -> HostStatus:
-    """Put together what was read, for a script that ``own_uid`` would start with ``environ`` at ``now_s`` (Unix time).
+    """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
-    Args:
-        processes: Tells whose job those are that the driver lists.
-        grant: What an engine granted to the script.
-        has_hook: Autogpu would be loaded in it.
+    ``processes`` tells whose job those are that the driver lists, and ``has_hook`` that autogpu would be loaded in it.
     """
     leases, policy = read.leases, resolved.policy
     jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
     is_awaited = is_awaited_by(leases.queue, claims, policy.per_user)
-    is_set = resolved.settings["select.count"].overrides is not None
-    request = request_for_new_process(policy, environ, inventory, grant, own_uid=own_uid, count_is_set=is_set)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if policy.enabled:
         decision = preview(request, leases, processes, now_s, read.family(processes, inventory))
@@ -207,10 +207,7 @@ def _gpu(
         name=printable(device.name, 64),
         state=device_tier.name.lower(),
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-        unmanaged_processes=(
-            *_unmanaged(device.compute_processes, holders, names, is_graphics=False),
-            *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
-        ),
+        unmanaged_processes=tuple(_unmanaged(device, holders, names)),
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
@@ -254,13 +251,10 @@ def _is_active(job: Job, device: Device) -> bool | None:
     return None if device.active_pids is None else not mine.isdisjoint(device.active_pids)
 
 
-def _unmanaged(
-    processes: Sequence[Process] | None, holders: set[int], names: Names, *, is_graphics: bool
-) -> list[UnmanagedProcess]:
-    return [
-        UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
-        for each in _others(processes, holders)
-    ]
+def _unmanaged(device: Device, holders: set[int], names: Names) -> Iterator[UnmanagedProcess]:
+    for processes, is_graphics in ((device.compute_processes, False), (device.graphics_processes, True)):
+        for each in _others(processes, holders):
+            yield UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
 
 
 def _lease_folder(folder: Folder | None, names: Names) -> LeaseFolder | None:
