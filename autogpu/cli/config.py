@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Iterator
 
 import click
 from rich.console import Console
@@ -12,21 +13,16 @@ from rich.text import Text
 
 from autogpu import policy
 from autogpu.cli.main import VerbGroup
+from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
-from autogpu.policy import BY_DOTTED, SYSTEM_FILE
+from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
 from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
 from autogpu.policy.templates import schema as json_schema
 from autogpu.policy.templates import schema_file, template
 from autogpu.reporting.text import printable
 from autogpu.variables import POLICY_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
-
-    from autogpu.policy import Origin, Resolved, Setting
 
 VERSION = 1
 
@@ -53,8 +49,7 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    where = None if script is None else script.resolve()
-    resolved = policy.resolve(os.environ, script=where, working_directory=policy.working_directory())
+    resolved = resolve_here({}, None if script is None else script.resolve())
     if as_json:
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
@@ -74,15 +69,15 @@ Examples:
 @click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may set more keys.")
 def check(files: tuple[Path, ...], is_system: bool) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
-    is_wrong = False
+    is_valid = True
     for file in files:
         problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system or file.resolve() == SYSTEM_FILE)
         for problem in problems:
             click.echo(str(problem))
         if not problems:
             click.echo(f"{printable(str(file))}: valid")
-        is_wrong = is_wrong or bool(problems)
-    return 1 if is_wrong else 0
+        is_valid = is_valid and not problems
+    return 0 if is_valid else 1
 
 
 @config.command(
@@ -98,24 +93,30 @@ def schema() -> None:
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
     settings = [s for s in resolved.settings.values() if not changed or s.origin.layer != DEFAULT]
-    widths = [max((len(text) for text in texts), default=0) for texts in zip(*((s.key, s.text) for s in settings))]
+    key_width = max((len(setting.key) for setting in settings), default=0)
+    text_width = max((len(setting.text) for setting in settings), default=0)
     for setting in settings:
-        is_set = setting.origin.layer != DEFAULT
-        line = Text(f"{setting.key:{widths[0]}}  ", style="bold" if is_set else "")
-        line.append(f"{setting.text:{widths[1]}}  ")
-        line.append(str(setting.origin), style=GOOD if is_set else "")
-        over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
-        if over:
-            line.append(f", overrides {', '.join(over)}")
-        if setting.key in resolved.policy.locked:
-            line.append(", locked by the system file", style="bold")
-        yield line, sum(widths) + 4
+        is_locked = setting.key in resolved.policy.locked
+        yield _setting_line(setting, key_width, text_width, is_locked=is_locked), key_width + text_width + 4
     if not settings:
         yield Text("Nothing is set: the defaults are used."), None
     if resolved.problems:
         yield Text(), None
     for problem in resolved.problems:
         yield Text(str(problem), style=BAD), None
+
+
+def _setting_line(setting: Setting, key_width: int, text_width: int, *, is_locked: bool) -> Text:
+    is_set = setting.origin.layer != DEFAULT
+    line = Text(f"{setting.key:{key_width}}  ", style="bold" if is_set else "")
+    line.append(f"{setting.text:{text_width}}  ")
+    line.append(str(setting.origin), style=GOOD if is_set else "")
+    over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
+    if over:
+        line.append(f", overrides {', '.join(over)}")
+    if is_locked:
+        line.append(", locked by the system file", style="bold")
+    return line
 
 
 def _overridden(setting: Setting) -> Iterator[Setting]:
@@ -165,20 +166,13 @@ Examples:
 @click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
 def init(folder: Path, is_user: bool) -> None:
     """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
-    file = _user_file() if is_user else folder / PROJECT_FILE
-    before = None if is_user else _used_until_now(folder)
-    described_in = schema_file()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # "x": never over a file that is there, not even one that appears meanwhile.
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(template(described_in.as_uri() if described_in else ""))
-    except FileExistsError:
-        what = f"{printable(str(file))} is there already"
-        raise AutoGpuError(what, remedy="`autogpu config` shows the values in use") from None
-    except OSError as error:
-        what = f"{printable(str(file))} can't be written: {error.strerror}"
-        raise AutoGpuError(what, remedy="choose a folder of your own") from None
+    paths, described_in = PolicyPaths.of(os.environ), schema_file()
+    file = paths.user_file if is_user else folder / PROJECT_FILE
+    if file is None:
+        raise AutoGpuError("there is no home folder", remedy="set HOME, or name a folder: autogpu init FOLDER")
+    # The policy that the scripts in the folder have until now: beside them, or in a folder above.
+    before = None if is_user else found_source(paths, None, Path.cwd() / folder, system_file=SYSTEM_FILE).file
+    _write_new(file, template(described_in.as_uri() if described_in else ""))
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet; `autogpu config` shows the values in use")
     named = os.environ.get(POLICY_FILE)
     if named and not is_user:
@@ -188,13 +182,15 @@ def init(folder: Path, is_user: bool) -> None:
         click.echo(f"It is used in and below its folder from now on, and {table}{printable(str(before))} is not.")
 
 
-def _used_until_now(folder: Path) -> Path | None:
-    """The project's policy that the scripts in ``folder`` have: beside them, or in a folder above."""
-    return found_source(PolicyPaths.of(os.environ), None, Path.cwd() / folder, system_file=SYSTEM_FILE).file
-
-
-def _user_file() -> Path:
-    file = PolicyPaths.of(os.environ).user_file
-    if file is None:
-        raise AutoGpuError("there is no home folder", remedy="set HOME, or name a folder: autogpu init FOLDER")
-    return file
+def _write_new(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # "x": never over a file that is there, not even one that appears meanwhile.
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        what = f"{printable(str(file))} is there already"
+        raise AutoGpuError(what, remedy="`autogpu config` shows the values in use") from None
+    except OSError as error:
+        what = f"{printable(str(file))} can't be written: {error.strerror}"
+        raise AutoGpuError(what, remedy="choose a folder of your own") from None

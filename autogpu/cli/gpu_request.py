@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import Mapping, Sequence
 
-from autogpu import engines
 from autogpu.devices import probe
+from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.policy import Policy, Resolved
 from autogpu.process import unix_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.model import VisibleSpec
-from autogpu.selection.preview import preview, request_for_new_process
+from autogpu.selection.members import Family
+from autogpu.selection.model import Decision, SelectionRequest, VisibleSpec
+from autogpu.selection.preview import preview
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import environment_for
-from autogpu.status.snapshot import read_leases
+from autogpu.status.snapshot import read_leases, request_here
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory
-    from autogpu.policy import Policy, Resolved
-    from autogpu.selection.members import Family
-    from autogpu.selection.model import Decision, SelectionRequest
 
 
 class NoDriver(DriverUnavailable):
@@ -33,12 +27,7 @@ class NoDriver(DriverUnavailable):
 
 
 def read_gpus() -> Inventory:
-    """The GPUs.
-
-    Raises:
-        NoDriver: There are none.
-        DriverUnavailable: They can't be read.
-    """
+    """The GPUs; an error says why they can't be read, :class:`NoDriver` that there are none."""
     inventory = probe.finish(probe.start(os.environ))
     if inventory.has_no_driver:
         raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
@@ -54,25 +43,10 @@ def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory) -> 
 
 
 def request_gpus(
-    resolved: Resolved,
-    inventory: Inventory,
-    environ: Mapping[str, str],
-    own_pid: int | None = None,
+    resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
 ) -> SelectionRequest:
-    """The request of a process that could see all GPUs of the pool, in the pool's order.
-
-    Raises:
-        AutoGpuError: The pool is empty, or only the CUDA driver can tell what is in it.
-    """
-    request = request_for_new_process(
-        resolved.policy,
-        environ,
-        inventory,
-        engines.granted_here(environ),
-        own_uid=os.getuid(),
-        own_pid=own_pid,
-        count_is_set=resolved.settings["select.count"].overrides is not None,
-    )
+    """The request of a process that could see all GPUs of the pool, which is not empty, in the pool's order."""
+    request = request_here(resolved, inventory, environ, own_pid)
     if request.grant.is_none:
         raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)
     value = printable(str(request.visible_spec.value))
@@ -93,11 +67,15 @@ def request_gpus(
     return request
 
 
+def in_words(decision: Decision) -> str:
+    """Why it was decided so, as a terminal may show it."""
+    return printable(decision.why, 2000)
+
+
 def decide_now(request: SelectionRequest, doing: str) -> tuple[Decision, Family | None]:
     """Decide beside the jobs of this moment, and tell to which of them a process started here belongs.
 
-    Args:
-        doing: The beginning of what is said where the claims of the others can't be read.
+    ``doing`` begins what is said where the claims of the others can't be read.
     """
     read = read_leases(os.environ)
     if read.problem:

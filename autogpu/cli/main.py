@@ -113,10 +113,10 @@ def help_(ctx: click.Context, verbs: tuple[str, ...]) -> None:
     """Show the help of a verb, or of autogpu."""
     about = ctx.find_root()
     for verb in verbs:
-        if not isinstance(about.command, click.Group):
-            raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
-        _, command, _ = about.command.resolve_command(about, [verb])
-        if command is None:  # an option
+        command = None
+        if isinstance(about.command, click.Group):
+            _, command, _ = about.command.resolve_command(about, [verb])
+        if command is None:  # an option, or a word behind a verb that has no others
             raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
         about = click.Context(command, info_name=verb, parent=about)
     click.echo(about.get_help())
@@ -173,28 +173,33 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ended.exit_code
     except BrokenPipeError:
         return -signal.SIGPIPE
-    except AutoGpuError as error:
-        _echo(error.what, error.option)
-        return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
-    except click.UsageError as error:
-        path, command = _command_of(given)
-        what = " ".join(error.format_message().split())
-        if isinstance(error, click.NoSuchOption):
-            near = _nearest_option(error.option_name, command)
-            what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
-        _echo(what, f"see `{path} --help`")
-        return EXIT_USAGE
-    except click.ClickException as error:
-        _echo(error.format_message())
-        return error.exit_code
-    except OSError as error:  # a full disk, say, under what is printed
-        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
-        return EXIT_ERROR
     except (click.Abort, KeyboardInterrupt):
         click.echo(err=True)  # ends the terminal's ^C
         _echo("interrupted")
         return -signal.SIGINT
+    except (AutoGpuError, click.ClickException, OSError) as error:
+        return _tell(error, given)
     return status if isinstance(status, int) else 0
+
+
+def _tell(error: AutoGpuError | click.ClickException | OSError, given: Sequence[str]) -> int:
+    """Print an error; the exit status."""
+    if isinstance(error, AutoGpuError):
+        _echo(error.what, error.option)
+        return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
+    if isinstance(error, OSError):  # a full disk, say, under what is printed
+        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
+        return EXIT_ERROR
+    if not isinstance(error, click.UsageError):
+        _echo(error.format_message())
+        return error.exit_code
+    path, command = _command_of(given)
+    what = " ".join(error.format_message().split())
+    if isinstance(error, click.NoSuchOption):
+        near = _nearest_option(error.option_name, command)
+        what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
+    _echo(what, f"see `{path} --help`")
+    return EXIT_USAGE
 
 
 class _ClosedOutput(io.TextIOBase):

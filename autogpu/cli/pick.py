@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Mapping, Sequence
 
 import click
 
-from autogpu.cli.gpu_request import NoDriver, decide_now, listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, read_gpus, request_gpus
 from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.devices.model import Device, Inventory
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
+from autogpu.policy import Policy
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.model import Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device
-
-FORMATS = ("export", "uuid", "index", "docker")
+from autogpu.selection.members import Family
+from autogpu.selection.model import Decision, Verdict
 
 
 @click.command(
@@ -37,7 +33,7 @@ Examples:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice(("export", "uuid", "index", "docker")),
     default="export",
     show_default=True,
     help="A line for eval, UUIDs or indices (of nvidia-smi) with commas between them, or what docker's --gpus takes.",
@@ -65,7 +61,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
 
 
 def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
-    resolved = resolve_or_complain(os.environ, flags)
+    resolved = resolve_or_complain(flags)
     if "busy" in flags and resolved.policy.busy == "wait":
         raise click.UsageError(
             "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
@@ -79,22 +75,24 @@ def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         if resolved.policy.busy != "cpu":
             raise
         return _pick_none(error.what, form)
-    request = request_gpus(resolved, inventory, os.environ)
-    decision, family = decide_now(request, "picking")
-    status = {Verdict.TAKE: 0, Verdict.WAIT: EXIT_TRY_AGAIN}.get(decision.verdict, 1)
-    if decision.verdict is Verdict.CPU and resolved.policy.busy == "cpu":
-        status = _pick_none(decision.why, form)
-    elif decision.verdict is Verdict.TAKE:
-        names = explain.gpu_names(device.label for device in decision.devices)
-        click.echo(_formatted(decision.devices, form, listing(decision.devices, resolved.policy, inventory)))
-        is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
-        say(f"{names} picked, {'reserved already' if is_held else 'not reserved'}: {printable(decision.why, 2000)}")
-    else:
-        say(_without_gpu(decision.why))
-    if is_explained:
-        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
-            say(line)
+    decision, family = decide_now(request_gpus(resolved, inventory, os.environ), "picking")
+    status = _print_decision(decision, family, form, resolved.policy, inventory)
+    for line in explain.each_gpu(decision.ranking, decision.devices, inventory, "picked") if is_explained else ():
+        say(line)
     return status
+
+
+def _print_decision(decision: Decision, family: Family | None, form: str, policy: Policy, inventory: Inventory) -> int:
+    if decision.verdict is Verdict.CPU and policy.busy == "cpu":
+        return _pick_none(decision.why, form)
+    if decision.verdict is not Verdict.TAKE:
+        say(_without_gpu(decision.why))
+        return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
+    click.echo(_formatted(decision.devices, form, listing(decision.devices, policy, inventory)))
+    is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
+    held = "reserved already" if is_held else "not reserved"
+    say(f"{explain.gpu_names(device.label for device in decision.devices)} picked, {held}: {in_words(decision)}")
+    return 0
 
 
 def _pick_none(why: str, form: str) -> int:

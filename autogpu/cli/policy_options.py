@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
 import click
 
 from autogpu import policy
-from autogpu.policy import KEYS, kinds
+from autogpu.policy import KEYS, Resolved, kinds
 from autogpu.policy.model import COMMAND_LINE
 from autogpu.reporting.stderr import say
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Sequence
-
-    from autogpu.policy import Resolved
-
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """For an option that is a time as a policy writes it, its callback: the seconds.
-
-    Raises:
-        BadParameter: It is none.
-    """
+    """For an option that is a time as a policy writes it, its callback: the seconds."""
     if value is None:
         return None
     try:
@@ -34,30 +28,29 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command an option for each key of ``sections``; they come as one mapping, ``flags``.
-
-    Args:
-        without: The names of keys that mean nothing to the command.
-    """
+    """Give a command an option for each key of ``sections`` but ``without``; they come as one mapping, ``flags``."""
     keys = [k for k in KEYS if k.section in sections and not k.system_only and k.name not in without]
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        def command(*arguments: Any, **options: Any) -> Any:
-            given = {key.name: options.pop(f"policy_{key.name}") for key in keys}
-            flags = {name: text for name, text in given.items() if text is not None}
-            return function(*arguments, flags=flags, **options)
-
-        command.__name__, command.__doc__ = function.__name__, function.__doc__
-        command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for key in reversed(keys):
-            about = f"{key.dotted}: {' '.join(key.about.split())}"
-            words = getattr(key.kind, "words", ())
             command = click.option(
-                key.flag, f"policy_{key.name}", metavar="VALUE", help=about, shell_complete=_completing(words)
+                key.flag,
+                key.name,
+                metavar="VALUE",
+                help=f"{key.dotted}: {' '.join(key.about.split())}",
+                expose_value=False,
+                callback=_note_flag,
+                shell_complete=_completing(getattr(key.kind, "words", ())),
             )(command)
         return command
 
     return add
+
+
+def _note_flag(ctx: click.Context, param: click.Parameter, text: str | None) -> None:
+    flags = ctx.params.setdefault("flags", {})
+    if text is not None:
+        flags[param.name] = text
 
 
 def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
@@ -65,18 +58,14 @@ def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
     return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def resolve_here(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Resolved:
-    """The policy for a script in the working directory."""
-    return policy.resolve(environ, script=None, working_directory=policy.working_directory(), flags=flags or {})
+def resolve_here(flags: Mapping[str, str], script: Path | None = None) -> Resolved:
+    """The policy for a script, or for one in the working directory."""
+    return policy.resolve(os.environ, script=script, working_directory=policy.working_directory(), flags=flags)
 
 
-def resolve_or_complain(environ: Mapping[str, str], flags: Mapping[str, str]) -> Resolved:
-    """The policy, after saying what is wrong in it.
-
-    Raises:
-        UsageError: A flag is wrong.
-    """
-    resolved = resolve_here(environ, flags)
+def resolve_or_complain(flags: Mapping[str, str]) -> Resolved:
+    """The policy, after saying what is wrong in it; a flag that is wrong is an error."""
+    resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer == COMMAND_LINE:
             raise click.UsageError(problem.what, click.get_current_context())

@@ -7,30 +7,25 @@ import re
 import signal
 import subprocess
 import sys
+from typing import Callable, Mapping, NoReturn, Sequence
 
 import click
-from click.shell_completion import CompletionItem
 
 from autogpu.acquire import acquire, script_name
-from autogpu.cli.gpu_request import NoDriver, listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, in_words, listing, read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.install.files import template_folder
+from autogpu.policy import Policy, Resolved
 from autogpu.policy.model import BY_NAME
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection import explain
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Decision, Verdict
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, NoReturn, Sequence
-
-    from autogpu.devices.model import Inventory
-    from autogpu.policy import Resolved
 
 # As shells report them.
 EXIT_NOT_EXECUTABLE = 126
@@ -40,10 +35,6 @@ EXIT_NOT_FOUND = 127
 # the command by itself, and would otherwise come twice.
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _OF_THE_TERMINAL = ("SIGINT", "SIGQUIT")
-
-
-def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="file")]
 
 
 @click.command(
@@ -58,7 +49,7 @@ Examples:
 )
 @policy_options("select", "memory", "report")
 @click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_files)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=click.Path().shell_complete)
 def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> int:
     """Run COMMAND with autogpu in every Python that it starts; flags override every file and variable.
 
@@ -69,7 +60,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     """
     if not command[0]:
         raise _NotFound("COMMAND is empty, so nothing can be started")
-    resolved = resolve_or_complain(os.environ, flags)
+    resolved = resolve_or_complain(flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     # In front of what is there; an empty element would mean the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
@@ -106,40 +97,44 @@ def _not_started(name: str, error: OSError) -> click.ClickException:
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    script = name_of(command)
+    script, is_quiet = name_of(command), resolved.policy.level == "quiet"
     try:
         inventory = read_gpus()
     except NoDriver as error:
         if resolved.policy.busy == "error":
             raise
-        if resolved.policy.level != "quiet":
+        if not is_quiet:
             say(f"no GPU for {printable(script)}: {error.what}")
         _become(command, environ)
     request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
-    tell = say if request.grant.is_first and resolved.policy.level != "quiet" else lambda line: None
+    tell = say if request.grant.is_first and not is_quiet else lambda line: None
     acquired = acquire(request, environ, script, _read_again, WaitingReport(tell))
     if acquired.problem:
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
-    decision, why = acquired.decision, printable(acquired.decision.why, 2000)
-    if decision.verdict is Verdict.TAKE:
-        environ.update(listing(decision.devices, resolved.policy, inventory))
-        names = explain.gpu_names(device.label for device in decision.devices)
-        shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-        not_held = messages.not_held(shared, decision.devices) if shared else ""
-        tell(f"{names} for {printable(script)}: {why}{not_held}")
-        if resolved.policy.level == "explain":
-            for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):
-                tell(line)
-    elif decision.verdict is Verdict.CPU:
-        environ[CUDA_VISIBLE_DEVICES] = "-1"
-        tell(f"no GPU for {printable(script)}: {why}")
-    else:
-        raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
+    environ.update(_listed(acquired.decision, resolved.policy, inventory, printable(script), tell))
     if acquired.lease is not None:
         environ[LEASE] = acquired.lease.marker(environ)
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
+
+
+def _listed(
+    decision: Decision, policy: Policy, inventory: Inventory, script: str, tell: Callable[[str], object]
+) -> dict[str, str]:
+    """Tell what the command gets; the variables that show it no other GPU."""
+    why = in_words(decision)
+    if decision.verdict is Verdict.CPU:
+        tell(f"no GPU for {script}: {why}")
+        return {CUDA_VISIBLE_DEVICES: "-1"}
+    if decision.verdict is not Verdict.TAKE:
+        raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
+    shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
+    not_held = messages.not_held(shared, decision.devices) if shared else ""
+    tell(f"{explain.gpu_names(device.label for device in decision.devices)} for {script}: {why}{not_held}")
+    for line in explain.each_gpu(decision.ranking, decision.devices, inventory) if policy.level == "explain" else ():
+        tell(line)
+    return listing(decision.devices, policy, inventory)
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -149,17 +144,22 @@ def name_of(command: Sequence[str]) -> str:
         return own
     rest = list(command[1:])
     while rest and rest[0].startswith("-"):
-        option = rest.pop(0)
-        # As Python reads them: several letters in one word, of which the last may have a value. "-" is standard input.
-        found = re.match(r"-(?!-)[^cmWX]*(?:([cmWX])(.*))?$", option, re.DOTALL)
-        kind, value = found.groups() if found else (None, None)
-        if kind == "c" or option == "-":
+        kind, value = _python_option(rest.pop(0))
+        if kind == "c":
             return own
         if kind == "m":
-            return value or (rest[0] if rest else own)
-        if (kind and not value) or option == "--check-hash-based-pycs":
+            return value or next(iter(rest), own)
+        if kind and not value:
             del rest[:1]
     return script_name(rest) if rest else own
+
+
+def _python_option(word: str) -> tuple[str, str]:
+    """As Python reads it: several letters in one word, of which the last may have a value, here or in the next word."""
+    if word == "-":  # standard input, as with -c no script
+        return "c", ""
+    found = re.match(r"-(?:-(check-hash-based-pycs)$|(?!-)[^cmWX]*([cmWX])(.*))", word, re.DOTALL)
+    return (found[1] or found[2], found[3] or "") if found else ("", "")
 
 
 def _read_again() -> Inventory | None:

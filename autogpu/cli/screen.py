@@ -13,10 +13,8 @@ _ANY_CONSOLE = Console()
 
 
 def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
-    """``line`` in pieces that fit; all but the first begin further right, so that one sees where a line begins.
-
-    Args:
-        indent: Of those; ``None`` for two more than the line itself has.
+    """``line`` in pieces that fit; all but the first begin further right, so that one sees where a line begins: by
+    ``indent``, else by two more than the line itself.
     """
     if line.cell_len <= width:
         return [line]

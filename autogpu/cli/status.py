@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Callable, Iterator, Mapping, NoReturn, Sequence
 
 import click
 from rich.console import Console, Group
@@ -24,16 +25,10 @@ from autogpu.status.json import to_json
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterator, Mapping, Sequence
-
-    Ask = Callable[[], Sequence[Answer]]
+Ask = Callable[[], Sequence[Answer]]
 
 # Of what --on prints as JSON.
 VERSION = 1
-
-FORMATS = ("text", "json", "prometheus")
 
 
 @click.command(
@@ -55,7 +50,7 @@ Examples:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice(("text", "json", "prometheus")),
     default="text",
     show_default=True,
     help="For a person, for a program as with --json, or metrics for node_exporter's textfile collector.",
@@ -107,26 +102,25 @@ def status(
         _use_alone("--mine", {"--user": user is not None})
     as_json, console = as_json or form == "json", Console(highlight=False)
     view = View(console.width, False, user_name(os.getuid()) if is_mine else user, is_explained)
-    ask = _ask_here if hosts is None else _asking(named(hosts), remote_command, timeout_s)
+    ask = _ask_here
+    if hosts is not None:
+        from autogpu.status import remote
+
+        ask = partial(remote.ask, named(hosts), remote_command, timeout_s)
     if not watch:
         answers = ask()
         _print(answers, view, console, as_json=as_json)
-        return 1 if any(_has_failed(answer) for answer in answers) else 0
+        return int(any(map(_has_failed, answers)))
     with suppress(KeyboardInterrupt):  # its ordinary end
-        if console.is_terminal and not as_json:
+        if as_json or not console.is_terminal:
+            _print_again(ask, interval, view, console, as_json=as_json)
+        else:
             _watch(ask, interval, view, console)
-        while as_json or not console.is_terminal:
-            _print(ask(), view, console, as_json=as_json, is_watched=True)
-            time.sleep(interval)
     return 0
 
 
 def named(text: str) -> list[str]:
-    """The hosts of a list with commas, each once.
-
-    Raises:
-        UsageError: One can't be a host.
-    """
+    """The hosts of a list with commas, each once."""
     hosts = list(dict.fromkeys(part.strip() for part in text.split(",")))
     for host in hosts:
         # `ssh` would take it for an option.
@@ -142,13 +136,7 @@ def _use_alone(option: str, others: Mapping[str, bool]) -> None:
 
 
 def _ask_here() -> Sequence[Answer]:
-    return (Answer("", read_status(os.environ, resolve_here(os.environ))),)
-
-
-def _asking(hosts: Sequence[str], command: str, timeout_s: float) -> Ask:
-    from autogpu.status.remote import ask
-
-    return partial(ask, hosts, command, timeout_s)
+    return (Answer("", read_status(os.environ, resolve_here({}))),)
 
 
 def _has_failed(answer: Answer) -> bool:
@@ -160,10 +148,9 @@ def _has_failed(answer: Answer) -> bool:
 def _print_metrics() -> int:
     from autogpu.status.prometheus import exposition
 
-    (here,) = _ask_here()
-    assert here.status is not None
+    here = read_status(os.environ, resolve_here({}))
     # The format's encoding, whatever that of the terminal or of cron is.
-    click.echo(exposition(here.status).encode("utf-8"), nl=False)
+    click.echo(exposition(here).encode("utf-8"), nl=False)
     # A driver that can't be read is among the metrics, which must reach the file then above all.
     return 0
 
@@ -175,13 +162,18 @@ def _print(answers: Sequence[Answer], view: View, console: Console, *, as_json: 
         if is_watched:
             click.echo()
         return
-    indent = None if is_watched else 2
     told = {each.host: each.status and to_json(each.status.of_user(view.user)) for each in answers}
-    if "" in told:
-        click.echo(json.dumps(told[""], indent=indent))
-        return
-    hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
-    click.echo(json.dumps({"version": VERSION, "hosts": hosts}, indent=indent))
+    values: object = told.get("")
+    if values is None:
+        hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
+        values = {"version": VERSION, "hosts": hosts}
+    click.echo(json.dumps(values, indent=None if is_watched else 2))
+
+
+def _print_again(ask: Ask, interval_s: float, view: View, console: Console, *, as_json: bool) -> NoReturn:
+    while True:
+        _print(ask(), view, console, as_json=as_json, is_watched=True)
+        time.sleep(interval_s)
 
 
 def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:

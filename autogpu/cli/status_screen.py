@@ -8,22 +8,17 @@ import shlex
 import sys
 import time
 from dataclasses import replace
+from typing import Iterator, Sequence
 
+from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import CROWDED, FULL, Truncation, View, gpu_lines
+from autogpu.cli.status_table import CROWDED, FULL, Truncation, View, gpu_lines, lasting
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import counted, printable, size, span
+from autogpu.reporting.text import counted, printable, size
 from autogpu.selection import explain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator, Sequence
-
-    from rich.console import Console
-
-    from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
+from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
 # On a screen that does not scroll: less and less on every GPU, until all of them fit.
 WATCHED = (FULL, CROWDED, *map(Truncation, (4, 2, 1, 1, 0), (1, 1, 1, 0, 0)))
@@ -149,10 +144,9 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
         if waiter.bytes_per_gpu is not None:
             wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
         wanted += _only_words(waiter, host.gpus)
-        since = "" if waiter.waited_s is None else f", for {span(waiter.waited_s)}"
         stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
         who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"
-        yield Text(f"  {place}. {who}: {wanted}{since}{stopped}")
+        yield Text(f"  {place}. {who}: {wanted}{lasting(waiter.waited_s)}{stopped}")
 
 
 def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:

@@ -8,23 +8,16 @@ from __future__ import annotations
 import io
 import itertools
 from dataclasses import dataclass, field
-from typing import Mapping, NamedTuple
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator, Sequence
-
-    from rich.console import ConsoleOptions, RenderableType
-
-    from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
+from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
 
@@ -62,12 +55,11 @@ class View:
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
-        has_blocks: Whether bars are drawn with block characters.
+        has_blocks: Bars are drawn with block characters.
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
-        order: Of the GPUs.
         limits: By UUID, the lines that a GPU may have, where they are fewer than usual.
         is_brief: What a script would get is told in few words.
     """
@@ -90,10 +82,9 @@ class View:
         return 0, 0
 
     def bar(self, cells: int, *shares: float | None) -> str:
-        """Full, half full and empty cells; anything at all shows: an almost empty bar must not look like an empty one.
+        """Full, half full and empty cells for ``shares`` of the whole, ``None`` for what is not known.
 
-        Args:
-            shares: Of the whole, one after another; ``None`` for what is not known.
+        Anything at all shows: an almost empty bar must not look like an empty one.
         """
         if not cells:
             return ""
@@ -132,7 +123,7 @@ def gpu_lines(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
         limit = view.limits.get(run[0].uuid, whole)
         yield row if limit.processes else row + _owners(run[0], max(view.width - row.cell_len, _OWNERS_WIDTH))
         for gpu in run:
-            yield from _details(gpu if view.user is None else gpu.of_user(view.user), limit)
+            yield from _details(gpu.of_user(view.user), limit)
 
 
 def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
@@ -150,12 +141,11 @@ def _runs(gpus: Sequence[GpuStatus]) -> list[list[GpuStatus]]:
 
     def key(counted_gpu: tuple[int, GpuStatus]) -> tuple[object, ...]:
         place, gpu = counted_gpu
-        number = gpu.index if gpu.instance is None else gpu.instance
         if gpu.state != "free" or any(_details(gpu, FULL)):
             return (gpu.uuid,)
         memory = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
         state = gpu.utilization_percent, gpu.mig_enabled, gpu.is_awaited, gpu.compute_mode
-        return gpu.name, memory, state, gpu.parent, number - place
+        return gpu.name, memory, state, gpu.parent, gpu.number - place
 
     runs = [[gpu for _, gpu in found] for _, found in itertools.groupby(enumerate(gpus), key)]
     return [part for run in runs for part in ([run] if len(run) >= _FEWEST_IN_A_ROW else [[gpu] for gpu in run])]
@@ -187,23 +177,25 @@ def _rows(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], view: Vie
 
 
 def _cells(run: Sequence[GpuStatus], view: View, *, is_split: bool, is_below: bool) -> Iterator[RenderableType]:
-    gpu, last = run[0], run[-1]
+    gpu, busy = run[0], run[0].utilization_percent
+    to = f"-{run[-1].number}" if len(run) > 1 else ""
     # An instance stands below its card, without the word; and the card's row says the rest.
-    label = f"{'GPU' if gpu.instance is None else '   '} {gpu.label}"
-    to = f"-{last.index if last.instance is None else last.instance}" if len(run) > 1 else ""
-    yield Text(label + to, style="bold")
+    yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}{to}", style="bold")
     name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
     yield _Name("".join(name.rpartition("MIG ")[1:]) if is_below else name)
-    used, total, busy = gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.utilization_percent
-    unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
-    shares = (None,) if used is None or not total else (used / total, unused_claims / total)
-    yield Text.assemble((view.bar(view.bars[0], *shares), "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
-    claimed = min(sum(job.claim_bytes for job in gpu.jobs), total or 0)
-    yield Text(_gib(claimed) if claimed else "-")
+    yield _memory_cell(gpu, view)
+    yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
     bar = view.bar(view.bars[1], None if busy is None else busy / 100)
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
     state, style = _state(gpu, is_split=is_split)
     yield Text(f"{len(run)} {state}" if len(run) > 1 else state, style=style)
+
+
+def _memory_cell(gpu: GpuStatus, view: View) -> Text:
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
+    shares = (None,) if used is None or not total else (used / total, unused_claims / total)
+    return Text.assemble((view.bar(view.bars[0], *shares), "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
 
 
 def _state(gpu: GpuStatus, *, is_split: bool) -> tuple[str, str]:
@@ -258,16 +250,20 @@ def _process_line(process: UnmanagedProcess) -> Text:
 def _job_line(job: JobStatus, gpu: GpuStatus) -> Text:
     members = "" if job.processes == 1 else f", {job.processes} processes"
     who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
-    age = "" if job.age_s is None else f", for {span(job.age_s)}"
-    line = Text(f"{_INDENT}{who} {_memory_words(job)}{age}")
+    line = Text(f"{_INDENT}{who} {_memory_words(job)}{lasting(job.age_s)}")
     # No sample of the driver's shows more than that it was idle as far as they reach back.
     idle_s = min(gpu.idle_s or 0, job.age_s or 0)
-    idle = "idle" + (f" {span(idle_s)} or more" if idle_s >= _TELLING_IDLE_S else "")
+    idle = f"idle {span(idle_s)} or more" if idle_s >= _TELLING_IDLE_S else "idle"
     if job.is_idle:
         line.append(", ").append(idle, style=STANDS_OUT)
     elif job.is_active is not None:
         line.append(", active" if job.is_active else f", {idle}")
     return line
+
+
+def lasting(seconds: float | None) -> str:
+    """``, for 5 min``, where that is known."""
+    return "" if seconds is None else f", for {span(seconds)}"
 
 
 def _memory_words(job: JobStatus) -> str:

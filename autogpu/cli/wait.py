@@ -7,25 +7,20 @@ import math
 import os
 import time
 from contextlib import contextmanager
+from typing import Callable, Iterator, Mapping
 
 import click
 
-from autogpu.cli.gpu_request import decide_now, read_gpus, request_gpus
+from autogpu.cli.gpu_request import decide_now, in_words, read_gpus, request_gpus
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
-from autogpu.reporting.text import printable, span
+from autogpu.reporting.text import span
 from autogpu.selection import explain
-from autogpu.selection.model import Decision, Tier, Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterator, Mapping
-
-    from autogpu.selection.model import SelectionRequest
+from autogpu.selection.model import Decision, SelectionRequest, Tier, Verdict
 
 VERSION = 1
 
@@ -60,7 +55,7 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
     --busy wait -- command`, or AUTOGPU_BUSY=wait.
     """
     begun_s = monotonic_s()
-    resolved = resolve_or_complain(os.environ, flags)
+    resolved = resolve_or_complain(flags)
     try:
         request = request_gpus(resolved, read_gpus(), os.environ)
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
@@ -68,24 +63,38 @@ def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> in
         decision = _decision_at_the_end(request, begun_s, timeout_s)
     except AutoGpuError as error:
         if as_json:
-            nothing = Decision(Verdict.CANNOT_CHOOSE, error.what)
-            click.echo(json.dumps(_as_values(nothing, monotonic_s() - begun_s), indent=2))
+            _print_json(Decision(Verdict.CANNOT_CHOOSE, error.what), begun_s)
         raise
-    waited_s = monotonic_s() - begun_s
     if as_json:
-        click.echo(json.dumps(_as_values(decision, waited_s), indent=2))
-    why = printable(decision.why, 2000)
+        _print_json(decision, begun_s)
+    why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
         remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
         raise WaitTimeout(_not_free(why, timeout_s or 0), remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         say(f"waiting can't help: {why}")
         return 1
-    names, is_one = explain.gpu_names(device.label for device in decision.devices), len(decision.devices) == 1
-    is_shared = any(c.device in decision.devices and c.tier is not Tier.FREE for c in decision.ranking.candidates)
-    found = ("has room" if is_one else "have room") if is_shared else ("is free" if is_one else "are free")
-    say(f"{names} {found} now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
+    say(f"{_found(decision)} now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
+
+
+def _print_json(decision: Decision, begun_s: float) -> None:
+    values = {
+        "version": VERSION,
+        "verdict": decision.verdict.name.lower(),
+        "uuids": [device.uuid for device in decision.devices] if decision.verdict is Verdict.TAKE else [],
+        "why": in_words(decision),
+        "waited_s": round(monotonic_s() - begun_s, 1),
+    }
+    click.echo(json.dumps(values, indent=2))
+
+
+def _found(decision: Decision) -> str:
+    taken, is_one = decision.devices, len(decision.devices) == 1
+    found = "is free" if is_one else "are free"
+    if any(each.device in taken and each.tier is not Tier.FREE for each in decision.ranking.candidates):
+        found = "has room" if is_one else "have room"
+    return f"{explain.gpu_names(device.label for device in taken)} {found}"
 
 
 def _not_free(why: str, waited_s: float) -> str:
@@ -102,22 +111,25 @@ def _decision_at_the_end(request: SelectionRequest, begun_s: float, timeout_s: f
     if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:
         return decision
     if is_terminal():
-        say(f"waiting, without a place in the queue: {printable(decision.why, 2000)}; Ctrl-C stops")
+        say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
     limit = "" if timeout_s is None else f" of {span(timeout_s)}"
     with _line_of_terminal() as show:
         while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
             time.sleep(min(_READING_EVERY_S, max(0.0, until_s - monotonic_s())))
-            request = _with_fresh_reading(request)
+            # In this process, where it takes a tenth of the time that a process for it would.
+            inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
+            # One that fails is no reason to end after hours: the one before stands until the next.
+            request = request if inventory.failure else replace(request, inventory=inventory)
             decision = _decision_now(request)
-            show(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {printable(decision.why, 2000)}")
+            show(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
     return decision
 
 
-def _decision_now(request: SelectionRequest, *, is_second_look: bool = False) -> Decision:
+def _decision_now(request: SelectionRequest) -> Decision:
     decision, _ = decide_now(request, "waiting")
-    if decision.verdict is Verdict.TAKE and not is_second_look:
+    if decision.verdict is Verdict.TAKE:
         # Who is served becomes a holder and leaves the queue: one look can miss both its files.
-        return _decision_now(request, is_second_look=True)
+        decision, _ = decide_now(request, "waiting")
     return decision
 
 
@@ -133,20 +145,3 @@ def _line_of_terminal() -> Iterator[Callable[[str], None]]:
 
     with Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True) as live:
         yield lambda line: live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
-
-
-def _with_fresh_reading(request: SelectionRequest) -> SelectionRequest:
-    # In this process, where it takes a tenth of the time that a process for it would.
-    inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-    # One that fails is no reason to end after hours: the one before stands until the next.
-    return request if inventory.failure else replace(request, inventory=inventory)
-
-
-def _as_values(decision: Decision, waited_s: float) -> dict[str, object]:
-    return {
-        "version": VERSION,
-        "verdict": decision.verdict.name.lower(),
-        "uuids": [device.uuid for device in decision.devices] if decision.verdict is Verdict.TAKE else [],
-        "why": printable(decision.why, 2000),
-        "waited_s": round(waited_s, 1),
-    }

@@ -60,17 +60,29 @@ class GpuStatus:
     instance: int | None = None
 
     @property
+    def number(self) -> int:
+        """That of the card, or of the instance on it."""
+        return self.index if self.instance is None else self.instance
+
+    @property
     def label(self) -> str:
         """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
         return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Promised to jobs; of the memory that there is."""
+        return min(sum(job.claim_bytes for job in self.jobs), self.memory_total_bytes or 0)
 
     @property
     def users(self) -> set[str | None]:
         """Everyone who has a job or a process on it, by name."""
         return {job.user for job in self.jobs} | {process.user for process in self.unmanaged_processes}
 
-    def of_user(self, user: str) -> GpuStatus:
-        """This GPU with the jobs and processes of that user alone."""
+    def of_user(self, user: str | None) -> GpuStatus:
+        """This GPU with the jobs and processes of that user alone; ``None``: all of it."""
+        if user is None:
+            return self
         return replace(
             self,
             jobs=tuple(job for job in self.jobs if job.user == user),

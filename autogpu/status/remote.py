@@ -37,12 +37,10 @@ class _Ssh(NamedTuple):
 
 
 def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, ...]:
-    """The status of each host, in that order.
+    """The status of each host, in that order; each may take so long.
 
     Args:
-        hosts: As ``ssh`` takes them.
         command: What starts autogpu there, as the remote shell reads it.
-        timeout_s: How long each may take.
 
     Raises:
         AutoGpuError: There is no ``ssh`` here.
@@ -109,33 +107,34 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _answer(host: str, ssh: _Ssh, timeout_s: float) -> Answer:
     try:
-        return Answer(host, _status_of(ssh, timeout_s))
+        return Answer(host, _status_in(_printed(ssh, timeout_s)))
     except ValueError as error:
         return Answer(host, None, printable(str(error), 400))
 
 
-def _status_of(ssh: _Ssh, timeout_s: float) -> HostStatus:
-    """Read what was printed there.
-
-    Raises:
-        ValueError: It is no status, or there is nothing: why.
-    """
+def _printed(ssh: _Ssh, timeout_s: float) -> str:
     ended_with = ssh.process.poll()
     if ssh.prints_too_much():
         raise ValueError(f"its answer is longer than {_MOST_BYTES >> 20} MiB")
     if ended_with is None:
         raise ValueError(f"no answer within {span(timeout_s)}")
-    ssh.printed.seek(0)
-    ssh.errors.seek(0)
-    text, errors = (file.read().decode("utf-8", "replace") for file in (ssh.printed, ssh.errors))
-    last = next((line.strip() for line in reversed(errors.split("\n")) if line.strip()), "")
+    text, last = _read(ssh.printed), _read(ssh.errors).strip().split("\n")[-1].strip()
     if ended_with == _EXIT_SSH:
         raise ValueError(last or "ssh failed and does not say why")
     if ended_with == _EXIT_NOT_FOUND:
         raise ValueError(f"{last or 'autogpu was not found'}; --remote-command says how it is started there")
     # With a driver that can't be read its status is 1, and says so.
     if ended_with not in (0, 1) or not text.strip():
-        raise ValueError(f"what was started there ended with status {ended_with}" + (f": {last}" if last else ""))
+        raise ValueError(f"what was started there ended with status {ended_with}{last and f': {last}'}")
+    return text
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
+
+
+def _status_in(text: str) -> HostStatus:
     if "{" not in text:
         raise ValueError(
             "what was printed there is no status of autogpu; --remote-command says how it is started there"

@@ -7,17 +7,20 @@ import platform
 import sys
 import time
 from pathlib import Path
+from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
+from autogpu.devices.model import Device, Inventory, Process
 from autogpu.frozen import frozen, replace
+from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
+from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.grants import NO_ENGINE
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.members import family_of
-from autogpu.selection.model import Decision, Tier, Verdict
+from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.members import Family, family_of
+from autogpu.selection.model import Claim, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
@@ -34,20 +37,16 @@ from autogpu.status.model import (
     WaiterStatus,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory, Process
-    from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
-    from autogpu.policy import Resolved
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.jobs import Job
-    from autogpu.selection.members import Family
-    from autogpu.selection.model import Claim, IsAwaited
-
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
+
+IsAwaited = Callable[[str, bool, Optional[int]], bool]
+
+# Of a GPU, what is told as it was read.
+_READINGS = (
+    *("uuid", "index", "pci_bus_id", "parent", "instance", "mig_enabled", "compute_mode"),
+    *("memory_total_bytes", "memory_used_bytes", "utilization_percent", "idle_s"),
+)
 
 
 class Names:
@@ -74,27 +73,35 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
     reading = probe.start(environ)
     read = read_leases(environ)
-    inventory, grant = probe.finish(reading), engines.granted_here(environ)
+    inventory = probe.finish(reading)
     return host_status(
         inventory,
         read,
         read.processes(inventory),
         resolved,
-        environ,
-        own_uid=os.getuid(),
+        request_here(resolved, inventory, environ),
         now_s=time.time(),
-        grant=grant,
         # It stands there if this interpreter has loaded it.
         has_hook=any(getattr(finder, "__name__", "") == HOOK for finder in sys.meta_path),
+        names=Names(),
+    )
+
+
+def request_here(
+    resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
+) -> SelectionRequest:
+    """The request of this user's process that would be started here with ``environ``."""
+    grant, is_set = engines.granted_here(environ), resolved.settings["select.count"].overrides is not None
+    return request_for_new_process(
+        resolved.policy, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid, count_is_set=is_set
     )
 
 
 @frozen
 class LeasesHere:
-    """The leases that count for this user's jobs.
+    """The leases that count for this user's jobs; ``folder`` is ``None`` if there is none yet, or for ``problem``.
 
     Attributes:
-        folder: ``None`` if there is none yet, or for ``problem``.
         parent: The lease to whose job a process started here belongs, if there is one above it.
         has_parents_list: It would see the GPUs that the parent left to it.
         problem: Why this user's jobs can't coordinate, and the remedy.
@@ -135,75 +142,58 @@ def host_status(
     read: LeasesHere,
     processes: Processes,
     resolved: Resolved,
-    environ: Mapping[str, str],
+    request: SelectionRequest,
     *,
-    own_uid: int,
     now_s: float,
-    grant: Grant = NO_ENGINE,
-    has_hook: bool = True,
-    names: Names | None = None,
+    has_hook: bool,
+    names: Names,
 ) -> HostStatus:
-    """Put together what was read.
+    """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
-    Args:
-        processes: Tells whose job those are that the driver lists.
-        resolved: The policy of a script that would be started now.
-        environ: Gives ``CUDA_VISIBLE_DEVICES``, which such a script inherits.
-        own_uid: Whose script that would be.
-        now_s: In Unix time.
-        grant: What an engine granted to it.
-        has_hook: Autogpu would be loaded in it.
+    ``processes`` tells whose job those are that the driver lists, and ``has_hook`` that autogpu would be loaded in it.
     """
-    names, leases = names or Names(), read.leases
+    leases, policy = read.leases, resolved.policy
     jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
-    is_awaited = is_awaited_by(leases.queue, claims, resolved.policy.per_user)
-    is_set = resolved.settings["select.count"].overrides is not None
-    request = request_for_new_process(resolved.policy, environ, inventory, grant, own_uid=own_uid, count_is_set=is_set)
+    is_awaited = is_awaited_by(leases.queue, claims, policy.per_user)
+    decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
+    if policy.enabled:
+        decision = preview(request, leases, processes, now_s, read.family(processes, inventory))
+    devices = [_without_instances(device, inventory) for device in inventory.devices]
+    unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
+    has_grant = bool(request.grant.engine) and not request.grant.is_none
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
-        gpus=tuple(
-            _gpu(_without_instances(device, inventory), jobs, claims.get(device.uuid, ()), is_awaited, names)
-            for device in inventory.devices
-        ),
+        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), is_awaited, names) for device in devices),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
-        preview=_preview(
-            preview(request, leases, processes, now_s, read.family(processes, inventory))
-            if resolved.policy.enabled
-            else Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF),
-            inventory,
-            messages.origins(resolved),
-        ),
-        policy_problems=(
-            *map(str, resolved.problems),
-            *unmatched_lists(resolved, inventory, request.visible_spec).values(),
-        ),
-        lease_folder=_lease_folder(read.folder, names) if read.folder else None,
+        preview=_preview(decision, inventory, messages.origins(resolved)),
+        policy_problems=(*map(str, resolved.problems), *unmatched),
+        lease_folder=_lease_folder(read.folder, names),
         lease_folder_problem=read.problem,
         has_hook=has_hook,
         host=printable(names.host(), 64),
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
-        granted=tuple(request.uuids or ()) if request.grant.engine and not request.grant.is_none else (),
+        granted=tuple(request.uuids or ()) if has_grant else (),
     )
 
 
 def _without_instances(device: Device, inventory: Inventory) -> Device:
     """A card with the processes that are on none of its MIG instances, each of which is shown by itself."""
-    pids = {
-        process.pid
-        for each in inventory.devices
-        if each.parent == device.uuid
-        for process in (*(each.compute_processes or ()), *(each.graphics_processes or ()))
-    }
+    instances = [each for each in inventory.devices if each.parent == device.uuid]
+    both = [each.compute_processes for each in instances] + [each.graphics_processes for each in instances]
+    pids = {process.pid for processes in both for process in processes or ()}
     if not pids:
         return device
-    compute = tuple(process for process in device.compute_processes or () if process.pid not in pids)
-    graphics = tuple(process for process in device.graphics_processes or () if process.pid not in pids)
+    compute, graphics = _others(device.compute_processes, pids), _others(device.graphics_processes, pids)
     return replace(device, compute_processes=compute, graphics_processes=graphics)
+
+
+def _others(processes: Sequence[Process] | None, pids: set[int]) -> tuple[Process, ...]:
+    return tuple(process for process in processes or () if process.pid not in pids)
 
 
 def _gpu(
@@ -213,34 +203,19 @@ def _gpu(
     here = [job for job in jobs if device.uuid in job.claims]
     holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(
-        uuid=device.uuid,
-        index=device.index,
+        **{name: getattr(device, name) for name in _READINGS},
         name=printable(device.name, 64),
-        pci_bus_id=device.pci_bus_id,
-        memory_total_bytes=device.memory_total_bytes,
-        memory_used_bytes=device.memory_used_bytes,
-        utilization_percent=device.utilization_percent,
-        idle_s=device.idle_s,
-        compute_mode=device.compute_mode,
-        mig_enabled=device.mig_enabled,
         state=device_tier.name.lower(),
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-        unmanaged_processes=(
-            *_unmanaged(device.compute_processes, holders, names, is_graphics=False),
-            *_unmanaged(device.graphics_processes, holders, names, is_graphics=True),
-        ),
+        unmanaged_processes=tuple(_unmanaged(device, holders, names)),
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
-        parent=device.parent,
-        instance=device.instance,
         is_awaited=device_tier is Tier.FREE and is_awaited(device.uuid, True, room_bytes(device, None, claims)),
     )
 
 
 def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
-    used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
-    known = [size for size in used if size is not None]
     return JobStatus(
         user=names.user(job.uid),
         uid=job.uid,
@@ -249,10 +224,17 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         age_s=job.age_s,
         processes=job.processes,
         claim_bytes=job.claims[device.uuid],
-        used_bytes=sum(known) if known or (not used and job.pids_here) else None,
+        used_bytes=_used_bytes(job, device),
         is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
         is_active=_is_active(job, device),
     )
+
+
+def _used_bytes(job: Job, device: Device) -> int | None:
+    used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
+    known = [size for size in used if size is not None]
+    # A job of which the driver lists no process uses nothing, if its processes can be told at all.
+    return sum(known) if known or (not used and job.pids_here) else None
 
 
 def _is_active(job: Job, device: Device) -> bool | None:
@@ -269,19 +251,16 @@ def _is_active(job: Job, device: Device) -> bool | None:
     return None if device.active_pids is None else not mine.isdisjoint(device.active_pids)
 
 
-def _unmanaged(
-    processes: Sequence[Process] | None, holders: set[int], names: Names, *, is_graphics: bool
-) -> list[UnmanagedProcess]:
-    return [
-        UnmanagedProcess(process.pid, *names.process(process.pid), process.memory_used_bytes, is_graphics)
-        for process in processes or ()
-        if process.pid not in holders
-    ]
+def _unmanaged(device: Device, holders: set[int], names: Names) -> Iterator[UnmanagedProcess]:
+    for processes, is_graphics in ((device.compute_processes, False), (device.graphics_processes, True)):
+        for each in _others(processes, holders):
+            yield UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
 
 
-def _lease_folder(folder: Folder, names: Names) -> LeaseFolder:
-    owner = names.user(folder.owner_uid)
-    return LeaseFolder(printable(str(folder.path)), folder.origin, owner, folder.owner_uid)
+def _lease_folder(folder: Folder | None, names: Names) -> LeaseFolder | None:
+    if folder is None:
+        return None
+    return LeaseFolder(printable(str(folder.path)), folder.origin, names.user(folder.owner_uid), folder.owner_uid)
 
 
 def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:

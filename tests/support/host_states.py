@@ -8,6 +8,7 @@ from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
+from autogpu.selection.preview import request_for_new_process
 from autogpu.status.snapshot import LeasesHere, host_status
 from tests.support.values import gpu
 
@@ -49,16 +50,17 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
     nowhere = Path("/nowhere")
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
-    names = names or Names()
+    is_set = resolved.settings["select.count"].overrides is not None
+    request = request_for_new_process(
+        resolved.policy, environ, machine, granted(environ), own_uid=1000, count_is_set=is_set
+    )
     return host_status(
         machine,
         LeasesHere(None, leases, parent, has_parents_list=True),
         processes,
         resolved,
-        environ,
-        own_uid=1000,
+        request,
         now_s=NOW_S,
-        grant=granted(environ),
         has_hook=has_hook,
-        names=names,
+        names=names or Names(),
     )
