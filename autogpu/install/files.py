@@ -26,6 +26,7 @@ OWNER = "autogpu_autoload"
 
 # What the file INSTALLER says; pip and others write theirs. Nothing: an install was killed before it was written.
 OURS = ("autogpu", "")
+_WRITTEN = "Written by `autogpu install`"
 
 HOOK = "_autogpu_hook.py"
 PTH = "autogpu.pth"
@@ -198,7 +199,7 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
         f"Summary: {MARKER.decode()}s: load autogpu's import hook whenever this Python starts\n"
         "License: Apache-2.0\n"
         "\n"
-        "Written by `autogpu install`. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
+        f"{_WRITTEN}. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
     )
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     texts = {"METADATA": metadata, "WHEEL": wheel, "INSTALLER": "autogpu\n"}
@@ -213,7 +214,10 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
 
 
 def _installer(info: Path) -> str:
-    try:
-        return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    texts = {}
+    for name in ("INSTALLER", "METADATA"):
+        with suppress(OSError):
+            texts[name] = (info / name).read_text(encoding="utf-8", errors="replace").strip()
+    # Some leave no name, as `python -m installer` does; but what it says of itself tells a wheel from ours.
+    unnamed = "" if _WRITTEN in texts.get("METADATA", _WRITTEN) else "another installer"
+    return texts.get("INSTALLER", unnamed)
