@@ -102,7 +102,8 @@ package: $(VENV)/ready
 	@$(RUN) -m build --installer uv --outdir dist . >/dev/null
 	@$(RUN) -m build --installer uv --wheel --outdir dist sitecustomize_template >/dev/null
 	$(RUN) -m twine check --strict dist/*
-	@for wheel in dist/*.whl; do $(SCAN) $$wheel | $(RUN) -c $(HAS_RISKS) || exit 1; done
+	@mkdir -p .cache
+	@for wheel in dist/*.whl; do $(SCAN) $$wheel 2>.cache/guarddog.log | $(RUN) -c $(HAS_RISKS) || { cat .cache/guarddog.log >&2; exit 1; }; done
 	@echo "GuardDog finds no risk in the wheels"
 
 pictures: $(VENV)/ready
