@@ -72,10 +72,7 @@ class _Gpus:
                 self._used.setdefault(pid, {})[device.uuid] = size
 
     def move_to_used(self, claims: dict[str, int], pids: Iterable[int]) -> None:
-        """Let a GPU that these processes use without a claim stand for one that they claim and do not use.
-
-        Where there are more of them than claims, the most that is used is what was meant.
-        """
+        """Let GPUs that are used without a claim stand for those claimed and not used, the most used ones first."""
         used: dict[str, int] = {}
         for pid in pids:
             for uuid, size in self._used.get(pid, {}).items():

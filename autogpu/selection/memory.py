@@ -48,8 +48,7 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
     Args:
         limits: In bytes, for each GPU for which it set one.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        logical: How many logical GPUs its names ask for.
-        wanted: How many GPUs it asks for.
+        logical: How many logical GPUs its names ask for, on so many ``wanted`` GPUs.
     """
     # What the script allows is taken once for each of the logical GPUs that its names make of one.
     each = max(1, -(-logical // max(wanted, 1)))
@@ -74,10 +73,9 @@ def demand_told(request: SelectionRequest) -> MemoryDemand:
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
     demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
-    # The CUDA context is a part of the part.
-    return (
-        MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True) if part < 1 and demand.is_whole else demand
-    )
+    if part == 1 or not demand.is_whole:
+        return demand
+    return MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True)  # the CUDA context included
 
 
 def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[str, int]:

@@ -21,6 +21,7 @@ WORKERS = "multiprocessing"
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
+
 # Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host,
 # and what the launcher tells all ranks of a job and of no other, the last of which has to be there.
 _LAUNCHERS = (
