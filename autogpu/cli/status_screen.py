@@ -45,7 +45,7 @@ best effort  a job that shares what others leave, and has no claim
 
 
 def on_console(console: Console, view: View) -> View:
-    """The view with the room that there is."""
+    """The view, cut to the size of the terminal."""
     is_terminal = console.is_terminal
     encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
     has_blocks = encoding.lower().startswith("utf")

@@ -210,7 +210,7 @@ def claim(
 
     So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
     on without. Both have written before they read again, so that at least one sees the other. ``False`` where nothing
-    is chosen; whoever made ``lease`` releases it where this raises.
+    is chosen; the caller releases ``lease`` where this raises.
 
     Raises:
         Uncoordinated: Others keep colliding with this process.

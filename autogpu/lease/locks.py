@@ -2,7 +2,7 @@
 
 So a fork's child shares them, and neither closing another descriptor of the same file (which loses POSIX locks) nor
 the child's end drops them. The mutex is ``flock(2)``, which needs no more than the right to read: every user may take
-it. A lease or a ticket is owned by a write lock of ``F_OFD_SETLK``, which needs the right to write: nobody but its
+it. A lease or a ticket is owned by a write lock of ``F_OFD_SETLK``, which needs the right to write: no one but its
 user can take it, or wait for it, and asking takes no lock.
 """
 
@@ -49,7 +49,7 @@ class Descriptor:
     """An open file of ours: closed by its owner, or at the latest when nothing refers to it any more.
 
     From the system's answer to this object, and from here to ``close(2)``, is one call of C. Between two lines of
-    Python a signal's handler may raise, and a plain number would stay open with nobody to know it.
+    Python a signal's handler may raise, and a plain number would stay open, unknown to all.
 
     Attributes:
         status: Of the file, as it was opened.

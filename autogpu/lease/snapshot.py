@@ -139,7 +139,7 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
     for number, files in enumerate(sorted(by_user.values(), key=len)):
         part = min(_MAX_FILES, remaining // (len(by_user) - number))
         if len(files) > part:
-            # Nobody can set this time.
+            # No process can set this time.
             files = sorted(files, key=lambda file: file[1].st_ctime_ns)[len(files) - part :]
         remaining -= len(files)
         yield from files

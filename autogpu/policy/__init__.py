@@ -68,7 +68,7 @@ def resolve(
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
-    """The mistakes in one file, wherever it is and whoever owns it; in the host's own, unknown names are some too."""
+    """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
     paths = sources.PolicyPaths.of(environ)
     source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
     if source.table is None and not source.problems:

@@ -141,7 +141,7 @@ def _candidates(paths: PolicyPaths, script: Path | None, working_directory: Path
 
 
 def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) -> Source:
-    """Read one file; ``judge`` counts it only if nobody else could have written it.
+    """Read one file; ``judge`` counts it only if no other user could have written it.
 
     No ``file`` in the result: none that counts. No ``table``: nothing in it for us.
     """

@@ -120,7 +120,7 @@ class _Pool:
 
 
 def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
-    """The script named its GPUs; they are claimed as far as nobody else has claimed them."""
+    """The script named its GPUs; they are claimed as far as no other job has claimed them."""
     named = [device for device in map(dict(enumerate(pool.visible)).get, chosen) if device]
     return Decision(
         Verdict.NOT_OUR_CHOICE,

@@ -188,7 +188,7 @@ class HostStatus:
     def of_user(self, user: str | None) -> HostStatus:
         """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.
 
-        A GPU that can't be read is left out: nobody knows whose it was.
+        A GPU that can't be read is left out: it is unknown whose it was.
         """
         if user is None:
             return self

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from autogpu.status.json import from_json
 from autogpu.status.model import Answer, LeaseFolder
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
+from tests.support.terminal import until_closed, until_shown
 from tests.support.values import cut, gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
@@ -467,25 +467,6 @@ def test_watching_redraws_and_ends(lab, end):
     assert b"\x1b[?1049h" in shown
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"train.py"), "the screen is as it was before"
     assert b"Traceback" not in shown
-
-
-def until_shown(controller, shown, text, times):
-    end_s = time.monotonic() + 60
-    while shown.count(text) < times:
-        assert select.select([controller], [], [], max(0.0, end_s - time.monotonic()))[0], shown
-        shown += os.read(controller, 65536)
-    return shown
-
-
-def until_closed(controller, shown):
-    while True:
-        try:
-            part = os.read(controller, 65536)
-        except OSError:  # Linux says so that the other side is closed
-            return shown
-        if not part:
-            return shown
-        shown += part
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
 from autogpu.lease.queue import wait_for_lease
-from tests.lease.worker import room
+from tests.lease.choosers import room
 
 DOING = ("starting", "choosing", "holding", "giving back", "waiting")
 

@@ -12,8 +12,8 @@ import pytest
 
 from autogpu.lease import acquire_lease
 from tests.conftest import each_python
+from tests.lease.choosers import promised
 from tests.lease.conftest import holders, until
-from tests.lease.worker import promised
 from tests.support import environments
 from tests.support.processes import in_a_fork
 

@@ -24,7 +24,7 @@ from autogpu.lease import (
 from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE, LEASE_DIR
 from tests.lease.conftest import holders, waiters
-from tests.lease.worker import OURS
+from tests.lease.interrupts import OURS
 
 CALLS = [(os, name) for name in dir(os) if name in {
     "open", "fstat", "stat", "lstat", "scandir", "listdir", "unlink", "rename", "link", "mkdir", "rmdir", "close",

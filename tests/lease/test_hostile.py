@@ -16,10 +16,10 @@ import pytest
 
 from autogpu import process
 from autogpu.lease import Uncoordinated, locks
+from tests.lease.choosers import promised
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
 from tests.lease.test_broken import mount
 from tests.lease.test_record import TICKET
-from tests.lease.worker import promised
 
 
 @pytest.fixture(params=["plain", "overlay"])

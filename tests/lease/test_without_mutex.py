@@ -9,8 +9,8 @@ import time
 import pytest
 
 from autogpu.lease import acquire_lease, mutex
+from tests.lease.choosers import promised
 from tests.lease.conftest import holders, until, waiters
-from tests.lease.worker import promised
 
 GPUS = [f"GPU-{number}" for number in range(4)]
 

@@ -6,7 +6,6 @@ imported before the user changes, who may not be able to read this checkout.
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import fcntl
 import gc
@@ -17,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-from functools import lru_cache
 from pathlib import Path
 
 if "CLOCK_AHEAD_S" in os.environ:
@@ -32,86 +30,8 @@ from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import folder
 from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE
-
-OURS = str(Path(leases.__file__).resolve().parent)
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def is_cleaning_up(frame):
-    """Whether a ``finally`` or ``except`` of ours is running: Python can't guard those against Ctrl-C."""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(OURS) and frame.f_lineno in cleaning_lines(name):
-            return True
-        frame = frame.f_back
-    return False
-
-
-@lru_cache(None)
-def cleaning_lines(name):
-    lines = set()
-    for node in ast.walk(ast.parse(Path(name).read_text())):
-        if isinstance(node, ast.Try):
-            for part in [node.finalbody] + [handler.body for handler in node.handlers]:
-                if part:
-                    # Python 3.7 does not know where a statement ends.
-                    last = max(getattr(one, "lineno", 0) for one in ast.walk(part[-1]))
-                    lines.update(range(part[0].lineno, last + 1))
-    return lines
-
-
-def promised(holders):
-    """Bytes by GPU: the sum over jobs of the most that any member of the job claims."""
-    most = {}
-    for holder in holders:
-        for uuid, size in holder.claims.items():
-            key = (holder.uid, holder.group or holder.name, uuid)
-            most[key] = max(size, most.get(key, 0))
-    total = {}
-    for (_, _, uuid), size in most.items():
-        total[uuid] = total.get(uuid, 0) + size
-    return total
-
-
-def free(uuids, size):
-    """Take the first GPU that is neither held nor waited for."""
-
-    def choose(holders, waiters):
-        taken = promised(holders)
-        for uuid in uuids:
-            if uuid not in taken and not any(waiter.demand.could_use(uuid) for waiter in waiters):
-                return {uuid: size}
-        return None
-
-    return choose
-
-
-def room(totals, size):
-    """Take the first GPU on which there is room; ignore who waits."""
-
-    def choose(holders, waiters):
-        taken = promised(holders)
-        for uuid, total in totals.items():
-            if taken.get(uuid, 0) + size <= total:
-                return {uuid: size}
-        return None
-
-    return choose
-
-
-def chooser(command):
-    if "gpus" in command:
-        return lambda holders, waiters: command["gpus"]
-    if "totals" in command:
-        return room(command["totals"], command["size"])
-    return free(command["free"], command.get("size", 1))
+from tests.lease.choosers import chooser, free
+from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, open_files
 
 
 def shown(holder):

@@ -1,0 +1,50 @@
+"""What a job takes of the GPUs of a test, by the claims and the queue that it is shown."""
+
+from __future__ import annotations
+
+
+def promised(holders):
+    """Bytes by GPU: the sum over jobs of the most that any member of the job claims."""
+    most = {}
+    for holder in holders:
+        for uuid, size in holder.claims.items():
+            key = (holder.uid, holder.group or holder.name, uuid)
+            most[key] = max(size, most.get(key, 0))
+    total = {}
+    for (_, _, uuid), size in most.items():
+        total[uuid] = total.get(uuid, 0) + size
+    return total
+
+
+def free(uuids, size):
+    """Take the first GPU that is neither held nor waited for."""
+
+    def choose(holders, waiters):
+        taken = promised(holders)
+        for uuid in uuids:
+            if uuid not in taken and not any(waiter.demand.could_use(uuid) for waiter in waiters):
+                return {uuid: size}
+        return None
+
+    return choose
+
+
+def room(totals, size):
+    """Take the first GPU on which there is room; ignore who waits."""
+
+    def choose(holders, waiters):
+        taken = promised(holders)
+        for uuid, total in totals.items():
+            if taken.get(uuid, 0) + size <= total:
+                return {uuid: size}
+        return None
+
+    return choose
+
+
+def chooser(command):
+    if "gpus" in command:
+        return lambda holders, waiters: command["gpus"]
+    if "totals" in command:
+        return room(command["totals"], command["size"])
+    return free(command["free"], command.get("size", 1))
