@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 # While a process waits: how often NVML is read again for processes that hold no leases.
 _READING_EVERY_S = 2.0
 
+# In a row: the driver is gone.
+_MOST_FAILURES = 3
+
 
 @frozen
 class Taken:
@@ -184,6 +187,7 @@ class _Acquirer:
         self._holder_pids: set[int] = set()
         self._known_pids: set[int] = set()
         self._is_waiting = False
+        self._failures = 0
         self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
 
     def acquire(self) -> Taken:
@@ -307,7 +311,9 @@ class _Acquirer:
         if monotonic_s() - self._read_s >= _READING_EVERY_S:
             inventory = self._read()
             self._read_s = monotonic_s()
-            if inventory is not None:
+            self._failures = self._failures + 1 if inventory is None or inventory.failure else 0
+            # A reading that fails once is no reason to give the place in the queue up.
+            if inventory is not None and (not inventory.failure or self._failures >= _MOST_FAILURES):
                 self._holder_pids.clear()
                 self._known_pids.clear()
                 self._request = replace(self._request, inventory=inventory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from autogpu import frameworks, process
 from autogpu.devices import probe
@@ -81,7 +81,7 @@ def before_import(framework: str, started_with: str | None) -> None:
 
 def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
-    with guard():
+    with guard(), suppress(NoEligibleDevice):  # where the policy asks for this, the first use raises it again
         if framework in allocators:
             allocators[framework].imported()
         elif framework in _late:
@@ -159,7 +159,7 @@ class _Later:
                 try:
                     _allocator_of(self._framework).imported()
                 except BaseException:
-                    del allocators[self._framework]
+                    allocators.pop(self._framework, None)
                     raise
             return allocators[self._framework]
 

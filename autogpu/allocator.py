@@ -52,6 +52,7 @@ class Allocator:
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
         self._has_context = False
+        self._counted_elsewhere: tuple[tuple[str, ...], int | None] | None = None
         allocation.frameworks.append(framework.NAME)
 
     @property
@@ -183,7 +184,13 @@ class Allocator:
         inventory, visible = allocation.readings.newest, allocation.visible
         if inventory is None or inventory.unreadable or visible.candidates or allocation.grant.is_none:
             return None
-        return len(visible.pool) or None if allocation.cuda.can_run(built_for) else None
+        if not visible.pool or not allocation.cuda.can_run(built_for):
+            return None
+        # Scripts ask again and again, and each time a process would be started.
+        if self._counted_elsewhere is None or self._counted_elsewhere[0] != visible.pool:
+            self._counted_elsewhere = visible.pool, allocation.cuda.count_elsewhere(allocation.environ)
+        count = self._counted_elsewhere[1]
+        return count if count == len(visible.pool) else None
 
     def on_listing(self) -> None:
         """Claim now if another framework takes what CUDA counts first: it would count the GPUs before the claim."""

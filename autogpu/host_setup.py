@@ -195,7 +195,10 @@ def _make_folder(host: Host) -> str:
     why = ""
     if host.program and host.is_running:
         command = [str(host.program), "--create", str(host.tmpfiles)]
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode
+        try:
+            status = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode
+        except (OSError, subprocess.TimeoutExpired):
+            status = 1
         why = f"would be missing after the next boot: `{' '.join(command)}` did not work" if status else ""
     if not host.folder.exists():
         # The code that makes it for a user who names it makes it complete before it is seen.

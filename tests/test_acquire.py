@@ -28,7 +28,7 @@ from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
 from tests.support.holders import other_job
 from tests.support.selections import fields, request
-from tests.support.values import gpu
+from tests.support.values import gpu, inventory
 
 BUSY = gpu(0, pids=[7], used_gib=20, busy=90)
 WAITS = {"busy": "wait", "wait_s": 0.0}
@@ -115,6 +115,20 @@ def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_pa
     assert set(lost) == {Verdict.WAIT}
     assert (result.decision.verdict, result.lease) == (Verdict.CANNOT_CHOOSE, None)
     assert leases(tmp_path).waiters == ()
+
+
+def test_a_reading_that_fails_once_does_not_end_a_wait(acquired, other):
+    lost, holder = Inventory(failure="NVML reports: timeout", failure_cause="driver"), other({0: 24})
+    readings = iter([lost])
+
+    def read():
+        reading = next(readings, None)
+        if reading is None:
+            holder.end()
+        return reading or inventory(gpu(0))
+
+    result = acquired(asking(gpu(0), busy="wait", wait_s=60.0), read=read)
+    assert (result.decision.verdict, dict(result.lease.claims)) == (Verdict.TAKE, {gpu(0).uuid: 24 << 30})
 
 
 def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):

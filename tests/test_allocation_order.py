@@ -170,6 +170,12 @@ def test_it_is_not_where_the_policy_may_give_none(first, options):
     assert first(gpu(0), gpu(1), **options).allocator.certain_gpu_count((13, 0)) is None
 
 
+def test_nor_where_cuda_does_not_start_though_nvml_can_be_read(first):
+    process = first(gpu(0), gpu(1))
+    process.cuda.starts_elsewhere = False
+    assert process.allocator.certain_gpu_count((13, 0)) is None
+
+
 def test_nor_where_the_driver_is_too_old_or_has_started(first):
     process = first(gpu(0), gpu(1))
     assert process.allocator.certain_gpu_count((14, 0)) is None

@@ -1,4 +1,4 @@
-"""Ask the CUDA driver that this process has loaded. Never initialises it."""
+"""Ask the CUDA driver that this process has loaded. Never initialises it here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autogpu.devices.model import CudaAttributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Sequence
+    from typing import Any, Iterator, Mapping, Sequence
 
 _CUDA_SUCCESS = 0
 
@@ -20,6 +20,15 @@ _COMPUTE_CAPABILITY = (75, 76)
 
 # NVML needs the first of these; CUDA also the second, which a container may lack and a tool makes on first use.
 _CONTROL_FILE, _MEMORY_FILE = "/dev/nvidiactl", "/dev/nvidia-uvm"
+
+# For a process in which CUDA may start.
+_COUNT = """
+import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+if not cuda.cuInit(0) and not cuda.cuDeviceGetCount(ctypes.byref(count)):
+    print(count.value)
+"""
+_COUNT_DEADLINE_S = 20.0
 
 _library: ctypes.CDLL | None = None
 
@@ -42,6 +51,33 @@ def visible_uuids() -> tuple[str, ...] | None:
             return None
         uuids.append(_uuid_text(bytes(raw)))
     return tuple(uuids)
+
+
+def count_elsewhere(environ: Mapping[str, str]) -> int | None:
+    """Count the GPUs by CUDA in a process of its own; ``None`` where it does not start there, or none can be asked.
+
+    A driver that NVML can read may refuse ``cuInit`` all the same: without a fabric manager, or after a suspend.
+    """
+    import subprocess  # few processes ask
+
+    from autogpu.devices.probe import is_this_python
+
+    if not is_this_python(sys.executable):
+        return None
+    command = [sys.executable, "-I", "-S", "-c", _COUNT]
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_COUNT_DEADLINE_S,
+            check=False,
+        )
+        return int(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):  # ValueError: it printed nothing
+        return None
 
 
 def can_run(version: tuple[int, int]) -> bool:

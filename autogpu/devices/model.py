@@ -210,6 +210,9 @@ if TYPE_CHECKING:
         def can_run(self, version: tuple[int, int]) -> bool:
             """There is a driver that programs can use which are built for that version of CUDA."""
 
+        def count_elsewhere(self, environ: Mapping[str, str]) -> int | None:
+            """Count the GPUs by CUDA in a process of its own; ``None`` where it does not start there."""
+
         def ordinals_in_use(self) -> tuple[int, ...]:
             """The ordinals on which this process has a context."""
 

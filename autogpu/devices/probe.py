@@ -33,7 +33,7 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 def start(environ: Mapping[str, str]) -> Reading:
     """Begin a reading outside this process; returns within ms, whatever the driver does."""
-    if _is_this_python(sys.executable) and not _reaps_children():
+    if is_this_python(sys.executable) and not _reaps_children():
         try:
             return ProcessReading(environ)
         except OSError:  # no more processes or files for this user: a thread may still do
@@ -116,7 +116,7 @@ def _pynvml_problem() -> str:
     return ""
 
 
-def _is_this_python(executable: str | None) -> bool:
+def is_this_python(executable: str | None) -> bool:
     """Starting ``executable`` starts this Python, and no application once more that is frozen or embeds one."""
     # An embedder, unlike a Python that was started, tells its Python no command line.
     if not executable or getattr(sys, "frozen", False) or not getattr(sys, "orig_argv", True):

@@ -81,7 +81,7 @@ def install(
 ) -> Installed:
     """Write the start-up files, or bring them up to date, and prove them by a fresh interpreter.
 
-    Twice is the same as once, and completes what was cut short. What fails leaves none of them.
+    Twice is the same as once, and completes what was cut short. What fails leaves none of them, or all as they were.
     """
     python = interpreter or this_interpreter()
     folder = _target_folder(python, target)
@@ -96,13 +96,20 @@ def install(
         with _alone(folder):
             plan = files.plan_install(folder, method, __version__, files.template_folder())
             files.refuse_foreign_files(folder, plan)
+            before, is_unchanged = files.files_of_ours(folder), False
             try:
                 written, removed = files.put_in_place(folder, plan)
+                is_unchanged = not written and not removed
                 proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
                 _verify_start(proof, python, folder, method)
-            except BaseException:
-                with suppress(OSError):
-                    _remove_all(folder)
+            except BaseException as error:
+                # What is as it was is no worse for a proof that fails now, as on a machine with much to do.
+                if not is_unchanged:
+                    with suppress(OSError):
+                        _remove_all(folder)
+                    if before and isinstance(error, InstallError):
+                        what = f"{error.what}; the earlier start-up files are gone"
+                        raise InstallError(what, remedy=error.remedy) from error
                 raise
     except OSError as error:
         raise _cannot("write", folder, error) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Iterator, Mapping
+    from typing import Iterable, Iterator, Mapping, Sequence
 
     from autogpu.lease.model import Holder
 
@@ -45,7 +47,9 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if namespace is not None and each.pid_namespace == namespace}
-    by_pid = {each.pid: each for each in here.values()}
+    by_pid: dict[int | None, list[Holder]] = defaultdict(list)
+    for each in here.values():
+        by_pid[each.pid].append(each)
     found: dict[str, list[int]] = {name: [] for name in here}
     unknown = set()
     for pid in sorted(listed):
@@ -62,7 +66,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
 
 
 def _owner(
-    pid: int, above: list[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Holder]
+    pid: int, above: list[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
     """Whose job a process is of: of the nearest holder above it, else of the lease that one of these keeps alive.
 
@@ -71,9 +75,13 @@ def _owner(
     """
     for each in _with_ancestors(pid):
         above.append(each)
-        holder = by_pid.get(each[0])
-        if holder is not None and holder.start_time == each[1] and _is_below(pid, holder):
-            return holder
+        candidates = by_pid.get(each[0], ())
+        if len(candidates) > 1:
+            # Another user may have written the same pid into a lease of his.
+            candidates = sorted(candidates, key=lambda holder: holder.uid != process.owner(holder.pid or 0))
+        for holder in candidates:
+            if holder.start_time == each[1] and _is_below(pid, holder):
+                return holder
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)
 
@@ -125,11 +133,13 @@ def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
     folder, names = Path(f"/proc/{pid}"), []
     try:
         own = f"job.{folder.stat().st_uid}."
-        for descriptor in os.listdir(folder / "fd"):  # noqa: PTH208
+        descriptors = os.listdir(folder / "fd")  # noqa: PTH208
+    except OSError:  # it has ended
+        return ()
+    for descriptor in descriptors:
+        with suppress(OSError):  # it has closed this one meanwhile
             name = os.readlink(folder / "fd" / descriptor).rpartition("/")[2]
             # One that only reads it has no lock there.
             if name.startswith(own) and b"OFDLCK" in (folder / "fdinfo" / descriptor).read_bytes():
                 names.append(name)
-    except OSError:  # it may have ended, or closed one meanwhile
-        pass
     return tuple(names)

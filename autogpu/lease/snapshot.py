@@ -116,7 +116,8 @@ class FolderReader:
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 key = entry.name, entry.inode()
-                status = known.get(key)
+                # A ticket's time is the heartbeat of its process.
+                status = None if entry.name.startswith("wait.") else known.get(key)
                 if status is None:
                     if not _OURS.fullmatch(entry.name):
                         continue

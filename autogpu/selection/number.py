@@ -56,7 +56,7 @@ def number_of_process(
 
 
 def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
-    own = getattr(call.variables.get("self"), "__dict__", {})
+    own = _attributes_of(call.variables.get("self"))
     values = [value for name, value in call.variables.items() if not name.startswith("__")]
     if not call.is_frameworks:
         found = _indices([*values, *own.values()], index_of)
@@ -65,6 +65,15 @@ def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
         return set()
     found = _indices(values, index_of) | _plain_numbers(call, own.get("idx"))
     return found - {0} or found
+
+
+def _attributes_of(value: object) -> Mapping[str, object]:
+    # Any attribute may be computed by the script's code, and raise.
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except Exception:
+        return {}
+    return own if type(own) is dict else {}
 
 
 def _plain_numbers(call: Call, idx: object) -> set[int]:
@@ -88,7 +97,8 @@ def _index(value: object, index_of: Callable[[object], int | None]) -> int | Non
 
 def number_of_words(words: Sequence[object]) -> int | None:
     """The one GPU that a command line names: ``cuda:2`` anywhere, a plain number where an option names a GPU."""
-    texts, found = [str(word) for word in words], set()
+    # By their exact type, as above.
+    texts, found = [str(word) if type(word) in (str, int) else "" for word in words], set()
     for before, word in zip(["", *texts], texts):
         # --name value, --name=value, group.name=value
         name, equals, value = word.partition("=")

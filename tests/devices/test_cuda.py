@@ -29,3 +29,21 @@ def test_a_driver_is_new_enough_or_not_and_nothing_is_started(driver, runs, tmp_
         done = server.run([sys.executable, "-c", ASKS, json.dumps(list(runs))])
         assert json.loads(done.stdout) == [*runs.values(), None], done.stderr
         assert server.calls(call="cuInit") == []
+
+
+COUNTS = "import os; from autogpu.devices import cuda; print(cuda.count_elsewhere(os.environ), cuda.visible_uuids())"
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "said"),
+    [
+        pytest.param({}, {}, "3 None", id="all"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "1"}, {}, "1 None", id="of-a-list"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "-1"}, {}, "None None", id="of-none-it-does-not-start"),
+        pytest.param({}, {"cuda_init": "UNKNOWN"}, "None None", id="after-a-suspend"),
+    ],
+)
+def test_a_process_of_its_own_counts_what_this_one_would_see(environ, options, said, tmp_path):
+    with Server((Gpu(), Gpu(), Gpu()), folder=tmp_path, **options) as server:
+        done = server.run([sys.executable, "-c", COUNTS], environ=environ)
+        assert done.stdout.strip() == said, done.stderr

@@ -185,9 +185,19 @@ def test_what_does_not_prove_itself_is_taken_away(folder: Path, earlier: bool) -
         installing.install(folder)
         (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
     broken = installing.this_interpreter()._replace(executable=shutil.which("false"))
-    with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1"):
+    with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1") as refused:
         installing.install(folder, interpreter=broken)
     assert tree(folder) == {}
+    assert ("the earlier start-up files are gone" in refused.value.what) == earlier
+
+
+def test_what_is_as_it_was_stays_where_its_proof_fails_now(folder: Path) -> None:
+    installing.install(folder)
+    before = tree(folder)
+    broken = installing.this_interpreter()._replace(executable=shutil.which("false"))
+    with pytest.raises(InstallError, match="did not load"):
+        installing.install(folder, interpreter=broken)
+    assert tree(folder) == before
 
 
 def test_pth_where_python_reads_none_is_taken_back(folder: Path) -> None:

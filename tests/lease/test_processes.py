@@ -96,3 +96,12 @@ def test_no_user_has_what_others_compute_by_naming_a_process_of_roots(folder, jo
     finally:
         alices.kill()
         alices.wait(60)
+
+
+@needs_root
+def test_a_lease_that_names_another_users_pid_takes_nothing_from_its_owners_job(folder, job):
+    holder, *_ = job()
+    (own,) = snapshot(folder).holders
+    planted = replace(own, name="job.1002.1.00000000", uid=BOB, claims={}, since_s=(own.since_s or 0.0) + 1)
+    for leases in ([own, planted], [planted, own]):
+        assert processes_of(leases, [holder.pid]).of(own) == (holder.pid,)

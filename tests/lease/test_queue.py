@@ -12,6 +12,7 @@ import pytest
 from autogpu.errors import WaitTimeout
 from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, locks
 from autogpu.lease.queue import wait_for_lease
+from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import ALICE, BOB, holders, until, waiters
 from tests.lease.test_record import TICKET
 
@@ -297,3 +298,17 @@ def test_a_last_place_that_is_taken_is_shared(folder, path, start):
         ticket.flush()
         start().wait_in_line(gpus=None)
         assert [waiter.place for waiter in waiters(folder)] == [9999999999, 9999999999]
+
+
+def test_each_reading_has_the_heartbeats_of_its_own_moment(folder):
+    ticket = folder.path / f"wait.0000000001.{os.geteuid()}.00000000"
+    ticket.write_text(json.dumps(TICKET))
+    with ticket.open("r+b") as file, folder.opened() as descriptor:
+        locks.own(file.fileno())
+        os.utime(ticket, (time.time() - 100, time.time() - 100))
+        reader = FolderReader()
+        (before,) = reader.read(descriptor).waiters
+        os.utime(ticket)
+        (after,) = reader.read(descriptor, fresh_s=60.0).waiters
+    assert before.silent_s > 90
+    assert after.silent_s < 60

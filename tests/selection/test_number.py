@@ -103,3 +103,16 @@ def test_number_of_a_command_line(words, number):
 
 def test_arguments_of_any_kind_are_read():
     assert number_of_words(["--gpu", 2, None, b"x"]) == 2
+
+
+class Computed:
+    """Asks its own code for each attribute, as a dict does."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+def test_no_code_of_the_script_is_run_for_its_variables():
+    assert number_of_process([Call("train", {"self": Computed(), "device": "cuda:2"})], [], lambda value: None) == 2

@@ -81,6 +81,7 @@ class FakeCuda:
 
     def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20, measured_bytes=None):
         self.devices = tuple(devices)
+        self.starts_elsewhere = True
         self._is_initialised = initialised
         self._nvml = nvml
         self._context_bytes = context_bytes
@@ -89,6 +90,9 @@ class FakeCuda:
 
     def initialise(self):
         self._is_initialised = True
+
+    def count_elsewhere(self, environ):
+        return len(environ["CUDA_VISIBLE_DEVICES"].split(",")) if self.starts_elsewhere else None
 
     def can_run(self, version):
         return version <= (13, 0)

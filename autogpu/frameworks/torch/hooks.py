@@ -31,6 +31,9 @@ _LAUNCHER_MODULES = (
     *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
 )
 
+# CO_OPTIMIZED of CPython: the code of a function, and not of a module or a class.
+_IS_FUNCTION = 1
+
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -262,8 +265,18 @@ def _calls(torch: Any) -> Iterator[Call]:
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(own):
-            yield Call(code.co_name, dict(frame.f_locals), code.co_consts, code.co_filename.startswith(its))
+            yield Call(code.co_name, _variables_of(frame), code.co_consts, code.co_filename.startswith(its))
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def _variables_of(frame: FrameType) -> dict[str, object]:
+    found = frame.f_locals
+    variables = dict(found)
+    # Up to 3.12 a function's frame keeps this copy, and with it all that the script deletes before the function ends.
+    # Not one that the script has asked for itself, nor a module's own names. The frame, this name and the call count.
+    if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
+        found.clear()
+    return variables
 
 
 def _is_asked_by_a_library(torch: Any) -> bool:

@@ -1,9 +1,13 @@
-"""Which programs start the ranks of a job, and take no GPU themselves."""
+"""What is asked of a program: whether it starts the ranks of a job, and which variables it has at CUDA's start."""
 
 from __future__ import annotations
 
+import sys
+import weakref
+
 import pytest
 
+from autogpu.frameworks.torch import hooks
 from autogpu.frameworks.torch.hooks import is_launcher
 
 
@@ -26,3 +30,21 @@ from autogpu.frameworks.torch.hooks import is_launcher
 )
 def test_a_launcher_is_known_by_its_path_or_as_a_module(argv, command, is_one):
     assert is_launcher(argv, command) is is_one
+
+
+class Data:
+    pass
+
+
+def test_what_a_function_deletes_after_its_variables_were_read_is_gone():
+    data = Data()
+    kept = weakref.ref(data)
+    assert hooks._variables_of(sys._getframe())["kept"] is kept
+    del data
+    assert kept() is None
+
+
+def test_the_variables_that_a_script_has_asked_for_itself_stay():
+    data, asked = Data(), locals()
+    assert "data" in hooks._variables_of(sys._getframe())
+    assert asked["data"] is data
