@@ -75,7 +75,7 @@ The same keys are described for editors in [autogpu.schema.json](autogpu.schema.
 | | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
 | | `8589934592` | bytes, from 1048576 on; a smaller number without a unit is refused |
 | share | `"50%"` | of the GPU's memory; above 0, up to 100 |
-| time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | the unit is needed, except for 0 |
+| time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | a number alone is seconds |
 
 ## Keys
 

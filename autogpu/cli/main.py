@@ -199,6 +199,8 @@ def _tell(error: AutoGpuError | click.ClickException | OSError, given: Sequence[
         near = _nearest_option(error.option_name, command)
         what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
     _echo(what, f"see `{path} --help`")
+    if path == "autogpu pick" and not {"uuid", "index", "docker"}.intersection(given):
+        click.echo(f"(exit {EXIT_USAGE})")  # for `eval`, to which an empty text is a success
     return EXIT_USAGE
 
 

@@ -8,7 +8,7 @@ from typing import Mapping, Sequence
 import click
 
 from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, read_gpus, request_gpus
-from autogpu.cli.main import EXIT_INTERRUPTED, EXIT_USAGE
+from autogpu.cli.main import EXIT_INTERRUPTED
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
@@ -52,7 +52,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         status = EXIT_INTERRUPTED
         raise
     except click.UsageError:
-        status = EXIT_USAGE
+        status = 0  # which is told where all of them are
         raise
     finally:
         if status and form == "export":

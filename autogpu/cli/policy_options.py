@@ -39,7 +39,8 @@ def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Cal
                 metavar="VALUE",
                 help=f"{key.dotted}: {' '.join(key.about.split())}",
                 expose_value=False,
-                callback=_note_flag,
+                multiple=True,
+                callback=_note_list if isinstance(key.default, tuple) else _note_last,
                 shell_complete=_completing(getattr(key.kind, "words", ())),
             )(command)
         return command
@@ -47,10 +48,14 @@ def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Cal
     return add
 
 
-def _note_flag(ctx: click.Context, param: click.Parameter, text: str | None) -> None:
+def _note_list(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> None:
     flags = ctx.params.setdefault("flags", {})
-    if text is not None:
-        flags[param.name] = text
+    if texts:  # --exclude 0 --exclude 3 is --exclude 0,3
+        flags[param.name] = ",".join(texts)
+
+
+def _note_last(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> None:
+    _note_list(ctx, param, texts[-1:])
 
 
 def _completing(words: Sequence[str]) -> Callable[..., list[str]]:

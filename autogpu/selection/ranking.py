@@ -227,7 +227,7 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             what = _entries_of(key, unmatched, f"({resolved.settings[key].origin})", is_all=is_all)
-            found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, devices)}"
+            found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, inventory)}"
     return found
 
 
@@ -242,10 +242,13 @@ def _entries_of(key: str, entries: Sequence[str], origin: str, *, is_all: bool) 
     return f"{written} in {key} {origin} {'matches' if len(entries) == 1 else 'match'}"
 
 
-def _what_there_is(entries: Sequence[str], devices: Sequence[Device]) -> str:
-    names = sorted({device.name for device in devices})
+def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
+    devices, names = inventory.devices, list(dict.fromkeys(device.name for device in inventory.devices))
+    lost = [each for each in inventory.unreadable if str(each.index) in entries]
+    if lost:
+        return explain.unreadable(lost)
     for entry in entries:
         if "*" not in entry and any(entry.strip().lower() in name.lower() for name in names):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
-    known = listed(sorted({printable(name, 64) for name in names}))
+    known = listed([printable(name, 64) for name in names])
     return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"

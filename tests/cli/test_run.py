@@ -141,6 +141,11 @@ def test_without_a_driver_a_pick_of_no_gpu_is_one(capsys, options):
     assert capsys.readouterr().out == "export CUDA_VISIBLE_DEVICES=-1\n"
 
 
+def test_a_list_that_is_given_twice_has_the_entries_of_both(server):
+    twice = autogpu(server, "pick", "--exclude", "0", "--exclude", "1", "--format", "index")
+    assert twice.stdout == autogpu(server, "pick", "--exclude", "0,1", "--format", "index").stdout == "2\n"
+
+
 @asked_in_each_way
 def test_a_list_that_names_no_gpu_here_is_spoken_of(server, command):
     said = "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 2: "
