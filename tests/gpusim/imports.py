@@ -8,6 +8,7 @@ libraries want is read from them and kept in a list, and the build makes the res
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ def record(python: Path, package: str) -> None:
         return
     wanted = of_libraries(sorted((site_packages(python) / package).rglob("*.so*")))
     kept.parent.mkdir(parents=True, exist_ok=True)
-    new = kept.with_suffix(".new")
+    # Two processes that test side by side may both find that it is not there.
+    new = kept.with_suffix(f".{os.getpid()}.new")
     new.write_text(wanted.text())
     new.replace(kept)
 
