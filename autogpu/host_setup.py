@@ -195,11 +195,10 @@ def _make_folder(host: Host) -> str:
     why = ""
     if host.program and host.is_running:
         command = [str(host.program), "--create", str(host.tmpfiles)]
-        try:
-            status = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode
-        except (OSError, subprocess.TimeoutExpired):
-            status = 1
-        why = f"would be missing after the next boot: `{' '.join(command)}` did not work" if status else ""
+        why = f"would be missing after the next boot: `{' '.join(command)}` did not work"
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=True)
+            why = ""
     if not host.folder.exists():
         # The code that makes it for a user who names it makes it complete before it is seen.
         find_folder({LEASE_DIR: str(host.folder)})

@@ -94,12 +94,13 @@ def test_on_a_host_only_a_running_init_makes_the_folder_at_boot(running: hosts.H
         ('test "$*" = "--create {0.tmpfiles}" && mkdir -m 700 {0.folder}', False),
         ("echo Bad line >&2; exit 65", True),
         ("exit 1", True),
+        ("#!/no/such/program", True),
     ],
-    ids=["works", "complains", "silent"],
+    ids=["works", "complains", "silent", "can-not-be-run"],
 )
 def test_the_folder_is_complete_whatever_the_program_does(running: hosts.Host, paths, text: str, is_said: bool) -> None:
     program = running.root / "usr/bin/systemd-tmpfiles"
-    program.write_text(f"#!/bin/sh\n{text.format(paths)}\n")
+    program.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text.format(paths)}\n")
     program.chmod(0o755)
     why = {path: why for _, path, why in hosts.setup(running)}[paths.folder]
     said = f"would be missing after the next boot: `{program} --create {paths.tmpfiles}` did not work"
