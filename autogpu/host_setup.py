@@ -241,9 +241,8 @@ def undo(host: Host) -> list[Step]:
 
 def _remove_folder(path: Path) -> str:
     """Remove the lease folder with all stale files; returns why it stays."""
-    folder = Folder(path, "host", 0)
     # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
-    with held(folder) as descriptor:
+    with held(Folder(path, "host", 0)) as descriptor:
         leases = FolderReader().read(descriptor, remove_stale=True)
         jobs: tuple[Holder | Waiter, ...] = (*leases.holders, *leases.waiters)
         if jobs:
