@@ -338,7 +338,7 @@ def raise_if_refused(decision: Decision) -> None:
     if decision.verdict is Verdict.REFUSE:
         raise NoEligibleDevice(
             decision.why,
-            remedy=explain.busy_remedy(decision, 'AUTOGPU_BUSY={}'),
+            remedy=explain.busy_remedy(decision, "AUTOGPU_BUSY={}"),
             option=explain.busy_remedy(decision, "--busy {}"),
         )
 

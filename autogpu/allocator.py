@@ -370,6 +370,8 @@ class Allocator:
             self._is_given_back |= self._give_back() and self.framework.WANTS_ORDER
         decision, name = self._decision or allocation.decision, self.framework.NAME
         allocation.say(messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task))
+        if decision is None and visible.names_none and inventory is not None and allocation.policy.level != "quiet":
+            allocation.say([messages.no_gpu_named(visible.spec.value or "", inventory, name)])
         if visible.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
 

@@ -15,6 +15,7 @@ from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
+    hides_all,
     initial_visibility,
     named_uuids,
     pool_in_order,
@@ -279,6 +280,11 @@ class VisibleDevices:
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
         return is_place or (named == 1 and self.spec.source == "unset" and bool(self.grant.shared_job))
+
+    @property
+    def names_none(self) -> bool:
+        """The variable has a value that means to name GPUs, and names none of this machine."""
+        return not self.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
 
     @property
     def has_parents_list(self) -> bool:

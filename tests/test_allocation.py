@@ -132,6 +132,16 @@ def test_a_framework_that_sees_no_gpu_is_told_what_the_driver_says(started, driv
     assert (process.framework.take(), process.lines) == (None, lines)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_said"), [("9", True), ("GPU-nonsense", True), ("", False), ("-1", False), ("NoDevFiles", False)]
+)
+def test_a_list_that_names_no_gpu_here_is_answered_and_one_that_wants_none_is_not(started, value, is_said):
+    process = started(*TWO, counted=(), CUDA_VISIBLE_DEVICES=value)
+    assert process.framework.take() is None
+    said = f"CUDA_VISIBLE_DEVICES={value} names no GPU here, Fakeflow starts on CPU; there are the indices 0 to 1"
+    assert process.lines == [said] * is_said
+
+
 def test_an_engine_that_shows_no_gpu_is_named(started, tmp_path):
     (tmp_path / "slurm.conf").write_text("GresTypes=gpu\n")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_CONF": str(tmp_path / "slurm.conf")}

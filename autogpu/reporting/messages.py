@@ -93,6 +93,15 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     return []
 
 
+def no_gpu_named(value: str, inventory: Inventory, framework: str) -> str:
+    """A value of ``CUDA_VISIBLE_DEVICES`` names no GPU of this machine."""
+    last = max([device.index for device in inventory.devices], default=0)
+    return (
+        f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; there are the "
+        f"indices 0 to {last}"
+    )
+
+
 def visible_devices_ignored(value: str, framework: str) -> str:
     """The script's ``CUDA_VISIBLE_DEVICES``, which is ``value``, came too late."""
     return (
