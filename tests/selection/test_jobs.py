@@ -41,6 +41,7 @@ STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
         pytest.param(
             MEMBERS, [claim(8, pids=(11, 12), age_s=1.0)], id="members-share-one-claim-as-young-as-the-newest"
         ),
+        pytest.param(MEMBERS[::-1], [claim(8, pids=(12, 11), age_s=1.0)], id="also-where-the-newest-is-read-first"),
         pytest.param(STRANGERS, [claim(6), claim(8, pids=(12,), uid=1001)], id="no-user-joins-the-job-of-another"),
         pytest.param([holder(4000)], [claim(24)], id="an-impossible-claim-is-the-whole-gpu"),
         pytest.param([holder(is_mine=True)], [], id="my-own-lease-is-no-other-job"),

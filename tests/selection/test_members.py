@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.lease import Holder, Processes
 from autogpu.reporting.text import GIB
-from autogpu.selection.members import family_of, rivals
+from autogpu.selection.members import family_of, promised_to, rivals
+from tests.support.selections import request
 from tests.support.values import gpu, inventory
 
 PARENT = Holder("a", 1000, False, True, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uuid: 24 * GIB})
@@ -31,3 +33,20 @@ def test_what_a_parent_holds_counts_for_its_children_unless_nothing_uses_it(devi
     processes = Processes(**{"of_lease": {}, **listed})
     family = family_of(PARENT, [PARENT], processes, inventory(*devices), has_parents_list=True)
     assert (PARENT in rivals([PARENT], family)) is is_rival
+
+
+SIZES = ((4, 6), (6, 4))
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_ranks_have_what_any_of_them_claims_of_the_gpus_that_this_one_sees(sizes):
+    seen, other = gpu(0), gpu(1)
+    ranks = [replace(PARENT, claims={seen.uuid: size * GIB, other.uuid: GIB}) for size in sizes]
+    assert promised_to(ranks, request(seen)) == {seen.uuid: 6 * GIB}
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_child_is_capped_as_the_process_of_its_job_with_the_smallest_cap(sizes):
+    members = [replace(PARENT, name=str(size), caps={gpu(0).uuid: size * GIB}) for size in sizes]
+    family = family_of(members[0], members, Processes({}), inventory(gpu(0)), has_parents_list=True)
+    assert family.caps == {gpu(0).uuid: 4 * GIB}
