@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from typing import IO, Any, Callable, Mapping
 
 
@@ -80,7 +81,8 @@ class ForkedJob:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and its line is on the way
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
