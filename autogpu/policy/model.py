@@ -44,7 +44,7 @@ class Policy:
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     faulty: Literal["last", "never"] = "last"
-    busy: Literal["share", "share-own", "wait", "cpu", "error"] = "share"
+    busy: Literal["share", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
     visible: Literal["pool", "chosen"] = "pool"
@@ -271,12 +271,12 @@ KEYS = (
     ),
     Key(
         "select.busy",
-        kinds.Choice("share", "share-own", "wait", "cpu", "error"),
-        about='when no GPU is free: "share" one with memory left, "share-own" only beside my\n'
-        'own jobs, "wait" for one, "cpu" to continue without, or "error"',
+        kinds.Choice("share", "wait", "cpu", "error"),
+        about='when no GPU is free: "share" one with memory left, "wait" for one,\n'
+        '"cpu" to continue without, or "error"',
         more="What happens when every GPU has a job. `share` places this one beside another where memory is left, "
-        "and caps it unless `need` or `limit` says how much it takes; `share-own` does so only beside jobs of the "
-        "same user. `wait` queues for a free GPU, `cpu` continues without one, `error` stops the script.",
+        "and caps it unless `need` or `limit` says how much it takes. "
+        "`wait` queues for a free GPU, `cpu` continues without one, `error` stops the script.",
         example='busy = "wait"',
     ),
     Key(

@@ -7,7 +7,6 @@ import sys
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Candidate, SelectionRequest, Tier
-from autogpu.selection.occupancy import unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,9 +73,6 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     demand = demand_of(request)
     if not (demand.is_whole or demand.or_best_effort):
         return False  # a best-effort job can't claim what it needs
-    if request.policy.busy == "share-own":
-        owners = {claim.uid for claim in candidate.claims}
-        return owners == {request.own_uid} and not unmanaged_processes(candidate.device, candidate.claims)
     return request.policy.busy == "share"
 
 

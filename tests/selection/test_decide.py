@@ -26,7 +26,6 @@ LEFT, NOT_OURS = Verdict.CANNOT_CHOOSE, Verdict.NOT_OUR_CHOICE
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", "script")}
 NAMED = {"chosen": [0]}
 TWO_LARGE = {"busy": "wait", "need_bytes": 12 * GIB, "count": 2}
-OWN = {"busy": "share-own"}
 # Claims on GPU 0
 ALL, MINE, LITTLE = ({"held": {0: each}} for each in (claim(24), claim(24, uid=ME), claim(4, uid=ME)))
 BOTH = (claim(11), claim(0, pid=8))
@@ -94,12 +93,9 @@ def rank(number, size, launcher="MPICH"):
         case("of-the-unclaimed", [gpu(0, used_gib=2, pids=[7])], {"held": {0: claim(14)}}, soft_caps={UUID: 5 * GIB}),
         case("where-the-most-is-unclaimed", ELEVENS, {"held": {0: claim(4), 1: claim(11)}}, ordinals=(0,)),
         case("then-where-the-fewest-are-best-effort", ELEVENS, {"held": {0: claim(11), 1: BOTH}}, ordinals=(0,)),
-        case("beside-my-own-jobs", TWO, {**OWN, "held": {0: claim(24), 1: claim(24, uid=ME)}}, ordinals=(1,)),
-        case("not-beside-unmanaged-ones", [gpu(0, pids=[9], used_gib=3)], {**OWN, **MINE}, verdict=CPU),
         case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why="you hold 1 GPU, the most that limits.per_user allows"),
         case("cap-reached-and-waiting", TWO, {**CAP, "count": 2, "busy": "wait"}, verdict=WAIT),
         case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={UUID: 12 * GIB}),
-        case("cap-reached-share-own", TWO, {**CAP, **OWN}, ordinals=(0,), soft_caps={UUID: 12 * GIB}),
         case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), soft_caps={}),
         case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
         case("cap-for-no-more-one-waits", TWO, {"per_user": 1, "count": 2, "busy": "wait"}, ordinals=(1,)),
@@ -129,8 +125,8 @@ def test_the_gpus_are_named_idlest_first():
     assert (decision.ordinals, [device.index for device in decision.devices]) == ((0, 1), [1, 0])
 
 
-ALIKE = dict.fromkeys(("share", "share-own", "wait", "cpu", "error"), TAKE)
-NEVER = {**ALIKE, "share": CPU, "share-own": CPU, "wait": CPU, "cpu": CPU, "error": REFUSE}
+ALIKE = dict.fromkeys(("share", "wait", "cpu", "error"), TAKE)
+NEVER = {**ALIKE, "share": CPU, "wait": CPU, "cpu": CPU, "error": REFUSE}
 LATER, NOW, SOME = {**NEVER, "wait": WAIT}, {**NEVER, "share": TAKE, "wait": WAIT}, {**ALIKE, "wait": WAIT}
 
 
@@ -173,7 +169,7 @@ def test_busy_says_what_becomes_of_a_process_without_enough_free_gpus(gpus, aske
     ("busy", "count", "why"),
     [
         ("share", 3, "all 3 (shared: GPU 0: "),
-        *((busy, 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now") for busy in ("share-own", "cpu")),
+        ("cpu", 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now"),
     ],
 )
 def test_more_gpus_than_are_free(busy, count, why):
