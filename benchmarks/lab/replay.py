@@ -185,7 +185,9 @@ class Replay:
             self._serve(now_s)
         elif isinstance(answer, Wait):
             self._queue.append(attempt)
-            self._at(now_s + WAIT_S + LOOK_S, "look", None)
+            for waits in (1, 2):
+                self._at(now_s + waits * WAIT_S + LOOK_S, "look", None)
+            self._serve(now_s)
         elif isinstance(answer, Later):
             self._at(now_s + answer.after_s, "ask", attempt)
         else:

@@ -34,26 +34,22 @@ class Autogpu:
     Args:
         busy: ``select.busy``.
         has_true_needs: Each process states what it will take to the byte, as nobody can.
+        wait_s: ``select.wait``.
     """
 
     lag_s = 0.0
 
-    def __init__(self, busy: str = "share", *, has_true_needs: bool = False) -> None:
+    def __init__(self, busy: str = "share", *, has_true_needs: bool = False, wait_s: float | None = None) -> None:
         self.busy = busy
+        self._wait_s = (WAIT_S if busy == "share" else float("inf")) if wait_s is None else wait_s
         self._has_true_needs = has_true_needs
 
     def need_bytes_of(self, attempt: Attempt) -> int | None:
         """What one start says that it needs."""
         return attempt.job.peak_bytes if self._has_true_needs else attempt.job.need_bytes
 
-    def busy_of(self, attempt: Attempt) -> str:
-        """``select.busy`` of one start."""
-        return self.busy
-
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
-        busy = self.busy_of(attempt)
-        wait_s = WAIT_S if busy == "share" else float("inf")
-        policy = Policy(need_bytes=self.need_bytes_of(attempt), busy=busy, wait_s=wait_s)
+        policy = Policy(need_bytes=self.need_bytes_of(attempt), busy=self.busy, wait_s=self._wait_s)
         inventory = Inventory(tuple(_device(card) for card in server.cards))
         uuids = [device.uuid for device in inventory.devices]
         request = SelectionRequest(
@@ -91,7 +87,7 @@ class Autogpu:
 
     def _demand(self, attempt: Attempt) -> Demand:
         need_bytes = self.need_bytes_of(attempt)
-        return Demand(1, need_bytes, joins=need_bytes is None and self.busy_of(attempt) == "share")
+        return Demand(1, need_bytes, joins=need_bytes is None and self.busy == "share")
 
     def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
         return Waiter(

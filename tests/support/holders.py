@@ -91,8 +91,14 @@ def let_age(folder, seconds, pid=None):
     for file in Path(folder).glob("job.*"):
         fields = json.loads(file.read_text())
         if pid in (None, fields["pid"]):
-            # In place: the holder's lock is the file's.
-            file.write_text(json.dumps({**fields, "t": fields["t"] - seconds}))
+            write_lease(file, {**fields, "t": fields["t"] - seconds})
+
+
+def write_lease(file, fields):
+    """Write a lease anew at once and in place: the holder's lock is the file's, and others read it meanwhile."""
+    length = file.stat().st_size
+    with file.open("r+b", buffering=0) as opened:
+        opened.write(json.dumps(fields).encode().ljust(length))
 
 
 def claims_on(*devices):
