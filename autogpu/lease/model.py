@@ -85,11 +85,13 @@ class Demand:
         count: GPUs at the same time.
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
+        joins: A GPU that others have will do as well, if there is room for one that tells no size.
     """
 
     count: int = 1
     bytes_per_gpu: int | None = None
     uuids: tuple[str, ...] = ()
+    joins: bool = False
 
     def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
         """This GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""
@@ -100,7 +102,7 @@ class Demand:
     def includes(self, other: Demand) -> bool:
         """Whatever would serve ``other`` would serve this one as well."""
         is_among = not self.uuids or (bool(other.uuids) and set(other.uuids) <= set(self.uuids))
-        if not is_among or self.count > other.count:
+        if not is_among or self.count > other.count or (other.joins and not self.joins):
             return False
         if self.bytes_per_gpu is None:
             return other.bytes_per_gpu is None

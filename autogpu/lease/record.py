@@ -115,7 +115,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids`` and ``group``.
+    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``group`` and ``joins``.
 
     Raises:
         MalformedRecord: As :func:`parse`.
@@ -128,6 +128,7 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
         raise MalformedRecord("no demand")
     fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
     fields["group"] = _name(fields.get("group", ""))
+    fields["joins"] = fields.get("joins") is True
     return fields
 
 

@@ -44,7 +44,7 @@ class Policy:
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     faulty: Literal["last", "never"] = "last"
-    busy: Literal["share", "share-own", "wait", "cpu", "error"] = "share"
+    busy: Literal["share", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
     visible: Literal["pool", "chosen"] = "pool"
@@ -271,19 +271,23 @@ KEYS = (
     ),
     Key(
         "select.busy",
-        kinds.Choice("share", "share-own", "wait", "cpu", "error"),
-        about='when no GPU is free: "share" one with memory left, "share-own" only beside my\n'
-        'own jobs, "wait" for one, "cpu" to continue without, or "error"',
-        more="What happens when every GPU has a job. `share` places this one beside another where memory is left, "
-        "and caps it unless `need` or `limit` says how much it takes; `share-own` does so only beside jobs of the "
-        "same user. `wait` queues for a free GPU, `cpu` continues without one, `error` stops the script.",
+        kinds.Choice("share", "wait", "cpu", "error"),
+        about='when no GPU is free: "share" one with memory left, "wait" for one,\n'
+        '"cpu" to continue without, or "error"',
+        more="What happens when every GPU has a job. With `share` a job that does not say what it needs joins others "
+        "on the GPU with the most free memory, once everything there has run for a minute and a quarter of the GPU is "
+        "free; it may take all that is free; until then it waits in line, for `wait` at most. A job with `need` or "
+        "`limit` starts at once where that is unclaimed, and waits otherwise. `wait` queues for a free GPU, `cpu` "
+        "continues without one, `error` stops the script.",
         example='busy = "wait"',
     ),
     Key(
         "select.wait",
         kinds.Duration(),
-        about='how long "wait" waits',
-        more='Counts for `busy = "wait"`. After that time the script ends with an error and exit status 75.',
+        about='how long "wait" waits, and "share" at most',
+        more='With `busy = "wait"` the script ends after that time with an error and exit status 75. With '
+        '`busy = "share"` it then joins others where the most is free, and may take what is free there: '
+        "`AUTOGPU_WAIT=0` starts it at once.",
         example='wait = "1h30m"',
     ),
     Key(
@@ -346,7 +350,7 @@ KEYS = (
         about="split each chosen GPU into N logical GPUs of `limit` each",
         more="For writing multi-GPU code on one card: a distribution strategy sees N replicas on each chosen GPU. N "
         "times `limit` is claimed. Without `limit` each gets an equal part of what the framework would allocate: "
-        "what is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of its half. "
+        "what is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of what it may take. "
         "Percentages that add up to more than the whole GPU are refused.",
         example="virtual_gpus = 2",
     ),

@@ -30,10 +30,8 @@ AWAITED = "a job in the queue waits for it"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
 ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
-_HALF = "limited to half of the unclaimed memory; "
-BEST_EFFORT = _HALF + "say what you need: AUTOGPU_NEED=6GiB"
-BEST_EFFORT_BY_SCRIPT = _HALF + "what the script itself allows does not fit there"
-BEST_EFFORT_OF_PART = _HALF + "the granted part of the GPU is not free"
+BEST_EFFORT = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
+BEST_EFFORT_OF_SIZE = "limited to what is free there, which is less than it asks for"
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST = 3
@@ -141,6 +139,22 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     if named > taken:
         return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
     return f"; select.count asks for {wanted}, {reason}"
+
+
+def best_effort(*, is_size_told: bool) -> str:
+    """Why a job may not allocate more on a GPU that it shares."""
+    return BEST_EFFORT_OF_SIZE if is_size_told else BEST_EFFORT
+
+
+def quota_reached(per_user: int) -> str:
+    """Why a user gets no further GPU, whatever is free."""
+    return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
+
+
+def until_it_shares(policy: Policy, *, is_size_told: bool) -> str:
+    """When a process that waits will share a GPU, to follow why it takes none now."""
+    joins = "" if is_size_told else "once all jobs on a GPU have run for a minute and a quarter of it is free, or "
+    return f"; it joins others {joins}after {span(policy.wait_s)}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:

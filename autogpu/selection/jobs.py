@@ -10,7 +10,7 @@ import sys
 
 from autogpu.frozen import frozen
 from autogpu.selection import instances
-from autogpu.selection.model import Claim
+from autogpu.selection.model import Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.lease import Holder, Processes, Waiter
-    from autogpu.selection.model import IsAwaited
+    from autogpu.lease import Demand, Holder, Processes, Waiter
+    from autogpu.selection.model import Candidate, IsAwaited
 
 
 @frozen
@@ -130,7 +130,12 @@ def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Cl
     """Tell whether one of ``waiters`` could use a GPU now, other than those who hold ``per_user`` of them already."""
     if per_user:
         waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
-    return lambda uuid, is_free, room_bytes: any(
-        waiter.demand.could_use(uuid, room_bytes) and (is_free or waiter.demand.bytes_per_gpu is not None)
-        for waiter in waiters
-    )
+    return lambda candidate: any(_could_have(waiter.demand, candidate) for waiter in waiters)
+
+
+def _could_have(demand: Demand, candidate: Candidate) -> bool:
+    uuid = candidate.device.uuid
+    if demand.joins and candidate.is_joinable:
+        return demand.could_use(uuid)
+    is_open = candidate.tier is Tier.FREE or demand.bytes_per_gpu is not None
+    return is_open and demand.could_use(uuid, candidate.spare_bytes)

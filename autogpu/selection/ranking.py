@@ -23,7 +23,7 @@ from autogpu.selection.model import (
     VisibleSpec,
     connection_score,
 )
-from autogpu.selection.occupancy import memory_faults, room_bytes, tier, unmanaged_processes
+from autogpu.selection.occupancy import free_bytes, memory_faults, room_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,17 +70,18 @@ def ranking_of(
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
     device_tier, spare, wanted = tier(device, own_pid, claims), room_bytes(device, own_pid, claims), demand.on(device)
+    free = free_bytes(device, own_pid, claims)
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     if is_best_effort and device_tier is Tier.BUSY:
-        room = spare
+        room = free
     else:
         room = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
     why, claim_bytes = explain.occupancy(device, claims, own_pid), 0 if is_best_effort else wanted
-    return Candidate(device, device_tier, why, claims, claim_bytes, spare, room, is_best_effort)
+    return Candidate(device, device_tier, why, claims, claim_bytes, spare, free, room, is_best_effort)
 
 
-def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
+def standing(candidate: Candidate) -> tuple[int, int, bool, bool, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
     room, utilization = candidate.room_bytes, device.utilization_percent
@@ -90,10 +91,10 @@ def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
         2 if memory_faults(device) else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         room is None or utilization is None,
+        # What free memory will be left beside jobs that have just begun, nobody knows.
+        candidate.is_best_effort and not candidate.is_settled,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
         -(max(room or 0, 0) // GIB),
-        # A best-effort job claims nothing, and does not show before it allocates.
-        sum(claim.bytes == 0 for claim in candidate.claims) if candidate.is_best_effort else 0,
         100 if utilization is None else utilization,
     )
 
@@ -187,7 +188,9 @@ def _unusable(candidate: Candidate, own_pid: int | None) -> Rejection | None:
 def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
     device, spare = candidate.device, candidate.spare_bytes
     wanted, total = demand.on(device), device.memory_total_bytes
-    if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:
+    if demand.is_whole or spare is None or total is None or wanted <= spare:
+        return None
+    if demand.or_best_effort and wanted <= total:
         return None
     if demand.is_limit and candidate.tier is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less

@@ -96,8 +96,8 @@ def test_a_shell_completes_verbs(folder_of_autogpu, shell):
 
 
 def test_a_shell_completes_a_policys_words_and_the_command_to_run(folder_of_autogpu):
-    words = completed(folder_of_autogpu, "bash", "autogpu run --busy share").split()
-    assert words == ["plain,share", "plain,share-own"]
+    words = completed(folder_of_autogpu, "bash", "autogpu run --busy sh").split()
+    assert words == ["plain,share"]
     assert completed(folder_of_autogpu, "bash", "autogpu run -- tra").split() == ["file,tra"]
 
 

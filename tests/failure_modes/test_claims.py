@@ -97,7 +97,7 @@ def test_04_a_holder_that_one_may_not_signal_is_alive(lab):
 @pytest.mark.parametrize(
     ("busy", "status", "contexts", "said"),
     [
-        ("share", 0, [0], "half of the unclaimed memory"),
+        ("share", 0, [0], "limited to what is free there"),
         ("cpu", 0, [], "TensorFlow starts on CPU"),
         ("error", 1, [], "no GPU is free"),
         ("wait", 75, [], "waiting"),

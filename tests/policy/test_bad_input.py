@@ -42,7 +42,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
-        '"share-own", "wait", "cpu" or "error"; the default "share" is used',
+        '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",

@@ -50,7 +50,7 @@ OTHERS = {
     "select.devices": ('[0, "*A100*"]', "0,*A100*", ("0", "*A100*")),
     "select.exclude": ('["2-3"]', "2-3", ("2-3",)),
     "select.faulty": ('"never"', "never", "never"),
-    "select.busy": ('"share-own"', "SHARE-OWN", "share-own"),
+    "select.busy": ('"wait"', "WAIT", "wait"),
     "select.wait": ('"90s"', "90s", 90.0),
     "select.script": ('"override"', "override", "override"),
     "select.visible": ('"chosen"', "chosen", "chosen"),
