@@ -89,6 +89,11 @@ def short_path(path: str | os.PathLike[str], homes: tuple[str, ...] = ()) -> str
     return printable(text, 200)
 
 
+def host_setup_command(sudo: str = "sudo ") -> str:
+    """Prepare the host: sudo has a PATH of its own, in which an environment's autogpu is not."""
+    return "sudo $(command -v autogpu) host-setup" if sudo else "autogpu host-setup"
+
+
 def user_name(uid: int) -> str:
     """The name of a user; ``uid 4711`` for one that this host does not know."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import Inventory
-from autogpu.doctor.facts import Cuda, Facts
+from autogpu.doctor.model import Cuda, Facts
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
