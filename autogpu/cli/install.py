@@ -16,7 +16,7 @@ from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install.locked import what_to_add
-from autogpu.install.source import pip_source
+from autogpu.install.source import pip_command, pip_source
 from autogpu.reporting.text import printable
 
 TARGET = click.option(
@@ -38,7 +38,7 @@ Examples:
     type=click.Choice(installing.METHODS),
     default="auto",
     show_default=True,
-    help="What loads the hook: a .pth file, a .start file beside it (for Python 3.15 and later), or a "
+    help="What loads the hook: a .pth file with a .start file beside it (for Python 3.15 and later), or a "
     "sitecustomize.py that also runs the one it hides. auto takes what this Python reads.",
 )
 @TARGET
@@ -109,10 +109,12 @@ def _run_by(python: str, verb: str, target: Path | None, as_json: bool, *options
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     where = os.path.dirname(executable)  # noqa: PTH120
-    look = [executable, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('autogpu') is None)"]
+    look = "from importlib.util import find_spec as f; exit(0 if f('autogpu') else 3 if f('pip') else 4)"
     try:
-        if subprocess.run(look, cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode:
-            remedy = f"{shlex.quote(executable)} -m pip install {pip_source()}, and this again"
+        found = subprocess.run([executable, "-c", look], cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False)
+        if found.returncode:
+            pip = pip_command(executable, f"install {pip_source()}", has_pip=found.returncode == 3)
+            remedy = f"{pip}, and this again"
             raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
         command = [executable, "-m", "autogpu", verb, *options, *(["--json"] if as_json else [])]
         command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from autogpu.doctor.model import Cuda, Facts
 from autogpu.errors import InstallError
 from autogpu.install import files, this_interpreter
 from autogpu.install.proof import TIMED_OUT, fresh_start
-from autogpu.install.source import pip_source
+from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
 from autogpu.selection.grants import settled
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
@@ -77,7 +76,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
         grant=settled(engines.granted_here(environ), len(inventory.devices)),
         hook_is_current=start.hook is None or _is_current(start.hook),
-        has_pip=importlib.util.find_spec("pip") is not None,
+        has_pip=has_pip(),
         is_root=hasattr(os, "geteuid") and os.geteuid() == 0,
     )
 
