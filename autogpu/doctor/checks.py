@@ -66,7 +66,7 @@ def _check_hook(facts: Facts) -> Finding:
     if start.hook is not None:
         return passed(f"a fresh {facts.executable} loads {start.hook}")
     if TIMED_OUT in start.complaint:
-        return warned(printable(start.complaint), _WHEN_LESS_BUSY)
+        return warned(f"a fresh {facts.executable} {printable(start.complaint)}", _WHEN_LESS_BUSY)
     if start.complaint:
         return failed(f"a fresh Python reports: {printable(start.complaint)}", remedy)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""

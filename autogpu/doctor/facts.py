@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping
@@ -15,7 +13,7 @@ from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
 from autogpu.errors import InstallError
 from autogpu.install import files, this_interpreter
-from autogpu.install.proof import TIMED_OUT, fresh_start
+from autogpu.install.proof import ask, fresh_start
 from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
 from autogpu.selection.grants import settled
@@ -90,38 +88,14 @@ def _is_current(hook: Path) -> bool:
 
 def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    told, error = _ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
-    return Cuda(error=error) if error else Cuda(**told)
+    answer = ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
+    return Cuda(error=answer.error) if answer.error else Cuda(**answer.value)
 
 
 def _framework(module: str, executable: str, environ: Mapping[str, str]) -> Any:
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    answer, error = _ask(executable, frameworks.load_diagnosis(module).PROGRAM, {**environ, SWITCH: "0"}, _DEADLINE_S)
-    return {"error": error} if error else answer
-
-
-def _ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float) -> tuple[Any, str]:
-    """Read what ``program`` prints as JSON on its last line; returns that, and why there is none."""
-    try:
-        done = subprocess.run(
-            [executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=dict(environ),
-            timeout=deadline_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"{TIMED_OUT} after {deadline_s:.0f} s"
-    except OSError as error:
-        return None, f"it does not start: {error.strerror}"
-    try:
-        return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), ""
-    except (ValueError, IndexError):
-        if done.returncode < 0:
-            return None, f"it ended by signal {-done.returncode}"
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return None, last[0] if last else f"it ended with status {done.returncode}"
+    answer = ask(executable, frameworks.load_diagnosis(module).PROGRAM, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    return {"error": answer.error} if answer.error else answer.value
 
 
 def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
@@ -129,8 +103,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        prefix, _ = _ask(path, _PREFIX, {**environ, SWITCH: "0"}, _DRIVER_DEADLINE_S) if path else (None, "")
-        if path and prefix not in (None, os.path.realpath(sys.prefix)):
+        if path and ask(path, _PREFIX, environ, _DRIVER_DEADLINE_S).value not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
     return found
 

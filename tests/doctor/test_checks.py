@@ -253,7 +253,7 @@ def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
         ("driver", gpus(unreadable=(UnreadableDevice(1, NO_ANSWER),)), "GPU 1: it does not answer: the driver may"),
         ("driver", driver("NVML timed out after 15 s", "driver"), "NVML timed out after 15 s: the driver may only be"),
         ("cuda", {"cuda": Cuda(error="timed out after 20 s")}, "libcuda.so.1 timed out after 20 s"),
-        ("hook", start(complaint="/env/bin/python timed out after 60 s"), "timed out after 60 s"),
+        ("hook", start(complaint="timed out after 60 s"), "a fresh /env/bin/python timed out after 60 s"),
         ("tensorflow", answer(None, "timed out after 180 s"), "to import TensorFlow timed out after 180 s"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
