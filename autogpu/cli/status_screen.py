@@ -15,7 +15,7 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, folded
 from autogpu.cli.status_table import Truncation, View, gpu_lines, lasting
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import counted, printable, size
+from autogpu.reporting.text import counted, host_setup_command, printable, size, sudo
 from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
@@ -194,5 +194,5 @@ def _folder_lines(host: HostStatus, *, is_explained: bool) -> Iterator[Text]:
         if is_explained or len(users) > 1:
             yield Text(
                 f"Claims are in {printable(folder.path)}, which belongs to {printable(folder.owner)} and does not "
-                f"reach into containers; `sudo $(command -v autogpu) host-setup` makes {HOST_FOLDER} for all users."
+                f"reach into containers; `{host_setup_command(sudo())}` makes {HOST_FOLDER} for all users."
             )

@@ -204,7 +204,8 @@ def _check_folder(facts: Facts) -> Finding:
     is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
-        remedy = f"on the host: {host_setup_command()}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}"
+        on_host = host_setup_command("sudo ")
+        remedy = f"on the host: {on_host}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}"
         return failed(what, remedy)
     note = f", which belongs to its first user; `{host_setup_command(facts.sudo)}` makes one for all users"
     when = "" if facts.folder else ", which the first one makes"

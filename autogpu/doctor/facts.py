@@ -16,6 +16,7 @@ from autogpu.install import files, this_interpreter
 from autogpu.install.proof import ask, fresh_start
 from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
+from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
@@ -75,7 +76,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         grant=settled(engines.granted_here(environ), len(inventory.devices)),
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=has_pip(),
-        is_root=hasattr(os, "geteuid") and os.geteuid() == 0,
+        sudo=sudo(),
     )
 
 

@@ -86,7 +86,7 @@ class Facts:
     grant: Grant = NO_ENGINE
     hook_is_current: bool = True
     has_pip: bool = True
-    is_root: bool = False
+    sudo: str = "sudo "
 
     @property
     def hides_all_gpus(self) -> bool:
@@ -94,11 +94,6 @@ class Facts:
         order = self.environ.get(CUDA_DEVICE_ORDER)
         value = self.environ.get(CUDA_VISIBLE_DEVICES)
         return value is not None and named_uuids(value, self.inventory, order) == ()
-
-    @property
-    def sudo(self) -> str:
-        """Stands before a command that only root may run."""
-        return "" if self.is_root else "sudo "
 
     def pip(self, action: str) -> str:
         """The command that installs or removes packages of this environment."""
