@@ -90,7 +90,7 @@ def install(
     folder = _target_folder(python, target)
     if not folder.is_dir():
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
-    is_site_dir = _is_site_dir(folder, python)
+    is_site_dir = any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in python.site_dirs)
     if python.managed_by and is_site_dir:
         what = f"another tool than pip manages {folder}, as {python.managed_by} says"
         raise InstallError(what, remedy=f"install into a virtual environment: {_new_venv()}")
@@ -146,10 +146,6 @@ def _target_folder(python: Interpreter, target: Path | None) -> Path:
     return Path(os.path.abspath(str(target or python.site_dir)))  # noqa: PTH100  (resolve() follows links)
 
 
-def _is_site_dir(folder: Path, python: Interpreter) -> bool:
-    return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in python.site_dirs)
-
-
 def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[str, str]) -> dict[str, str]:
     # This start compiles the hook for those that follow, some of which may not write here: as they will look for it.
     fresh = {name: value for name, value in environ.items() if name not in _COMPILING}
@@ -176,12 +172,9 @@ def _verify_start(proof: FreshStart, python: Interpreter, folder: Path, method: 
     elif proof.hook:
         what = f"{python.name} loads {proof.hook} instead of {hook}"
         remedy = f"remove that one first: autogpu uninstall --target {proof.hook.parent}"
-    elif method != "sitecustomize" and not _is_site_dir(folder, python):
-        what = f"{python.name} reads no {files.PTH} in {folder}{seen}"
-        remedy = "leave out --method; a folder on PYTHONPATH needs a sitecustomize.py"
     else:
         what = f"a fresh {python.name} did not load {hook}{seen}"
-        remedy = f"look at what it does at start: {python.executable} -v -c pass"
+        remedy = f"leave out --method, or look at what it does at start: {python.executable} -v -c pass"
     raise InstallError(what, remedy=remedy)
 
 

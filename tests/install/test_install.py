@@ -182,7 +182,7 @@ def test_what_is_as_it_was_stays_where_its_proof_fails_now(folder: Path) -> None
 
 
 def test_pth_where_python_reads_none_is_taken_back(folder: Path) -> None:
-    with pytest.raises(InstallError, match=r"reads no autogpu.pth in ") as refused:
+    with pytest.raises(InstallError, match="did not load") as refused:
         installing.install(folder, "pth")
     assert "leave out --method" in refused.value.remedy
     assert tree(folder) == {}
