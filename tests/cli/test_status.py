@@ -51,6 +51,9 @@ sys.stdin.read()
 """
 
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+
 def coloured(view):
     return list(screens.lines(view, View(100, True)))
 
@@ -71,8 +74,7 @@ def lab(tmp_path_factory):
     leases.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     with Server([Gpu(), Gpu(processes={UNKNOWN_PID: "2GiB"}, utilization=40)], folder=folder) as server:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **pipes)
+        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **PIPES)
         try:
             assert job.stdout.readline() == "ready\n"
             yield server, environ, job
@@ -425,12 +427,13 @@ def test_a_reading_that_is_missing_is_a_question_mark():
 def test_watching_redraws_and_ends(lab, end):
     server, environ, _ = lab
     controller, terminal = pty.openpty()
-    environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "24"}
     command = [sys.executable, "-m", "autogpu", "status", "-w", "--interval", "0.5"]
     before = termios.tcgetattr(controller)
     watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
     try:
         shown = until_shown(controller, b"", b"train.py", 2)
+        shown = until_shown(controller, shown, b"q: leave, s: order (number), h: help", 1)
         os.write(controller, b"h")
         shown = until_shown(controller, shown, b"held for half an hour or more", 2)
         os.write(controller, b"hs")
@@ -450,6 +453,26 @@ def test_watching_redraws_and_ends(lab, end):
     assert b"\x1b[?1049h" in shown
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"train.py"), "the screen is as it was before"
     assert b"Traceback" not in shown
+
+
+@pytest.mark.slow
+def test_the_pid_of_a_job_that_is_held_ends_it(tmp_path):
+    environ = {"AUTOGPU_LEASE_DIR": str(tmp_path / "leases")}
+    command, hold = [sys.executable, "-m", "autogpu"], ["run", "--hold", "--", "sh", "-c", "echo on; exec sleep 300"]
+
+    def jobs():
+        told = server.run([*command, "status", "--json"], environ=environ).stdout
+        return [job["pid"] for gpu in json.loads(told)["gpus"] for job in gpu["jobs"]]
+
+    (tmp_path / "server").mkdir()
+    with Server([Gpu()], folder=tmp_path / "server") as server:
+        held = server.popen([*command, *hold], environ=environ, **PIPES)
+        with held:
+            assert held.stdout.readline() == "on\n"
+            (pid,) = jobs()
+            os.kill(pid, signal.SIGTERM)
+            held.communicate(timeout=60)
+        assert jobs() == []
 
 
 @pytest.mark.slow

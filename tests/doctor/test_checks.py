@@ -15,7 +15,7 @@ from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
 from autogpu.variables import CUDA_VISIBLE_DEVICES
-from tests.doctor.conftest import NO_DRIVER, tensorflow
+from tests.doctor.conftest import JAX, NO_DRIVER, TENSORFLOW, TORCH, jax, tensorflow, torch
 from tests.support.values import cut, gpu, inventory
 
 
@@ -144,6 +144,18 @@ WRONG = {
             "pip install --upgrade autogpu",
         ),
     ],
+    "torch": [
+        (torch(cuda=None), "built without CUDA and uses no GPU", "pytorch.org"),
+        (torch(is_available=False, gpus=0), "finds no GPU of 2: is the driver too old for CUDA 13.2?", "cuda.init()"),
+        (torch(error="ImportError: libc10"), "can't be used: ImportError: libc10", "repair"),
+        (torch(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
+    ],
+    "torch-hooks": [(torch(missing={"torch._C.x": "limit"}), "lacks torch._C.x: limit", "upgrade")],
+    "jax": [
+        (jax(plugins=[]), "no plug-in for CUDA and uses no GPU", "pip install 'jax[cuda12]==0.10.2'"),
+        (jax(error="ImportError: jaxlib"), "can't be used: ImportError: jaxlib", "repair"),
+    ],
+    "jax-hooks": [(jax(missing={"xla_bridge.backends": "x"}), "lacks xla_bridge.backends: x", "upgrade")],
     "leases": [
         ({"folder": None, "folder_error": ("the lease folder /x is a link", "remove it")}, "/x is a link", "remove it"),
         (
@@ -195,11 +207,38 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, check, environ, s
     assert remedy in ("", finding.remedy)
 
 
-def test_a_machine_without_a_driver_is_not_ill(healthy):
-    facts = replace(healthy, inventory=NO_DRIVER, cuda=Cuda(error="no library"), **tensorflow(gpus=0))
+@pytest.mark.parametrize(
+    "found",
+    [
+        tensorflow(gpus=0),
+        tensorflow(has_cuda=False, gpus=0),
+        torch(cuda=None, is_available=False, gpus=0),
+        jax(plugins=[]),
+    ],
+    ids=["tensorflow", "tensorflow-for-cpu", "torch-for-cpu", "jax-for-cpu"],
+)
+def test_a_machine_without_a_driver_is_not_ill(healthy, found):
+    facts = replace(healthy, inventory=NO_DRIVER, cuda=Cuda(error="no library"), **found)
     assert not [finding for finding in examine(facts) if finding.state is FindingState.FAILED]
-    cpu_wheel = replace(facts, **tensorflow(has_cuda=False, gpus=0))
-    assert not [finding for finding in examine(cpu_wheel) if finding.state is FindingState.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("installed", "rows"),
+    [
+        (("torch",), ["torch", "torch-hooks"]),
+        (("torch", "jax"), ["torch", "torch-hooks", "jax", "jax-hooks"]),
+        (("tensorflow",), ["growth", "tensorflow", "libraries", "hooks"]),
+        ((), ["growth", "tensorflow", "libraries", "hooks"]),
+    ],
+    ids=lambda value: "-".join(value) or "none",
+)
+def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
+    answers = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX}
+    there = {name: answer if name in installed else None for name, answer in answers.items()}
+    found = examine(replace(healthy, frameworks=there))
+    assert [each.name for each in found][-len(rows) - 1 :] == ["leases", *rows]
+    failed = {each.name for each in found if each.state is FindingState.FAILED}
+    assert failed == (set() if installed else {"tensorflow"})
 
 
 def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
