@@ -44,15 +44,12 @@ class Installed(NamedTuple):
     """An install wrote some files and removed those that had no use any more; none if all was in place.
 
     Attributes:
-        method: The one used, never "auto".
         on_pythonpath: Only a Python with ``folder`` on PYTHONPATH reads the files.
     """
 
     interpreter: Interpreter
     folder: Path
-    method: str
     written: tuple[Path, ...]
-    unchanged: tuple[Path, ...]
     removed: tuple[Path, ...]
     on_pythonpath: bool
     proof: FreshStart
@@ -111,8 +108,7 @@ def install(
                 raise
     except OSError as error:
         raise _cannot("write", folder, error) from error
-    unchanged = tuple(path for path, _ in plan if path not in written)
-    return Installed(python, folder, method, written, unchanged, removed, not is_site_dir, proof)
+    return Installed(python, folder, written, removed, not is_site_dir, proof)
 
 
 def uninstall(target: Path | None = None) -> tuple[Path, tuple[Path, ...]]:
