@@ -19,7 +19,6 @@ from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
 from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
-from autogpu.policy.templates import schema as json_schema
 from autogpu.policy.templates import schema_file, template
 from autogpu.reporting.text import printable
 from autogpu.variables import POLICY_FILE
@@ -74,17 +73,6 @@ def check(files: tuple[Path, ...]) -> int:
             click.echo(f"{printable(str(file))}: valid")
         is_valid = is_valid and not problems
     return 0 if is_valid else 1
-
-
-@config.command(
-    epilog="""\b
-Examples:
-  autogpu config schema > autogpu.schema.json
-  autogpu config schema | head"""
-)
-def schema() -> None:
-    """Print the JSON schema of a policy file, for editors."""
-    click.echo(json_schema(), nl=False)
 
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:

@@ -15,8 +15,14 @@ from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install.locked import what_to_add
+from autogpu.install.proof import TIMEOUT_S, ask
 from autogpu.install.source import pip_command, pip_source
 from autogpu.reporting.text import printable
+
+_LOOK = """
+import importlib.util, json
+print(json.dumps([bool(importlib.util.find_spec(name)) for name in ("autogpu", "pip")]))
+"""
 
 TARGET = click.option(
     "--target", type=click.Path(path_type=Path), metavar="DIR", help="DIR instead of this environment's site-packages."
@@ -93,18 +99,16 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     where = os.path.dirname(executable)  # noqa: PTH120
-    look = "from importlib.util import find_spec as f; exit(0 if f('autogpu') else 3 if f('pip') else 4)"
-    try:
-        found = subprocess.run([executable, "-c", look], cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False)
-        if found.returncode:
-            pip = pip_command(executable, f"install {pip_source()}", has_pip=found.returncode == 3)
-            remedy = f"{pip}, and this again"
-            raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
-        command = [executable, "-m", "autogpu", verb, *options]
-        command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
-        return subprocess.run(command, cwd=where, check=False).returncode
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InstallError(f"{executable} can't be started: {error}", remedy="name a Python by --python") from error
+    answer = ask(executable, _LOOK, os.environ, TIMEOUT_S, where)
+    if answer.error:
+        raise InstallError(f"{executable} can't be started: {answer.error}", remedy="name a Python by --python")
+    has_autogpu, has_pip = answer.value
+    if not has_autogpu:
+        remedy = pip_command(executable, f"install {pip_source()}", has_pip=has_pip) + ", and this again"
+        raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
+    command = [executable, "-m", "autogpu", verb, *options]
+    command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
+    return subprocess.run(command, cwd=where, check=False).returncode
 
 
 @click.command(
