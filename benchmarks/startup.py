@@ -141,7 +141,6 @@ class Bench:
         """What other ways of doing the same would cost."""
         return [
             self.figure("--method sitecustomize", lambda: self.install("--method", "sitecustomize")),
-            self.figure("a .pyc that is compared by time", lambda: self.edit_hook(lambda text: text)),
             self.figure("install() called in the .pth line", self.install_with_a_call),
             self.figure("a class as finder", lambda: self.edit_hook(with_class)),
             self.figure("a reference to os", lambda: self.edit_hook(lambda text: text + "import os\n")),

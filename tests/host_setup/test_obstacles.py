@@ -150,6 +150,15 @@ def test_only_root_may_change_the_host_and_is_told_the_full_command(monkeypatch)
         assert refused.value.remedy == remedy
 
 
+@pytest.mark.parametrize(("by_sudo", "begin"), [(True, f"sudo {sys.executable} "), (False, f"{sys.executable} ")])
+def test_root_is_told_no_sudo_unless_that_is_how_one_is_root(monkeypatch, by_sudo: bool, begin: str) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    if by_sudo:
+        monkeypatch.setenv("SUDO_USER", "ann")
+    assert hosts.Host().command("--undo") == f"{begin}-m autogpu host-setup --undo"
+
+
 # Undo
 
 

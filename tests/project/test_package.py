@@ -56,7 +56,7 @@ def test_the_schema_for_editors_is_installed():
 
 
 def test_the_wheel_of_the_start_up_files_has_what_install_writes():
-    installed = {path.name: content for path, content in plan_install(Path(), "start", "0", template_folder())}
+    installed = {path.name: content for path, content in plan_install(Path(), "pth", "0", template_folder())}
     with zipfile.ZipFile(wheel("autogpu_autoload")) as opened:
         contents = {name: opened.read(name) for name in opened.namelist()}
     info = f"autogpu_autoload-{autogpu.__version__}.dist-info"
