@@ -133,6 +133,6 @@ HELD = {UUID: (claim(1, uid=1001),)}
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, per_user, asked, expected):
-    waiter = Waiter("wait.1", 1, 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
     uuid, is_free, room_gib = asked
     assert is_awaited_by([waiter], claims_on, per_user)(uuid, is_free, room_gib * GIB) is expected
