@@ -42,6 +42,9 @@ class Lease:
     more: so it has an owner at each line, also where Ctrl-C strikes. A program started by exec does not inherit it,
     unless :meth:`leave_to_programs` was called. In a fork's child nothing here has an effect on the parent's lease, but
     the child keeps it alive: it may be the one that uses the GPU.
+
+    Attributes:
+        identity: The fields of this process that every file of it has.
     """
 
     def __init__(self, folder: Folder, script: str, group: str | None) -> None:
@@ -53,7 +56,7 @@ class Lease:
         """
         self._folder = folder
         # Looks into /proc; others don't have to wait for that.
-        self._identity = record.identity(script)
+        self.identity = record.identity(script)
         self._group = group
         self._fields: Mapping[str, Any] = {}
         self._file = LockedFile("")
@@ -117,7 +120,7 @@ class Lease:
             ValueError: A reader would refuse them.
         """
         name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
-        fields = {**self._identity, "t": round(unix_s(), 6), "group": self._group or name}
+        fields = {**self.identity, "t": round(unix_s(), 6), "group": self._group or name}
         fields["gpus"] = record.checked_claims(claims)
         if caps:
             fields["caps"] = record.checked_claims(caps)

@@ -12,10 +12,6 @@ import os
 from autogpu.frozen import frozen
 from autogpu.lease import locks
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
 MAX_TEXT_BYTES = 64 * 1024
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
@@ -41,12 +37,14 @@ class LockedFileView:
 
     Attributes:
         status: Of the file.
+        beat_s: When its process was running, at the latest; by the clock of :func:`locks.file_time_s`.
         text: ``None`` if it is too long to be one of ours, or was not asked for.
     """
 
     name: str
     status: os.stat_result
     is_mine: bool
+    beat_s: float
     text: bytes | None
 
 
@@ -93,12 +91,12 @@ class LockedFile:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
         return self._opened is not None and self._opened.is_ours and _is_named(folder, self.name, self._opened.status)
 
-    def touch(self) -> None:
-        """Set the modification time to now; is no event for those who watch the folder."""
+    def beat(self) -> None:
+        """Show the others that this process is running; is no event for those who watch the folder."""
         if self._opened is not None and self._opened.is_ours:
             try:
-                os.utime(self._opened.number)
-            except OSError:  # read-only since; what is done next will say so
+                locks.beat(self._opened.number)
+            except OSError:
                 pass
 
     def withdraw(self, folder: int | None) -> None:
@@ -125,13 +123,13 @@ def view(
     name: str,
     *,
     remove_stale: bool = False,
-    max_bytes_of: Callable[[os.stat_result], int] = lambda status: MAX_TEXT_BYTES,
+    max_bytes: int = MAX_TEXT_BYTES,
 ) -> LockedFileView | None:
     """The live file of that name, or ``None`` for one that is stale, gone, no plain file, or not ours to open.
 
     Args:
         remove_stale: Remove a stale one, where the system permits.
-        max_bytes_of: How long a text is read at most; 0 for not at all.
+        max_bytes: How long a text is read at most; 0 for not at all.
 
     Raises:
         OSError: The system can't tell, such as where too many files are open.
@@ -145,9 +143,12 @@ def view(
     with opened:
         if not locks.is_regular(opened.status):
             return None
-        if locks.is_owned(opened.number):
-            text = _read_text(opened.number, min(max_bytes_of(opened.status), MAX_TEXT_BYTES))
-            return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), text)
+        beat_s = locks.last_beat(opened.number)
+        if beat_s is not None:
+            text = _read_text(opened.number, max_bytes)
+            # A ticket that has just been made, or an earlier version's, whose heartbeat is its mtime.
+            beat_s = beat_s or opened.status.st_mtime
+            return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), beat_s, text)
         if remove_stale:
             _unlink(folder, name)  # if the system permits: in a sticky folder it may be another's
         return None

@@ -141,28 +141,49 @@ def own(descriptor: int) -> None:
         OSError: It is locked already, or its file system can't lock.
     """
     try:
-        fcntl.fcntl(descriptor, _OWN, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        _set_owned(descriptor, fcntl.F_WRLCK, 0, 0)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gVisor, which lacks the other one
 
 
-def is_owned(descriptor: int) -> bool:
-    """Some process :func:`own` s the file, by another description; also where the system can't tell."""
+def beat(descriptor: int) -> None:
+    """Show those who ask :func:`last_beat` that the owner is running: the lock becomes as long as the time in ms.
+
+    That changes nothing of the file, whose ctime orders the queue, and no other user can do it.
+
+    Raises:
+        OSError: The system has no such lock.
+    """
+    now_ms = int(file_time_s() * 1000)
+    _set_owned(descriptor, fcntl.F_UNLCK, now_ms, 0)  # the clock may have been set back
+    _set_owned(descriptor, fcntl.F_WRLCK, 0, now_ms)
+
+
+def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
+    fcntl.fcntl(descriptor, _OWN, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+
+
+def last_beat(descriptor: int) -> float | None:
+    """When a process that :func:`own` s the file, by another description, was running, as in :func:`file_time_s`.
+
+    ``None`` if there is none; 0 if it does not :func:`beat`, or the system can't tell.
+    """
     try:
         # What a read lock would have to wait for: those of others, who may not write, are not in its way.
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        kind, _, _, length, _ = _FLOCK.unpack(answer)
+        return None if kind == fcntl.F_UNLCK else length / 1000
     except OSError as error:
         if error.errno != errno.EINVAL:
-            return True
+            return 0.0
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return True
+        return file_time_s()  # such a lock tells no time
     unlock(descriptor)
-    return False
+    return None
 
 
 def above_standard(opened: Descriptor) -> Descriptor:

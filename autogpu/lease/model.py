@@ -12,8 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-# A waiter touches its ticket at least every two seconds; one that has not for this long is stopped or swapped
-# out.
+# A waiter shows every two seconds that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0
 
 
@@ -115,13 +114,11 @@ class Waiter:
 
     Attributes:
         name: The ticket's file name.
-        place: What the queue is ordered by; smaller is served first.
         group: Members of one job that wait together share it, as a :class:`Holder`'s do; else empty.
-        silent_s: How long ago it last touched its ticket.
+        silent_s: How long ago it last showed that it is running.
     """
 
     name: str
-    place: int
     uid: int
     is_mine: bool
     is_readable: bool
@@ -133,11 +130,6 @@ class Waiter:
     script: str
     demand: Demand
     group: str = ""
-
-    @property
-    def order(self) -> tuple[int, float, str]:
-        """The queue is sorted by it: of those at one place who came first."""
-        return self.place, self.since_s or 0.0, self.name
 
     @property
     def is_unresponsive(self) -> bool:

@@ -92,7 +92,6 @@ class Autogpu:
     def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
         return Waiter(
             name=f"wait.{place}",
-            place=place,
             uid=FIRST_UID + attempt.job.user,
             is_mine=False,
             is_readable=True,

@@ -133,7 +133,7 @@ HELD = {UUID: (claim(1, uid=1001),)}
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, per_user, asked, expected):
-    waiter = Waiter("wait.1", 1, 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
     uuid, is_free, room_gib = asked
     candidate = Candidate(
         replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
