@@ -114,7 +114,7 @@ class _Pool:
         """GPUs of the machine that are free while one of ``devices`` is not."""
         if all(map(self.is_free, devices)) or self.request.inventory is None:
             return []
-        others = [d for d in self.request.inventory.devices if d not in devices and not d.mig_enabled]
+        others = [d for d in self.request.inventory.devices if d not in devices and not (d.mig_enabled or d.is_small)]
         return [device for device in others if self.is_free(device)]
 
 
@@ -158,7 +158,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
 
 def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     """The GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
-    excluded = [r.device for r in pool.ranking.rejected if r.cause is Cause.EXCLUDED_BY_POLICY]
+    apart = (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL)
+    excluded = [r.device for r in pool.ranking.rejected if r.cause in apart]
     usable = [device for device in pool.visible if device and device not in excluded]
     if pool.request.promised is not None:
         return [device for device in usable if device.uuid in pool.request.promised]

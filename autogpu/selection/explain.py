@@ -272,8 +272,8 @@ def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> lis
 
 
 def pool_size(ranking: Ranking) -> int:
-    """How many GPUs the pool has, apart from those that the policy excludes."""
-    rejected = sum(rejection.cause is not Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
+    """How many GPUs the pool has, apart from those that the policy excludes and small cards."""
+    rejected = sum(rejection.cause not in (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL) for rejection in ranking.rejected)
     return len(ranking.candidates) + rejected
 
 

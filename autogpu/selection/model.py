@@ -40,6 +40,7 @@ class Cause(enum.Enum):
     """The kind of reason against a GPU."""
 
     EXCLUDED_BY_POLICY = "the policy excludes it"
+    TOO_SMALL = "frameworks do not take it beside the larger GPUs"
     UNSUITABLE = "it can't serve this job, with or without other jobs on it"
     IN_USE = "other jobs are on it now"
 

@@ -55,10 +55,14 @@ def ranking_of(
         demand: What the process claims; ``None`` leaves it to the policy.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
-    candidates, rejected, demand = [], [], demand or memory_demand(policy)
+    candidates, rejected, demand, devices = [], [], demand or memory_demand(policy), tuple(devices)
+    has_larger = any(not device.is_small for device in devices if not _excluded(device, policy, spec))
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
-        rejection = _excluded(device, policy, spec) or _unusable(candidate, own_pid) or _too_full(candidate, demand)
+        rejection = _excluded(device, policy, spec)
+        if rejection is None and device.is_small and has_larger:
+            rejection = Rejection(device, "a small card, taken where it is named or alone", Cause.TOO_SMALL)
+        rejection = rejection or _unusable(candidate, own_pid) or _too_full(candidate, demand)
         if rejection:
             rejected.append(rejection)
         else:
