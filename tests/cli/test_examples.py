@@ -50,11 +50,12 @@ def place(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text("print('trained')\n")
+    (project / "next.py").write_text("print('trained')\n")
     (project / "my-cuda-program").write_text('#!/bin/sh\ntest -n "$CUDA_VISIBLE_DEVICES"\n')
     (project / "my-cuda-program").chmod(0o755)
     # A desktop's, which a test machine lacks.
     (project / "bin").mkdir()
-    (project / "bin" / "notify-send").write_text("#!/bin/sh\ntest \"$*\" = 'GPUs are free'\n")
+    (project / "bin" / "notify-send").write_text("#!/bin/sh\ntest \"$*\" = 'GPUs are free' -o \"$*\" = done\n")
     (project / "bin" / "notify-send").chmod(0o755)
     return project
 

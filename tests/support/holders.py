@@ -10,6 +10,9 @@ from autogpu.lease import acquire_lease, find_folder
 
 TIMEOUT_S = 60
 
+# What ends the jobs that live: a later one must not keep it open.
+_pipes: set[int] = set()
+
 
 class OtherJob:
     """A process that holds a lease until it is told to end."""
@@ -21,20 +24,26 @@ class OtherJob:
     def end(self):
         """Let it end, and wait for that."""
         if self._pipe is not None:
+            _pipes.remove(self._pipe)
             os.close(self._pipe)
             self._pipe = None
             os.waitpid(self.pid, 0)
 
 
 @contextmanager
-def other_job(environ, claims, script="other.py", group=None, caps=None):
-    """A process that holds ``claims`` (bytes by UUID) in the lease folder that ``environ`` names."""
+def other_job(environ, claims, script="other.py", group=None, caps=None, uid=None):
+    """A process that holds ``claims`` (bytes by UUID) in the lease folder that ``environ`` names, as user ``uid``."""
     ready, reader_end = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
         try:
             signal.alarm(TIMEOUT_S)
-            os.close(reader_end[1])
+            for pipe in (reader_end[1], *_pipes):
+                os.close(pipe)
+            if uid is not None:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
             folder = find_folder(environ)
             held = acquire_lease(folder, lambda *_: claims, script=script, group=group, caps=lambda: caps or {})
             os.write(ready[1], b"x" if held else b"-")
@@ -45,6 +54,7 @@ def other_job(environ, claims, script="other.py", group=None, caps=None):
     os.close(ready[1])
     assert os.read(ready[0], 1) == b"x"
     os.close(ready[0])
+    _pipes.add(reader_end[1])
     job = OtherJob(pid, reader_end[1])
     try:
         yield job
