@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ from typing import Collection, Iterable, Mapping, Sequence, Union
 
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.lease import Holder, LeaseSnapshot, Processes, Waiter, processes_of
+from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter, processes_of
+from autogpu.process import unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import jobs_of
 from autogpu.selection.occupancy import compute_pids
+from autogpu.status.snapshot import read_leases
 
 Record = Union[Holder, Waiter]
 
@@ -36,6 +39,11 @@ class JobHere:
     pids: tuple[int, ...]
     age_s: float | None
     gpus: tuple[str, ...] = ()
+
+    @property
+    def is_own(self) -> bool:
+        """This command is part of it, and may keep its lease alive itself."""
+        return os.getpid() in self.pids
 
     @property
     def uid(self) -> int:
@@ -63,6 +71,19 @@ class JobHere:
         where = f" on {explain.gpu_names(self.gpus)}" if self.gpus else where
         processes = f", {counted(len(self.pids), 'process', 'processes')}" if len(self.pids) > 1 else ""
         return self.name + where + processes + (f", for {span(self.age_s)}" if self.age_s is not None else "")
+
+
+def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> tuple[Folder | None, tuple[JobHere, ...]]:
+    """The folder of the leases, ``None`` if there is none yet; and the jobs of all users, looked up for ``names``.
+
+    Raises:
+        AutoGpuError: The folder can't be trusted or read.
+    """
+    read = read_leases(os.environ)
+    if read.problem:
+        raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
+    asked = {os.getpid(), *(pid for pid in map(pid_of, names) if pid is not None)}
+    return read.folder, jobs_here(read.leases, inventory, unix_s(), asked)
 
 
 def records_of(leases: LeaseSnapshot) -> list[Record]:
@@ -119,16 +140,23 @@ def named(jobs: Sequence[JobHere], text: str) -> list[JobHere]:
     return [job for job in jobs if job.script == text.rpartition("/")[2]]
 
 
-def only_one(found: Sequence[JobHere], all_jobs: Sequence[JobHere], text: str, verb: str) -> JobHere:
-    """The one that was found, or an error that lists what ``verb`` could be said of."""
+def only_one(found: Sequence[JobHere], all_jobs: Sequence[JobHere], text: str, verb: str, none: str = "") -> JobHere:
+    """The one that was found for ``text``, or an error that lists what ``verb`` could be said of."""
     if len(found) == 1:
         return found[0]
     if found:
-        what = f"{printable(text, 80)} is the name of {len(found)} jobs: {_names(found)}"
+        what = f"{printable(text, 80)} means {len(found)} jobs: {_names(found)}"
         raise AutoGpuError(what, remedy=f"say which by its pid, as in `autogpu {verb} {found[0].pid}`")
-    kind = f"pid {text} is no job" if pid_of(text) is not None else f"no job is called {printable(text, 80)}"
+    if not none:
+        none = f"pid {text} is no job" if pid_of(text) is not None else f"no job is called {printable(text, 80)}"
+        none += " of autogpu's"
     there_are = f"there are {_names(all_jobs)}" if all_jobs else "there is none"
-    raise AutoGpuError(f"{kind} of autogpu's; {there_are}", remedy="`autogpu status` shows all that use a GPU")
+    raise AutoGpuError(f"{none}; {there_are}", remedy="`autogpu status` shows all that use a GPU")
+
+
+def own_job(job: JobHere, remedy: str) -> AutoGpuError:
+    """The error to raise where this command would wait for itself, or end itself."""
+    return AutoGpuError(f"{job.name} is the job that this command is part of", remedy=remedy)
 
 
 def _names(jobs: Sequence[JobHere]) -> str:

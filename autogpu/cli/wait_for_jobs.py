@@ -12,13 +12,12 @@ from typing import Callable, Iterator, Sequence
 import click
 
 from autogpu import lease
-from autogpu.cli.jobs import JobHere, Record, Watch, jobs_here, jobs_in_json, named, only_one, pid_of, records_of
+from autogpu.cli.jobs import JobHere, Record, Watch, jobs_in_json, named, only_one, own_job, read_jobs, records_of
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import Folder, LeaseSnapshot
-from autogpu.process import monotonic_s, unix_s
+from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import listed, span
-from autogpu.status.snapshot import read_leases
 
 VERSION = 1
 
@@ -66,30 +65,21 @@ def _what_is_waited_for(
     names: Sequence[str],
 ) -> tuple[Folder | None, Sequence[JobHere], Callable[[LeaseSnapshot], Sequence[Record]]]:
     """The folder of the leases, the jobs, and what tells which of their files are left."""
-    read = read_leases(os.environ)
-    if read.problem:
-        raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
-    own_pid, uid = os.getpid(), os.getuid()
-    pids = [pid for pid in map(pid_of, names) if pid is not None]
-    everything = jobs_here(read.leases, None, unix_s(), {own_pid, *pids})
-    # As a command below it this process may keep its lease alive itself.
-    own = [job for job in everything if own_pid in job.pids]
-    others = [job for job in everything if job not in own]
+    folder, everything = read_jobs(names)
+    own, others = [job for job in everything if job.is_own], [job for job in everything if not job.is_own]
     for name in names:
         if named(own, name) and not named(others, name):
-            raise AutoGpuError(
-                f"{own[0].name} is the job that this command is part of", remedy="start `autogpu wait` outside of it"
-            )
+            raise own_job(own[0], "start `autogpu wait` outside of it")
     if names:
         jobs = [only_one(named(others, name), others, name, "wait --job") for name in names]
-        return read.folder, jobs, Watch(jobs).alive
-    own_watch = Watch(own)
+        return folder, jobs, Watch(jobs).alive
+    own_watch, uid = Watch(own), os.getuid()
 
     def alive(leases: LeaseSnapshot) -> Sequence[Record]:
         own_records = own_watch.alive(leases)
         return [each for each in records_of(leases) if each.uid == uid and each not in own_records]
 
-    return read.folder, [job for job in others if job.uid == uid], alive
+    return folder, [job for job in others if job.uid == uid], alive
 
 
 def _ends_in_time(folder: Folder, alive: Callable[[LeaseSnapshot], Sequence[Record]], timeout_s: float | None) -> bool:

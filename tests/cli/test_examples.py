@@ -17,7 +17,14 @@ from tests.support import environments
 pytestmark = pytest.mark.slow
 
 # Where something fails that is not the example's fault: what a test machine lacks.
-STATUS = {"autogpu doctor": 1, "autogpu doctor --json": 1, "autogpu host-setup --check": 1}
+NO_JOB = dict.fromkeys(("autogpu stop train.py", "autogpu stop --gpu 2", "autogpu stop train.py --yes --kill"), 1)
+STATUS = {
+    **NO_JOB,
+    "autogpu wait --job 4121 && python next.py": 1,
+    "autogpu doctor": 1,
+    "autogpu doctor --json": 1,
+    "autogpu host-setup --check": 1,
+}
 NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
 
 
@@ -50,12 +57,11 @@ def place(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text("print('trained')\n")
-    (project / "next.py").write_text("print('trained')\n")
     (project / "my-cuda-program").write_text('#!/bin/sh\ntest -n "$CUDA_VISIBLE_DEVICES"\n')
     (project / "my-cuda-program").chmod(0o755)
     # A desktop's, which a test machine lacks.
     (project / "bin").mkdir()
-    (project / "bin" / "notify-send").write_text("#!/bin/sh\ntest \"$*\" = 'GPUs are free' -o \"$*\" = done\n")
+    (project / "bin" / "notify-send").write_text('#!/bin/sh\ntest "$*" = \'GPUs are free\' -o "$*" = done\n')
     (project / "bin" / "notify-send").chmod(0o755)
     return project
 
