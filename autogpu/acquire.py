@@ -326,6 +326,7 @@ def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand
         count=min(wanted_count(request), most_together(usable, request), request.policy.per_user or len(usable)),
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
         uuids=tuple(device.uuid for device in usable),
+        per_user=request.policy.per_user,
     )
 
 

@@ -85,11 +85,13 @@ class Demand:
         count: GPUs at the same time.
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
+        per_user: How many GPUs its user may hold, 0 for any number; ``None`` where it was not told.
     """
 
     count: int = 1
     bytes_per_gpu: int | None = None
     uuids: tuple[str, ...] = ()
+    per_user: int | None = None
 
     def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
         """This GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""

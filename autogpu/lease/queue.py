@@ -81,6 +81,7 @@ class _Ticket:
             bytes=self._demand.bytes_per_gpu,
             uuids=list(self._demand.uuids),
             group=self._group,
+            per_user=self._demand.per_user,
         )
         text = record.encode(fields)
         # A demand that the others refuse to read would be passed over for ever, with nothing to show why.

@@ -282,6 +282,6 @@ def _waiter(found: LockedFileView, place: int) -> Waiter:
         start_time=fields.get("start"),
         since_s=fields.get("t"),
         script=fields.get("script", ""),
-        demand=Demand(fields.get("count", 1), fields.get("bytes"), fields.get("uuids", ())),
+        demand=Demand(fields.get("count", 1), fields.get("bytes"), fields.get("uuids", ()), fields.get("per_user")),
         group=fields.get("group", ""),
     )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
+from autogpu.policy.kinds import GroupLimits
 from autogpu.policy.kinds import MemoryLimit as MemoryLimit
 from autogpu.policy.model import BY_DOTTED as BY_DOTTED
 from autogpu.policy.model import KEYS as KEYS
@@ -61,7 +62,7 @@ def resolve(
         policy=_policy(settings, locked),
         settings=MappingProxyType(settings),
         problems=tuple(_with_outcome(problem, settings) for problem in problems),
-        system_notes=(*check.bounded(files[0].unknown), *check.unknown_locks(files[0])),
+        system_notes=(*check.bounded(files[0].unknown), *check.unknown_names(files[0])),
         project_file=project.file,
         files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
     )
@@ -76,7 +77,7 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
     layer = check.FileLayer(source, paths)
     settings, refused = merge([layer])
-    unknown = [*check.bounded(layer.unknown), *check.unknown_locks(layer)] if is_system else []
+    unknown = [*check.bounded(layer.unknown), *check.unknown_names(layer)] if is_system else []
     found = [*check.bounded(layer.problems), *unknown, *refused, *_contradictions(settings, frozenset())]
     return tuple(_with_outcome(problem, settings) for problem in found)
 
@@ -128,6 +129,8 @@ def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> lis
 def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
     values = {key.attribute: settings[key.dotted].value for key in KEYS}
     values["locked"] = locked
+    if isinstance(values["per_user"], GroupLimits):
+        values["per_user"] = values["per_user"].of_process()
     return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
 
 

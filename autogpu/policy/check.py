@@ -9,7 +9,7 @@ import re
 
 from autogpu import variables
 from autogpu.policy import model
-from autogpu.policy.kinds import Refused, brief, quoted
+from autogpu.policy.kinds import GroupLimits, Refused, brief, group_number, quoted
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
 from autogpu.reporting.text import printable
 
@@ -220,8 +220,8 @@ def locks(system: Layer) -> dict[str, Origin]:
     return {key.dotted: origin for key in found if key is not None}
 
 
-def unknown_locks(system: Layer) -> list[Problem]:
-    """Names in ``locked`` that are no keys. A lock that locks nothing is shown by ``doctor``."""
+def unknown_names(system: Layer) -> list[Problem]:
+    """Names in ``locked`` that are no keys, and in ``limits.per_user`` that are no groups: they enforce nothing."""
     names, origin = _locked(system)
     notes = []
     for name in sorted(names)[:MOST_PROBLEMS]:
@@ -230,6 +230,11 @@ def unknown_locks(system: Layer) -> list[Problem]:
             hint = f", nearest is {near.dotted}" if near else ""
             what = f"{origin}: locked names {brief(name)}, which is no key{hint}"
             notes.append(Problem(what, "it locks nothing", origin))
+    limits, origin = system.values.get("limits.per_user", (None, origin))
+    for name in limits.groups[:MOST_PROBLEMS] if isinstance(limits, GroupLimits) else ():
+        if group_number(name) is None:
+            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
+            notes.append(Problem(what, "it applies to nobody", origin))
     return notes
 
 

@@ -33,7 +33,7 @@ class Policy:
         devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
             (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
         limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
-        per_user: 0 means no cap.
+        per_user: Of this process's user, whatever the groups of others; 0 means no cap.
         locked: Dotted keys that only the system file may change; names of no key are not in it.
     """
 
@@ -352,10 +352,12 @@ KEYS = (
     ),
     Key(
         "limits.per_user",
-        kinds.Number("a number of GPUs (0 for no cap)", 0, 1024),
+        kinds.NumberByGroup("a number of GPUs (0 for no cap), or a table of such numbers by Unix group", 0, 1024),
         about="GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
-        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it.",
-        example="per_user = 2",
+        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it. A "
+        "table gives each Unix group its number, by the group's name, and `default` is for who is in none of them: who "
+        "is in several has the largest.",
+        example="per_user = {default = 2, students = 1, staff = 4}   # or per_user = 2 for all",
         system_only=True,
     ),
     Key(
