@@ -43,6 +43,7 @@ class Policy:
     need_bytes: int | None = None
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
     faulty: Literal["last", "never"] = "last"
     busy: Literal["share", "share-own", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
@@ -258,6 +259,14 @@ KEYS = (
         more="Overrides `devices`. A `CUDA_VISIBLE_DEVICES` that you set yourself overrides `exclude`, unless the "
         "system file locks it.",
         example='exclude = ["0"]   # the one with the display',
+    ),
+    Key(
+        "select.prefer",
+        kinds.Devices(),
+        about="of equally good ones, these first; written like devices",
+        more="The GPUs of the first entry come first, then those of the second. It decides only between GPUs that are "
+        "equally free, healthy, roomy, idle and well connected; without it the one with the highest number is taken.",
+        example='prefer = ["2", "3", "0-1"]',
     ),
     Key(
         "select.faulty",

@@ -63,9 +63,14 @@ def ranking_of(
             rejected.append(rejection)
         else:
             candidates.append(candidate)
-    # Of equals the last: people and desktops sit on GPU 0.
-    candidates.sort(key=lambda each: (standing(each), -each.device.index, -(each.device.instance or 0)))
+    candidates.sort(key=lambda each: (standing(each), *_order_of_equals(each.device, policy.prefer)))
     return Ranking(tuple(candidates), tuple(rejected))
+
+
+def _order_of_equals(device: Device, preferred: Sequence[str]) -> tuple[int, int, int]:
+    place = next((place for place, entry in enumerate(preferred) if matches(device, (entry,))), len(preferred))
+    # Then the last: people and desktops sit on GPU 0.
+    return place, -device.index, -(device.instance or 0)
 
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
@@ -222,7 +227,8 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     found, policy, devices = {}, resolved.policy, inventory.devices
     # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
-    for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
+    lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
+    for key, entries in lists.items():
         unmatched = _unmatched(entries, devices)
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):

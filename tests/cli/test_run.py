@@ -70,6 +70,19 @@ def test_picked_gpus_are_one_line(server, options, printed):
     assert done.stderr.startswith(f"autogpu: {gpus} picked, not reserved: ")
 
 
+@pytest.mark.parametrize(
+    ("options", "environ", "taken"),
+    [
+        (("--prefer", "1"), {}, "1"),
+        ((), {"AUTOGPU_PREFER": "0,1,2"}, "1"),  # 0 is a colleague's
+        (("--prefer", "2", "--prefer", "1"), {"AUTOGPU_PREFER": "1"}, "2"),
+    ],
+)
+def test_of_equally_idle_gpus_the_preferred_one_is_picked(server, options, environ, taken):
+    done = autogpu(server, "pick", "--format", "index", *options, **environ)
+    assert (done.returncode, done.stdout) == (0, f"{taken}\n")
+
+
 def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():
     policy, whole = Policy(identifier="index"), gpu(1)
     numbered = listing([whole], policy, inventory(gpu(0), whole))
