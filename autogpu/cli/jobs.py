@@ -8,6 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Collection, Iterable, Mapping, Sequence, Union
 
+import click
+
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
 from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter, processes_of
@@ -123,6 +125,19 @@ def _job(records: Sequence[Record], processes: Processes, inventory: Inventory |
         age_s=max(0.0, now_s - min(since)) if since else None,
         gpus=tuple(device.label for device in devices if device.uuid in claims),
     )
+
+
+def uid_of(name: str) -> int:
+    """The number of a user of this host, whom an option names."""
+    import difflib
+    import pwd  # not on Windows
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        near = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
+        hint = f"; did you mean {printable(near[0], 32)}?" if near else ""
+        raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
 
 
 def pid_of(text: str) -> int | None:

@@ -37,7 +37,7 @@ VERBS = {
 }
 
 # What people call a policy's key who know it from another tool.
-_MEANT = {"gpus": "count", "gpu": "devices", "device": "devices"}
+_MEANT = {"gpus": "count", "gpu": "devices", "device": "devices", "wait": "timeout"}
 
 # The variable by which a shell asks for completions.
 _COMPLETION = "_AUTOGPU_COMPLETE"

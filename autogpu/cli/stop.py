@@ -14,7 +14,7 @@ from typing import Iterator, NamedTuple, Sequence
 import click
 
 from autogpu import lease, process
-from autogpu.cli.jobs import JobHere, Record, Watch, jobs_in_json, named, only_one, own_job, read_jobs
+from autogpu.cli.jobs import JobHere, Record, Watch, jobs_in_json, named, only_one, own_job, read_jobs, uid_of
 from autogpu.cli.policy_options import duration
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -81,7 +81,7 @@ def stop(
             click.echo(json.dumps(values, indent=2))
 
     try:
-        folder, job = _job_to_stop(name, gpu, _uid_of(user))
+        folder, job = _job_to_stop(name, gpu, _uid_for(user))
         jobs = (job,)
         # Now: a person may take long to answer, and a pid may be another's by then.
         known = [*_running(job.pids)]
@@ -101,20 +101,11 @@ def stop(
     return 0
 
 
-def _uid_of(user: str | None) -> int:
-    import pwd
-
+def _uid_for(user: str | None) -> int:
     own = os.getuid()
-    if user is None:
-        return own
-    try:
-        uid = pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise AutoGpuError(
-            f"there is no user {printable(user)}", remedy="`autogpu status` shows whose jobs are here"
-        ) from None
+    uid = own if user is None else uid_of(user)
     if own not in (0, uid):
-        raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user)}")
+        raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
     return uid
 
 

@@ -43,6 +43,7 @@ _INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
 # Other texts that can't be the name of a device, and why.
 _NO_DEVICES = (
     (".*,", "write each GPU as its own entry"),
+    ("[0-9:-]+( +[0-9:-]+)+$", "write commas between them"),
     # "3090" is far more often a card's name than the index of a GPU.
     ("[0-9]{4}$", 'for a name, write "*{}*"'),
     ("[0-9+-]", ""),

@@ -169,9 +169,9 @@ def _best_connected(
 def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     why = ""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
-        why = "not among select.devices"
+        why = explain.NOT_AMONG
     elif spec.admits("select.exclude", policy) and matches(device, policy.exclude):
-        why = "excluded by select.exclude"
+        why = explain.EXCLUDED
     elif policy.faulty == "never" and spec.admits("select.faulty", policy) and memory_faults(device):
         why = f"refused by select.faulty: {listed(memory_faults(device))}"
     return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
