@@ -157,13 +157,14 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
         return Source(layer, problems=() if is_shared or file.is_dir() else problems)
     if opened is None:
         return Source(layer)
-    if is_shared and b"autogpu" not in opened.content:
+    content, distrust = opened
+    if is_shared and b"autogpu" not in content:
         return Source(layer, file)
-    is_ours = not is_shared or bool(_OUR_HEADER.search(opened.content.decode("utf-8", "replace")))
-    if not opened.distrust:
-        return _parsed_source(paths, layer, file, opened.content, is_ours)
+    is_ours = not is_shared or bool(_OUR_HEADER.search(content.decode("utf-8", "replace")))
+    if not distrust:
+        return _parsed_source(paths, layer, file, content, is_ours)
     what = (
-        f"{origin} does not count as a project file: {printable(opened.distrust)} "
+        f"{origin} does not count as a project file: {printable(distrust)} "
         f"(to use it: {POLICY_FILE}={printable(str(file))})"
     )
     return Source(layer, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
