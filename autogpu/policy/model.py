@@ -146,15 +146,18 @@ class Setting:
 
     Attributes:
         key: Dotted, such as ``select.count``.
-        text: The value as a TOML file would hold it; safe for a terminal.
         overrides: The next lower layer that sets the key, down to the default.
     """
 
     key: str
     value: object
     origin: Origin
-    text: str
     overrides: Setting | None = None
+
+    @property
+    def text(self) -> str:
+        """The value as a TOML file would hold it; safe for a terminal."""
+        return BY_DOTTED[self.key].written(self.value)
 
 
 @frozen
