@@ -146,7 +146,7 @@ def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):
     with pytest.raises(WaitTimeout, match="gave up after 0 s at place 1"):
         acquired(asked, on_wait=lambda queue, decision: told.extend(leases(tmp_path).waiters))
     demand = told[0].demand
-    assert (demand.count, demand.bytes_per_gpu) == (2, None)
+    assert (demand.count, demand.bytes_per_gpu, demand.per_user) == (2, None, 2)
     assert set(demand.uuids) == {BUSY.uuid, exclusive.uuid, large.uuid}
 
 

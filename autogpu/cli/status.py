@@ -16,6 +16,7 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
+from autogpu.cli.jobs import uid_of
 from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, fitted, on_console, page
@@ -95,6 +96,8 @@ def status(
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
     view = View(console.width, False, user_name(os.getuid()) if is_mine else user, is_explained)
+    if user is not None and hosts is None and not user.startswith("uid "):  # as one is called who has no name here
+        uid_of(user)
     ask = _ask_here
     if hosts is not None:
         from autogpu.status import remote

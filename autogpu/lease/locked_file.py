@@ -154,6 +154,22 @@ def view(
         return None
 
 
+def wait_for_end(folder: int, name: str) -> None:
+    """Return when the file of that name is gone or stale: the kernel tells it, in whichever way its process ends.
+
+    Raises:
+        OSError: The system can't tell.
+    """
+    try:
+        opened = locks.Descriptor(os.open, name, _READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NOT_OURS:
+            return
+        raise
+    with opened:
+        locks.wait_for_end(opened.number)
+
+
 def _write(descriptor: int, text: bytes) -> None:
     while text:
         text = text[os.write(descriptor, text) :]

@@ -39,7 +39,7 @@ _FIRST_INHERITED = 200
 _TAKERS_CPU_S = 0.02
 
 # Python has these names since 3.9.
-_GET_OWNER, _OWN = 36, 37
+_GET_OWNER, _OWN, _WAIT = 36, 37, 38
 
 # ``struct flock``: type, whence, start, length (0: to the end) and pid, which has to be 0.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -184,6 +184,20 @@ def last_beat(descriptor: int) -> float | None:
         return file_time_s()  # such a lock tells no time
     unlock(descriptor)
     return None
+
+
+def wait_for_end(descriptor: int) -> None:
+    """Return when no other process :func:`own` s the file; a signal's handler runs meanwhile, and may raise.
+
+    Raises:
+        OSError: The system can't tell.
+    """
+    try:
+        fcntl.fcntl(descriptor, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def above_standard(opened: Descriptor) -> Descriptor:

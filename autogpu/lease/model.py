@@ -85,12 +85,14 @@ class Demand:
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
         joins: A GPU that others have will do as well, if there is room for one that tells no size.
+        per_user: How many GPUs its user may hold, 0 for any number; ``None`` where it was not told.
     """
 
     count: int = 1
     bytes_per_gpu: int | None = None
     uuids: tuple[str, ...] = ()
     joins: bool = False
+    per_user: int | None = None
 
     def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
         """This GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""

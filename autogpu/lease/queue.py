@@ -153,6 +153,7 @@ def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
 
 def _ticket_text(identity: Mapping[str, Any], demand: Demand, group: str) -> bytes:
     wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
+    wanted["per_user"] = demand.per_user
     text = record.encode({**identity, "t": round(unix_s(), 6), **wanted, "group": group})
     # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
     record.ticket_fields(text)

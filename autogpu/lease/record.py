@@ -115,7 +115,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``group`` and ``joins``.
+    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group`` and ``per_user``.
 
     Raises:
         MalformedRecord: As :func:`parse`.
@@ -123,6 +123,8 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     fields = parse(raw)
     if fields.get("bytes") is not None:
         whole(fields["bytes"])
+    if fields.get("per_user") is not None:
+        whole(fields["per_user"])
     uuids = fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
         raise MalformedRecord("no demand")

@@ -211,5 +211,6 @@ def _parsed(view: LockedFileView) -> Holder | Waiter:
     }
     if is_lease:
         return Holder(claims=fields.get("gpus", {}), caps=fields.get("caps", {}), **common)
-    demand = Demand(fields.get("count", 1), fields.get("bytes"), fields.get("uuids", ()), fields.get("joins", False))
+    uuids, joins = fields.get("uuids", ()), fields.get("joins", False)
+    demand = Demand(fields.get("count", 1), fields.get("bytes"), uuids, joins, fields.get("per_user"))
     return Waiter(silent_s=0.0, demand=demand, **common)

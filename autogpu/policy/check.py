@@ -9,7 +9,7 @@ import re
 
 from autogpu import variables
 from autogpu.policy import model
-from autogpu.policy.kinds import Refused, brief, quoted
+from autogpu.policy.kinds import GroupLimits, Refused, brief, group_number, quoted
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
 from autogpu.reporting.text import printable
 
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, Mapping
 
-    from autogpu.policy.sources import PolicyPaths, Source
+    from autogpu.policy.sources import Source
 
 NOT_FOLLOWED = "it is ignored"
 MOST_PROBLEMS = 20
@@ -129,10 +129,9 @@ def flag_layer(flags: Mapping[str, str]) -> Layer:
 class FileLayer(Layer):
     """The keys of a file."""
 
-    def __init__(self, source: Source, paths: PolicyPaths) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__(source.layer, source.problems)
         self._source = source
-        self._paths = paths
         if isinstance(source.table, dict):
             self._read(source.table)
         elif source.table is not None:
@@ -201,9 +200,7 @@ class FileLayer(Layer):
         self.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
 
     def _origin(self, path: tuple[str, ...]) -> Origin:
-        source = self._source
-        assert source.file is not None
-        return self._paths.origin(source.layer, source.file, source.line_of(path))
+        return self._source.origin(self._source.line_of(path))
 
     def _place(self, section: str) -> str:
         return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
@@ -220,17 +217,22 @@ def locks(system: Layer) -> dict[str, Origin]:
     return {key.dotted: origin for key in found if key is not None}
 
 
-def unknown_locks(system: Layer) -> list[Problem]:
-    """Names in ``locked`` that are no keys. A lock that locks nothing is shown by ``doctor``."""
-    names, origin = _locked(system)
+def unknown_names(system: Layer) -> tuple[Problem, ...]:
+    """Names in the system file that enforce nothing: of no key, in ``locked`` and elsewhere, and of no group."""
     notes = []
+    names, origin = _locked(system)
     for name in sorted(names)[:MOST_PROBLEMS]:
         if name not in BY_DOTTED and name not in BY_NAME:
             near = _nearest_key(name)
             hint = f", nearest is {near.dotted}" if near else ""
             what = f"{origin}: locked names {brief(name)}, which is no key{hint}"
             notes.append(Problem(what, "it locks nothing", origin))
-    return notes
+    limits, origin = system.values.get("limits.per_user", (None, origin))
+    for name in limits.groups[:MOST_PROBLEMS] if isinstance(limits, GroupLimits) else ():
+        if group_number(name) is None:
+            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
+            notes.append(Problem(what, "it applies to nobody", origin))
+    return (*bounded(system.unknown), *notes)
 
 
 def _locked(system: Layer) -> tuple[frozenset[str], Origin]:

@@ -33,7 +33,7 @@ class Policy:
         devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
             (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
         limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
-        per_user: 0 means no cap.
+        per_user: Of this process's user, whatever the groups of others; 0 means no cap.
         locked: Dotted keys that only the system file may change; names of no key are not in it.
     """
 
@@ -43,6 +43,7 @@ class Policy:
     need_bytes: int | None = None
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
     faulty: Literal["last", "never"] = "last"
     busy: Literal["share", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
@@ -145,15 +146,18 @@ class Setting:
 
     Attributes:
         key: Dotted, such as ``select.count``.
-        text: The value as a TOML file would hold it; safe for a terminal.
         overrides: The next lower layer that sets the key, down to the default.
     """
 
     key: str
     value: object
     origin: Origin
-    text: str
     overrides: Setting | None = None
+
+    @property
+    def text(self) -> str:
+        """The value as a TOML file would hold it; safe for a terminal."""
+        return BY_DOTTED[self.key].written(self.value)
 
 
 @frozen
@@ -260,6 +264,14 @@ KEYS = (
         example='exclude = ["0"]   # the one with the display',
     ),
     Key(
+        "select.prefer",
+        kinds.Devices(),
+        about="of equally good ones, these first; written like devices",
+        more="The GPUs of the first entry come first, then those of the second. It decides only between GPUs that are "
+        "equally free, healthy, roomy, idle and well connected; without it the one with the highest number is taken.",
+        example='prefer = ["2", "3", "0-1"]',
+    ),
+    Key(
         "select.faulty",
         kinds.Choice("last", "never"),
         about='a GPU whose memory has faults: "last", after the healthy ones, or "never"',
@@ -356,10 +368,12 @@ KEYS = (
     ),
     Key(
         "limits.per_user",
-        kinds.Number("a number of GPUs (0 for no cap)", 0, 1024),
+        kinds.NumberByGroup("a number of GPUs (0 for no cap), or a table of such numbers by Unix group", 0, 1024),
         about="GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
-        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it.",
-        example="per_user = 2",
+        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it. A "
+        "table gives each Unix group its number, by the group's name, and `default` is for who is in none of them: who "
+        "is in several has the largest.",
+        example="per_user = {default = 2, students = 1, staff = 4}   # or per_user = 2 for all",
         system_only=True,
     ),
     Key(

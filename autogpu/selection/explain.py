@@ -27,6 +27,7 @@ ONLY_CUDA_CAN_TELL = (
 )
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
+NOT_AMONG, EXCLUDED = "not among select.devices", "excluded by select.exclude"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
 ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
@@ -83,7 +84,7 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
-        why = f"the only one{pool or ' here'}"
+        why = f"the only one{pool or _narrowed(ranking)}"
     elif count == total:
         why = f"all {total}{pool}"
     elif has_context:
@@ -91,6 +92,13 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
     else:
         why = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
     return why + drawbacks(chosen)
+
+
+def _narrowed(ranking: Ranking) -> str:
+    whys = {rejection.why for rejection in ranking.rejected if rejection.cause is Cause.EXCLUDED_BY_POLICY}
+    if NOT_AMONG in whys:
+        return " of select.devices"
+    return " that select.exclude leaves" if EXCLUDED in whys else " here"
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
@@ -128,11 +136,14 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
+    policy = request.policy
+    is_narrowed = bool(policy.devices) and request.visible_spec.admits("select.devices", policy)
     reasons = (
         (is_instance, "a process can have one MIG instance, and there is no whole GPU for it"),
         (quota < wanted, f"limits.per_user allows {request.policy.per_user}"),
         (taken >= wanted, f"select.count is {request.policy.count}"),
         (len(request.uuids or ()) <= taken, "there are no more"),
+        (is_narrowed, f"{taken} of select.devices can be had now"),
         (True, f"{taken} can be had now"),
     )
     reason = next(words for is_so, words in reasons if is_so)

@@ -127,9 +127,16 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
-    """Tell whether one of ``waiters`` could use a GPU now, other than those who hold ``per_user`` of them already."""
-    if per_user:
-        waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
+    """Tell whether one of ``waiters`` could use a GPU now, other than those whose user holds as many as he may.
+
+    ``per_user`` is for those that don't tell how many that are: earlier versions had one number for all.
+    """
+
+    def may_have_more(waiter: Waiter) -> bool:
+        most = per_user if waiter.demand.per_user is None else waiter.demand.per_user
+        return not most or len(gpus_of_user(claims_on, waiter.uid)) < most
+
+    waiters = [waiter for waiter in waiters if may_have_more(waiter)]
     return lambda candidate: any(_could_have(waiter.demand, candidate) for waiter in waiters)
 
 

@@ -67,9 +67,14 @@ def ranking_of(
             rejected.append(rejection)
         else:
             candidates.append(candidate)
-    # Of equals the last: people and desktops sit on GPU 0.
-    candidates.sort(key=lambda each: (standing(each), -each.device.index, -(each.device.instance or 0)))
+    candidates.sort(key=lambda each: (standing(each), *_order_of_equals(each.device, policy.prefer)))
     return Ranking(tuple(candidates), tuple(rejected))
+
+
+def _order_of_equals(device: Device, preferred: Sequence[str]) -> tuple[int, int, int]:
+    place = next((place for place, entry in enumerate(preferred) if matches(device, (entry,))), len(preferred))
+    # Then the last: people and desktops sit on GPU 0.
+    return place, -device.index, -(device.instance or 0)
 
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
@@ -169,9 +174,9 @@ def _best_connected(
 def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     why = ""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
-        why = "not among select.devices"
+        why = explain.NOT_AMONG
     elif spec.admits("select.exclude", policy) and matches(device, policy.exclude):
-        why = "excluded by select.exclude"
+        why = explain.EXCLUDED
     elif policy.faulty == "never" and spec.admits("select.faulty", policy) and memory_faults(device):
         why = f"refused by select.faulty: {listed(memory_faults(device))}"
     return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
@@ -229,7 +234,8 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     found, policy, devices = {}, resolved.policy, inventory.devices
     # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
-    for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
+    lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
+    for key, entries in lists.items():
         unmatched = _unmatched(entries, devices)
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):

@@ -8,9 +8,10 @@ from autogpu.policy import Policy
 
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
+PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
-SELECT = "a table with count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
+SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
 PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
@@ -122,7 +123,7 @@ def test_wrong_types_and_ranges(workplace, text, what):
         ),
         pytest.param(
             "[limits]\nper-user = 1",
-            ":2: unknown key limits.per-user, nearest is limits.per_user (a number of GPUs (0 for no cap))",
+            f":2: unknown key limits.per-user, nearest is limits.per_user ({PER_USER})",
             id="hyphen",
         ),
         pytest.param(

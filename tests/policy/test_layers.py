@@ -49,6 +49,7 @@ OTHERS = {
     "select.need": ('"6GiB"', "6GiB", 6 * 1024**3),
     "select.devices": ('[0, "*A100*"]', "0,*A100*", ("0", "*A100*")),
     "select.exclude": ('["2-3"]', "2-3", ("2-3",)),
+    "select.prefer": ('["3", "0-1"]', "3,0-1", ("3", "0-1")),
     "select.faulty": ('"never"', "never", "never"),
     "select.busy": ('"wait"', "WAIT", "wait"),
     "select.wait": ('"90s"', "90s", 90.0),

@@ -181,8 +181,9 @@ def test_a_rule_that_a_start_up_file_breaks_is_not_said_to_be_kept(generate, tex
 def test_a_policy_can_be_read(tmp_path, block):
     file = tmp_path / "autogpu.toml"
     file.write_text(block.text, encoding="utf-8")
-    is_system = "locked" in block.text or "[limits]" in block.text
-    assert problems_of(file, os.environ, is_system=is_system) == ()
+    is_system = "locked" in block.text or "[limits" in block.text or "per_user" in block.text
+    problems = map(str, problems_of(file, os.environ, is_system=is_system))
+    assert [problem for problem in problems if "is no group of this host" not in problem] == []
 
 
 def test_a_command_exists(tmp_path, monkeypatch):

@@ -130,6 +130,9 @@ HELD = {UUID: (claim(1, uid=1001),)}
         pytest.param({}, HELD, 1, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
         pytest.param({}, HELD, 2, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
         pytest.param({}, {}, 1, ("GPU-else", True, 24), True, id="who-holds-none-does"),
+        pytest.param({"per_user": 1}, HELD, 4, ("GPU-else", True, 24), False, id="at-the-cap-of-his-group"),
+        pytest.param({"per_user": 2}, HELD, 1, ("GPU-else", True, 24), True, id="below-the-cap-of-his-group"),
+        pytest.param({"per_user": 0}, HELD, 1, ("GPU-else", True, 24), True, id="his-group-has-no-cap"),
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, per_user, asked, expected):

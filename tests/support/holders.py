@@ -13,6 +13,9 @@ from autogpu.lease.queue import wait_for_lease
 
 TIMEOUT_S = 60
 
+# What ends the jobs that live: a later one must not keep it open.
+_pipes: set[int] = set()
+
 
 class OtherJob:
     """A process that holds a lease until it is told to end."""
@@ -24,16 +27,21 @@ class OtherJob:
     def end(self):
         """Let it end, and wait for that."""
         if self._pipe is not None:
+            _pipes.remove(self._pipe)
             os.close(self._pipe)
             self._pipe = None
             os.waitpid(self.pid, 0)
 
 
 @contextmanager
-def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0.0):
-    """A process that holds ``claims`` (bytes by UUID) in the lease folder that ``environ`` names, for ``age_s``."""
+def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0.0, uid=None):
+    """A process of user ``uid`` that holds ``claims`` (bytes by UUID) for ``age_s`` in the folder that ``environ`` names."""
 
     def hold(folder, is_ready):
+        if uid is not None:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
         held = acquire_lease(folder, lambda *_: claims, script=script, group=group, caps=lambda: caps or {})
         if age_s:
             let_age(folder.path, age_s, os.getpid())
@@ -71,7 +79,8 @@ def _process(environ, run):
     if not pid:
         try:
             signal.alarm(TIMEOUT_S)
-            os.close(reader_end[1])
+            for pipe in (reader_end[1], *_pipes):
+                os.close(pipe)
             run(find_folder(environ), is_ready)
         finally:
             os._exit(0)
@@ -79,6 +88,7 @@ def _process(environ, run):
     os.close(ready[1])
     assert os.read(ready[0], 1) == b"x"
     os.close(ready[0])
+    _pipes.add(reader_end[1])
     job = OtherJob(pid, reader_end[1])
     try:
         yield job
