@@ -115,7 +115,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group`` and ``per_user``.
+    """A ticket's fields: ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group``, ``per_user``.
 
     Raises:
         MalformedRecord: As :func:`parse`.

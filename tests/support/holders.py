@@ -35,7 +35,7 @@ class OtherJob:
 
 @contextmanager
 def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0.0, uid=None):
-    """A process of user ``uid`` that holds ``claims`` (bytes by UUID) for ``age_s`` in the folder that ``environ`` names."""
+    """A process of user ``uid`` that has held ``claims`` (bytes by UUID) for ``age_s``, in ``environ``'s folder."""
 
     def hold(folder, is_ready):
         if uid is not None:
