@@ -162,8 +162,12 @@ def patient(first: Inventory, read_again: Callable[[], Reading]) -> tuple[Invent
 
 
 def _is_current(hook: Path) -> bool:
+    names = (files.HOOK, files.STEPS)
     try:
-        return hook.read_bytes() == (files.template_folder() / files.HOOK).read_bytes()
+        templates = files.template_folder()
+        return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
+    except FileNotFoundError:
+        return False
     except (OSError, InstallError):
         return True  # there is nothing to compare with
 

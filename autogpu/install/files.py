@@ -29,6 +29,7 @@ OURS = ("autogpu", "")
 _WRITTEN = "Written by `autogpu install`"
 
 HOOK = "_autogpu_hook.py"
+STEPS = "_autogpu_steps.py"
 PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
@@ -64,10 +65,11 @@ def template(templates: Path, name: str) -> Path:
 
 def plan_install(folder: Path, method: str, version: str, templates: Path) -> tuple[File, ...]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
-    hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in (HOOK, *STARTERS[method])]
-    sources = [file for file in (hook, *starters) if file[0].suffix == ".py"]
-    compiled = [(cache_path(path), _compiled(path, content)) for path, content in sources]
-    return (hook, *compiled, *_distribution(folder, version, [hook, *compiled, *starters]), *starters)
+    names = (STEPS, HOOK, *STARTERS[method])
+    steps, hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in names]
+    sources = [file for file in (steps, hook, *starters) if file[0].suffix == ".py"]
+    files = [steps, hook, *((cache_path(path), _compiled(path, content)) for path, content in sources)]
+    return (*files, *_distribution(folder, version, [*files, *starters]), *starters)
 
 
 def cache_path(source: Path) -> Path:
@@ -82,16 +84,15 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
     for info in distributions(folder):
         if _installer(info) in OURS:
             found += sorted(path for path in info.iterdir() if path.is_file()) or [info]
-    for source in (folder / SITECUSTOMIZE, folder / HOOK):
+    for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
-        if is_ours(source) or (source.name == HOOK and not os.path.lexists(source)):
+        if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += compiled_from(source)
-    if is_ours(folder / HOOK):
-        found.append(folder / HOOK)
+    found += [source for source in (folder / HOOK, folder / STEPS) if is_ours(source)]
     # What a killed install left, and at last the folder that it has made.
     cache = cache_path(folder / HOOK).parent
     for place in (folder, cache):
-        for name in (PTH, START, SITECUSTOMIZE.partition(".")[0], HOOK.partition(".")[0]):
+        for name in (PTH, START, *(source.partition(".")[0] for source in (SITECUSTOMIZE, HOOK, STEPS))):
             found += sorted(place.glob(f".{name}.*.tmp"))
     if cache.is_dir() and not any(cache.iterdir()):
         found.append(cache)

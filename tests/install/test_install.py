@@ -53,7 +53,8 @@ def test_plan_ends_with_what_switches_on() -> None:
 
     tag = sys.implementation.cache_tag
     info = [f"autogpu_autoload-1.2.dist-info/{name}" for name in ("METADATA", "WHEEL", "INSTALLER", "RECORD")]
-    hook = ["_autogpu_hook.py", f"__pycache__/_autogpu_hook.{tag}.pyc"]
+    modules = ("_autogpu_steps", "_autogpu_hook")
+    hook = [*(f"{name}.py" for name in modules), *(f"__pycache__/{name}.{tag}.pyc" for name in modules)]
     assert names("pth") == [*hook, *info, "autogpu.pth"]
     assert names("start") == [*hook, *info, "autogpu.start", "autogpu.pth"]
     assert names("sitecustomize") == [*hook, f"__pycache__/sitecustomize.{tag}.pyc", *info, "sitecustomize.py"]
