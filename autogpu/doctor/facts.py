@@ -81,8 +81,12 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
 
 
 def _is_current(hook: Path) -> bool:
+    names = (files.HOOK, files.STEPS)
     try:
-        return hook.read_bytes() == (files.template_folder() / files.HOOK).read_bytes()
+        templates = files.template_folder()
+        return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
+    except FileNotFoundError:
+        return False
     except (OSError, InstallError):
         return True  # there is nothing to compare with
 

@@ -28,6 +28,7 @@ OURS = ("autogpu", "")
 _WRITTEN = "Written by `autogpu install`"
 
 HOOK = "_autogpu_hook.py"
+STEPS = "_autogpu_steps.py"
 PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
@@ -62,8 +63,9 @@ def template(templates: Path, name: str) -> Path:
 
 def plan_install(folder: Path, method: str, version: str, templates: Path) -> tuple[File, ...]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
-    hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in (HOOK, *STARTERS[method])]
-    return (hook, *_distribution(folder, version, [hook, *starters]), *starters)
+    names = (STEPS, HOOK, *STARTERS[method])
+    steps, hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in names]
+    return (steps, hook, *_distribution(folder, version, [steps, hook, *starters]), *starters)
 
 
 def files_of_ours(folder: Path) -> tuple[Path, ...]:
@@ -72,14 +74,13 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
     for info in distributions(folder):
         if _installer(info) in OURS:
             found += sorted(path for path in info.iterdir() if path.is_file()) or [info]
-    for source in (folder / SITECUSTOMIZE, folder / HOOK):
+    for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
-        if is_ours(source) or (source.name == HOOK and not os.path.lexists(source)):
+        if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += compiled_from(source)
-    if is_ours(folder / HOOK):
-        found.append(folder / HOOK)
+    found += [source for source in (folder / HOOK, folder / STEPS) if is_ours(source)]
     # What a killed install or uninstall left.
-    for name in (PTH, START, SITECUSTOMIZE, HOOK):
+    for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
         found += sorted(folder.glob(f".{name}.*.tmp"))
     cache = folder / "__pycache__"
     if cache.is_dir() and not any(cache.iterdir()):

@@ -82,7 +82,8 @@ def env(request: pytest.FixtureRequest) -> Iterator[Env]:
 def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself() -> None:
     with zipfile.ZipFile(str(environments.wheel())) as wheel:
         names = wheel.namelist()
-        for name in ("_autogpu_hook.py", "autogpu.pth.txt", "autogpu.start.txt", "sitecustomize.py"):
+        modules = ("_autogpu_hook.py", "_autogpu_steps.py", "sitecustomize.py")
+        for name in (*modules, "autogpu.pth.txt", "autogpu.start.txt"):
             assert wheel.read(f"autogpu/sitecustomize_template/{name}") == (TEMPLATES / name).read_bytes()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"autogpu"}
     assert [name for name in names if name.endswith((".pth", ".start"))] == []

@@ -51,8 +51,8 @@ def test_plan_ends_with_what_switches_on() -> None:
         return [str(path.relative_to("/env")) for path, _ in plan]
 
     info = [f"autogpu_autoload-1.2.dist-info/{name}" for name in ("METADATA", "WHEEL", "INSTALLER", "RECORD")]
-    assert names("pth") == ["_autogpu_hook.py", *info, "autogpu.start", "autogpu.pth"]
-    assert names("sitecustomize") == ["_autogpu_hook.py", *info, "sitecustomize.py"]
+    assert names("pth") == ["_autogpu_steps.py", "_autogpu_hook.py", *info, "autogpu.start", "autogpu.pth"]
+    assert names("sitecustomize") == ["_autogpu_steps.py", "_autogpu_hook.py", *info, "sitecustomize.py"]
 
 
 def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
