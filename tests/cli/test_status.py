@@ -160,7 +160,11 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(idle(26 * HOUR_S), r".* uses 1.0 of 24.0 GiB, for 26 h, idle 99 s or more", id="idle-since"),
         pytest.param(idle(1.0), r".*, for 1 s, idle", id="not-idle-for-longer-than-it-has-its-gpu"),
         pytest.param(queued(), r"  1. bob w.py \(pid 88\): 1 whole GPU, for 90 s", id="queue"),
-        pytest.param(queued(gib=6, silent_s=9), r".* 1 GPU with 6.0 GiB, for 90 s, unresponsive: .*", id="silent"),
+        pytest.param(
+            queued(gib=6, silent_s=9),
+            r"  1. .*: 1 GPU with 6.0 GiB, for 90 s, unresponsive: passed over",
+            id="silent",
+        ),
         pytest.param(queued(gpus=(0, 1, 2, 3, 4, 5)), r".*: 1 whole GPU, for 90 s", id="queue-for-any"),
         pytest.param(queued(gpus=(2,)), r".*: 1 whole GPU, only GPU 2, for 90 s", id="queue-for-one"),
         pytest.param(queued(gpus=(5, 0, 3)), r".*, only GPU 0, GPU 3 and GPU 5, for 90 s", id="queue-for-several"),
