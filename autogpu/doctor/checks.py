@@ -213,22 +213,14 @@ def _check_folder(facts: Facts) -> Finding:
 
 
 def _check_policy(facts: Facts) -> Finding:
-    problems = [str(problem) for problem in facts.resolved.problems]
-    problems += [str(problem) for problem in facts.resolved.system_notes]
-    if not problems:
-        files = ", ".join(printable(str(file)) for file in facts.resolved.files) or "no file: the defaults are used"
-        return passed(f"read without a problem ({files})")
-    return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use")
-
-
-def _check_lists(facts: Facts) -> Finding:
-    value = facts.environ.get(CUDA_VISIBLE_DEVICES)
+    resolved, value = facts.resolved, facts.environ.get(CUDA_VISIBLE_DEVICES)
     spec = VisibleSpec(value, "unset" if value is None else "inherited")
-    unmatched = unmatched_lists(facts.resolved, facts.inventory, spec)
-    if not unmatched:
-        return passed("select.devices and select.exclude match GPUs here, where they are set")
-    origins = " and ".join(str(facts.resolved.settings[dotted].origin) for dotted in unmatched)
-    return failed("; ".join(unmatched.values()), f"correct {origins}")
+    unmatched = unmatched_lists(resolved, facts.inventory, spec)
+    problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched.values()]
+    if not problems:
+        files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
+        return passed(f"read without a problem ({files})")
+    return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use, and where each is set")
 
 
 CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
@@ -240,7 +232,6 @@ CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
     "driver": _check_driver,
     "health": _check_health,
     "mig": _check_mig,
-    "lists": _check_lists,
     "cuda": _check_cuda,
     "visible": _check_visible,
     "leases": _check_folder,

@@ -194,6 +194,7 @@ def test_a_folder_that_belongs_to_its_first_user_is_named_as_such(healthy):
         # Of a later version: a problem for the doctor alone.
         pytest.param("policy", {}, "[select]\nmood = 'calm'\n", "", "select.mood", "", id="unknown-key"),
         pytest.param("policy", {}, "", "[select]\ncount = 2\n", "does not count as a project file", "", id="of-others"),
+        pytest.param("policy", {"AUTOGPU_DEVICES": "7"}, "", "", "matches none of the GPUs here", "", id="no-such-gpu"),
         pytest.param("switch", {"AUTOGPU": "0"}, "", "", "switched off by AUTOGPU", "unset AUTOGPU", id="switched-off"),
     ],
 )
