@@ -80,6 +80,10 @@ class LockedFile:
             opened = locks.Descriptor(os.open, hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder)
             self._opened = opened = locks.above_standard(opened)
             locks.own(opened.number)
+            # By another description, as others will ask: a file system may let such a lock pass, and know none.
+            with locks.Descriptor(os.open, hidden, _READ_FLAGS, dir_fd=folder) as another:
+                if locks.last_beat(another.number) is None:
+                    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             _write(opened.number, text)
             locks.show_to_all(opened.number, _MODE)
             _placed[self.name] = os.getpid()
