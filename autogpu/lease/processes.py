@@ -71,11 +71,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
 def _owner(
     pid: int, above: list[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
-    """Whose job a process is of: of the nearest holder above it, else of the lease that one of these keeps alive.
-
-    Args:
-        above: Is filled with the process and those above it, as far as they were looked at.
-    """
+    """Find the nearest holder above a process, else whose lease one of these keeps alive; fill ``above`` with them."""
     for each in _with_ancestors(pid):
         above.append(each)
         candidates = by_pid.get(each[0], ())
@@ -128,11 +124,7 @@ def _holder_or_keeper(holder: Holder, is_complete: bool) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
-    """The names of the leases that a process keeps alive; ``()`` for another user's, whose files are hidden.
-
-    Args:
-        start: With the pid it names one process for ever, and what that was left it keeps.
-    """
+    """The names of the leases that a process keeps for ever; ``()`` for another user's, whose files are hidden."""
     folder, names = Path(f"/proc/{pid}"), []
     try:
         own = f"job.{folder.stat().st_uid}."
