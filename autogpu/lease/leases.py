@@ -69,11 +69,6 @@ class Lease:
         return self._file.name
 
     @property
-    def since_s(self) -> float:
-        """When it was claimed, in Unix time."""
-        return float(self._fields["t"])
-
-    @property
     def claims(self) -> Mapping[str, int]:
         """Bytes by GPU UUID."""
         return dict(self._fields.get("gpus", {}))
@@ -232,8 +227,9 @@ def _stands(
         if choose(LeaseSnapshot(others, now.waiters)) == lease.claims:
             return True
         rivals = [holder for holder in others if regarded.get(holder.name) != holder.claims]
-        is_later = any((rival.since_s or 0.0, rival.name) < (lease.since_s, lease.name) for rival in rivals)
-        if is_later or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
+        # By the kernel's order: whatever a rival writes about its time.
+        first = next((each for each in now.holders if each.name == lease.name or each in rivals), None)
+        if first in rivals or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
             return False
         time.sleep(_LOOK_AGAIN_S)
 

@@ -141,13 +141,14 @@ def own(descriptor: int) -> None:
 
 
 def beat(descriptor: int) -> None:
-    """Show those who ask :func:`last_beat` that the owner is running: the lock becomes as long as the time in ms.
+    """Show those who ask :func:`last_beat` that the owner is running: the write lock begins at the time in ms.
 
-    That changes nothing of the file, whose ctime orders the queue, and no other user can do it.
+    That changes nothing of the file, whose ctime orders the queue. What comes before is a read lock by then, which
+    others may have as well: a part that was let go, or has to be locked for writing, they could keep from its owner.
     """
     now_ms = int(file_time_s() * 1000)
-    _set_owned(descriptor, fcntl.F_UNLCK, now_ms, 0)  # the clock may have been set back
-    _set_owned(descriptor, fcntl.F_WRLCK, 0, now_ms)
+    _set_owned(descriptor, fcntl.F_RDLCK, 0, now_ms)
+    _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
 
 
 def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
@@ -162,8 +163,8 @@ def last_beat(descriptor: int) -> float | None:
     try:
         # What a read lock would have to wait for: those of others, who may not write, are not in its way.
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-        kind, _, _, length, _ = _FLOCK.unpack(answer)
-        return None if kind == fcntl.F_UNLCK else length / 1000
+        kind, _, start, _, _ = _FLOCK.unpack(answer)
+        return None if kind == fcntl.F_UNLCK else start / 1000
     except OSError as error:
         if error.errno != errno.EINVAL:
             return 0.0
