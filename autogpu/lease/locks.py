@@ -56,11 +56,7 @@ class Descriptor:
     """
 
     def __init__(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
-        """Open by calling ``call``.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Open by calling ``call``."""
         self._numbers: list[int] = []
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
@@ -135,11 +131,7 @@ def unlock(descriptor: int) -> None:
 
 
 def own(descriptor: int) -> None:
-    """Lock a file that is open for writing, for as long as a process has this description open.
-
-    Raises:
-        OSError: It is locked already, or its file system can't lock.
-    """
+    """Lock a file that is open for writing, for as long as a process has this description open."""
     try:
         _set_owned(descriptor, fcntl.F_WRLCK, 0, 0)
     except OSError as error:
@@ -149,16 +141,14 @@ def own(descriptor: int) -> None:
 
 
 def beat(descriptor: int) -> None:
-    """Show those who ask :func:`last_beat` that the owner is running: the lock becomes as long as the time in ms.
+    """Show those who ask :func:`last_beat` that the owner is running: the write lock begins at the time in ms.
 
-    That changes nothing of the file, whose ctime orders the queue, and no other user can do it.
-
-    Raises:
-        OSError: The system has no such lock.
+    That changes nothing of the file, whose ctime orders the queue. What comes before is a read lock by then, which
+    others may have as well: a part that was let go, or has to be locked for writing, they could keep from its owner.
     """
     now_ms = int(file_time_s() * 1000)
-    _set_owned(descriptor, fcntl.F_UNLCK, now_ms, 0)  # the clock may have been set back
-    _set_owned(descriptor, fcntl.F_WRLCK, 0, now_ms)
+    _set_owned(descriptor, fcntl.F_RDLCK, 0, now_ms)
+    _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
 
 
 def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
@@ -173,8 +163,8 @@ def last_beat(descriptor: int) -> float | None:
     try:
         # What a read lock would have to wait for: those of others, who may not write, are not in its way.
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-        kind, _, _, length, _ = _FLOCK.unpack(answer)
-        return None if kind == fcntl.F_UNLCK else length / 1000
+        kind, _, start, _, _ = _FLOCK.unpack(answer)
+        return None if kind == fcntl.F_UNLCK else start / 1000
     except OSError as error:
         if error.errno != errno.EINVAL:
             return 0.0
@@ -211,9 +201,10 @@ def above_standard(opened: Descriptor) -> Descriptor:
 def holder(descriptor: int) -> str | None:
     """Who holds the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
     try:
-        pid = _takers().get(_place(os.fstat(descriptor)))
+        status = os.fstat(descriptor)
     except OSError:
         return None
+    pid = _takers().get(f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}")
     if pid is None:
         return None
     uid = process.owner(pid)
@@ -221,7 +212,7 @@ def holder(descriptor: int) -> str | None:
 
 
 def _takers() -> Mapping[str, int]:
-    """By :func:`_place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
+    """By file, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
 
     Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Empty where it
     takes too long, since the kernel counts through all locks of the host for each piece of the file, and anyone may
@@ -243,11 +234,6 @@ def _takers() -> Mapping[str, int]:
     # A line with "->" in its second field is a process that waits.
     found = (line.split() for line in lines if " FLOCK " in line and " WRITE " in line and " -> " not in line)
     return {fields[5]: int(fields[4]) for fields in found if len(fields) > 5 and int(fields[4]) > 0}
-
-
-def _place(status: os.stat_result) -> str:
-    """A file as ``/proc/locks`` names it."""
-    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
 
 
 def leave_to_programs(descriptor: int) -> None:
@@ -281,9 +267,22 @@ def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
-def is_regular(status: os.stat_result) -> bool:
-    """Neither a FIFO, on which one could hang, nor a folder nor a device."""
-    return stat.S_ISREG(status.st_mode)
+def is_named(folder: int, name: str, status: os.stat_result) -> bool:
+    """The file still has that name in the folder, also where the system can't tell."""
+    try:
+        return is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a folder that is closed to us for a while is no reason to let a lease go
+        return True
+
+
+def unlink(folder: int, name: str) -> None:
+    """Remove a file if the system permits: in a sticky folder it may be another's."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        pass
 
 
 def _after_fork_in_child() -> None:

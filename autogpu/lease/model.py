@@ -32,23 +32,20 @@ class Uncoordinated(LeaseUnavailable):
 class Holder:
     """A process that holds a lease: what its file says, as far as it can be believed.
 
-    Only ``uid`` and whether the lease is alive come from the kernel. The rest was written by the holder and
-    may be wrong or made up: good enough to show and to share by, never to decide whether the lease is alive.
+    Only ``uid`` and its being alive come from the kernel. The rest was written by the holder, and may be made up: good
+    enough to show and to share by.
 
     Attributes:
         name: The file's name in the folder, unique for the life of the lease.
         uid: The file's owner.
         is_mine: This very process holds it; a fork's child answers ``False`` for its parent's lease.
-        is_readable: ``False`` if the text can't be understood: the holder is alive, and claims nothing that
-            we can read.
+        is_readable: ``False`` if the text can't be understood, and claims nothing that we can read.
         pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up.
-        pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source:
-            ``/proc/self/ns/pid``.
+        pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source: ``/proc/self/ns/pid``.
         start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
         since_s: When the claim was made, in Unix time.
         script: The script's name without folder and arguments, safe to print.
-        group: Members of one job share it and share what they claim. Means something only together with
-            ``uid``: any user can write any group.
+        group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
         caps: Bytes by GPU UUID that each member of the job may allocate there; no entry where nothing caps them.
     """
@@ -70,8 +67,7 @@ class Holder:
     def pid_here(self) -> int | None:
         """The pid if it means the holder in this process's pid namespace at this moment, else ``None``.
 
-        ``None`` for another container's, for one that ended (a fork's child may keep its lease) and was
-        reused, and where ``/proc`` hides other users' processes.
+        Such as another container's, one that ended (a fork's child may keep its lease), and one that ``/proc`` hides.
         """
         return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 

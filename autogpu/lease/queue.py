@@ -12,7 +12,7 @@ from autogpu.lease import mutex, record
 from autogpu.lease.inotify import Watch
 from autogpu.lease.leases import Lease, claim
 from autogpu.lease.locked_file import LockedFile
-from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
+from autogpu.lease.model import SILENCE_S, Demand, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader, is_waiting
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import span
@@ -71,22 +71,17 @@ def wait_for_lease(
 ) -> Lease:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
-    Args:
-        folder: The host's.
-        choose: As for :func:`autogpu.lease.acquire_lease`, but the waiters it is given are only those ahead of this
-            process, and it should leave to them the GPUs that they could use (:meth:`Demand.could_use`).
+    Args, beside those of :func:`autogpu.lease.acquire_lease`:
+        choose: Is given only the waiters ahead of this process, and should leave to them the GPUs that they could use
+            (:meth:`Demand.could_use`).
         demand: What the others are told, so that they leave it to this process.
-        script: As for :func:`autogpu.lease.acquire_lease`.
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then at least every two
             seconds for the first in the queue, every six for those far behind. What it raises ends the wait and
             comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. One that takes more than five seconds gets this process passed over.
-        group: As for :func:`autogpu.lease.acquire_lease`.
-        caps: As for :func:`autogpu.lease.acquire_lease`.
-        deadline_s: As for :func:`autogpu.lease.acquire_lease`.
-        on_problem: As for :func:`autogpu.lease.acquire_lease`; called once.
+        on_problem: Is called once for a mutex that can't be had.
 
     Raises:
         WaitTimeout: The time is over.
@@ -108,7 +103,7 @@ def wait_for_lease(
                 if before_look and is_fresh:
                     before_look()
                     read_s = monotonic_s()
-                place.heartbeat()
+                place.ticket.beat()
                 wants, state = place.look()
                 ahead = len(state.ahead)
                 must_read = wants or not ahead
@@ -139,10 +134,10 @@ def wait_for_lease(
 
 
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
-    """Wait for a change that may matter here, alive in the eyes of the others; whether there was one."""
+    """Wait for a change that may matter here, alive in the eyes of the others; tell if there was one."""
     while monotonic_s() < until_s:
         has_changed = watch.wait(min(until_s - monotonic_s(), HEARTBEAT_S))
-        place.heartbeat()
+        place.ticket.beat()
         if has_changed:
             courtesy_s = max(_SHORTEST_PAUSE_S, place.courtesy_s)
             time.sleep(max(0.0, min(courtesy_s, until_s - monotonic_s())))
@@ -167,6 +162,7 @@ class _Place:
 
     Attributes:
         lease: Holds nothing before :meth:`claim`.
+        ticket: Has to beat as long as this process runs, or it is passed over; no file before :meth:`look`.
         rivals: How many are ahead that can use all that this process could, as far as their tickets tell.
     """
 
@@ -193,18 +189,13 @@ class _Place:
         self._has_problem = False
         self._reader = FolderReader()
         self._text = _ticket_text(self.lease.identity, demand, self._group)
-        self._ticket = LockedFile("")
-        self._pid = os.getpid()
+        self.ticket = LockedFile("")
         self._ahead: tuple[Waiter, ...] = ()
         self._rivals: tuple[str, ...] = ()
 
-    def heartbeat(self) -> None:
-        """Show the others that this process is running; a waiter without a heartbeat is passed over."""
-        self._ticket.beat()
-
     def is_concerned(self, name: str) -> bool:
         """A change of the file of that name matters here: of a lease, of our ticket, or of one ahead."""
-        return name.startswith("job.") or name == self._ticket.name or any(name == each.name for each in self._ahead)
+        return name.startswith("job.") or name == self.ticket.name or any(name == each.name for each in self._ahead)
 
     @property
     def courtesy_s(self) -> float:
@@ -227,7 +218,7 @@ class _Place:
             snapshot = self._reader.read(descriptor)
             wants = self._chosen(snapshot) is not None
             # The folder's owner could have removed it.
-            if not wants and not self._ticket.is_alive(descriptor):
+            if not wants and not self.ticket.is_alive(descriptor):
                 self._take_ticket(descriptor)
         self._rivals = tuple(waiter.name for waiter in self._ahead if waiter.demand.includes(self._demand))
         self.rivals = len(self._rivals)
@@ -253,7 +244,7 @@ class _Place:
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        with mutex.held_if_possible(self._folder, self._deadline_s, self.heartbeat) as (descriptor, problem):
+        with mutex.held_if_possible(self._folder, self._deadline_s, self.ticket.beat) as (descriptor, problem):
             if problem and not self._has_problem:
                 self._on_problem(problem)
             self._has_problem = problem is not None
@@ -261,33 +252,25 @@ class _Place:
             if not claim(self.lease, self._reader, descriptor, self._chosen, self._caps, has_mutex=has_mutex):
                 return False
             # Under the same mutex: others must not see us holding and waiting.
-            self._ticket.withdraw(descriptor)
+            self.ticket.withdraw(descriptor)
             return True
 
     def give_up(self) -> None:
-        """Leave the queue; has no effect in a fork's child."""
-        if self._pid != os.getpid():
-            return
-        try:
-            with self._folder.opened() as descriptor:
-                self._ticket.withdraw(descriptor)
-        except Uncoordinated:  # the folder has gone, and the ticket with it
-            pass
-        finally:
-            self._ticket.withdraw(None)
+        """Leave the queue."""
+        self.ticket.give_up(self._folder)
 
     def _take_ticket(self, descriptor: int) -> None:
-        self._ticket.withdraw(descriptor)
-        self._ticket = LockedFile(f"wait.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}")
-        self._ticket.put(descriptor, self._text)
+        self.ticket.withdraw(descriptor)
+        self.ticket = LockedFile(f"wait.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}")
+        self.ticket.put(descriptor, self._text)
         # A worker that this process forks while it waits must not keep the place after our end.
-        self._ticket.close_in_children()
+        self.ticket.close_in_children()
 
     def _chosen(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
         ahead = []
         for waiter in snapshot.waiters:
-            if waiter.name == self._ticket.name:
+            if waiter.name == self.ticket.name:
                 break
             is_of_our_job = self._group and (waiter.uid, waiter.group) == (os.geteuid(), self._group)
             if not waiter.is_unresponsive and not is_of_our_job:

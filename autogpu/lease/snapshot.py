@@ -128,15 +128,6 @@ class FolderReader:
         value = known or _parsed(view)
         return replace(value, silent_s=self._now_s - view.beat_s) if isinstance(value, Waiter) else value
 
-    def has_new_lease(self, descriptor: int, own: str) -> bool:
-        """Since the last reading a lease has appeared, other than ``own``."""
-        with os.scandir(descriptor) as entries:
-            return any(
-                (entry.name, entry.inode()) not in self._listed
-                for entry in entries
-                if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
-            )
-
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
         """The leases, tickets and hidden files of each user, each once, by whatever name."""
         by_user: dict[int, list[_File]] = defaultdict(list)
@@ -182,11 +173,7 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
 
 
 def is_waiting(descriptor: int, name: str) -> bool:
-    """The process of that ticket is there and running, as far as its heartbeat tells.
-
-    Raises:
-        OSError: The system can't tell, such as where too many files are open.
-    """
+    """The process of that ticket is there and running, as far as its heartbeat tells."""
     found = locked_file.view(descriptor, name, max_bytes=0)
     return found is not None and abs(locks.file_time_s() - found.beat_s) < SILENCE_S
 

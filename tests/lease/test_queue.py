@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -375,7 +376,7 @@ def test_a_heartbeat_changes_no_place_and_no_other_process_makes_one(folder, sta
 
 
 def test_a_clock_that_is_set_back_or_ahead_costs_nobody_the_place(path, monkeypatch):
-    with (path / FIRST).open("w") as file, (path / FIRST).open() as other:
+    with (path / FIRST).open("w+") as file, (path / FIRST).open() as other:
         assert locks.last_beat(other.fileno()) is None
         locks.own(file.fileno())
         assert locks.last_beat(other.fileno()) == 0.0
@@ -383,6 +384,28 @@ def test_a_clock_that_is_set_back_or_ahead_costs_nobody_the_place(path, monkeypa
             monkeypatch.setattr(locks, "file_time_s", lambda now_s=now_s: now_s)
             locks.beat(file.fileno())
             assert locks.last_beat(other.fileno()) == now_s
+
+
+def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, monkeypatch):
+    """A read lock needs no more than that, and would be in the way of a write lock."""
+    with (path / FIRST).open("w+") as file, (path / FIRST).open() as another, (path / FIRST).open() as other:
+        locks.own(file.fileno())
+        for now_s in (5000.0, 5002.0, 5004.0):
+            monkeypatch.setattr(locks, "file_time_s", lambda now_s=now_s: now_s)
+            locks.beat(file.fileno())
+            taken = []
+            for start_ms in (0, 4999000, int(now_s * 1000), int(now_s * 1000) + 1, 10**15):
+                try:
+                    locks._set_owned(another.fileno(), fcntl.F_RDLCK, start_ms, 1)
+                    taken.append(start_ms)
+                except BlockingIOError:
+                    pass
+            assert taken == [0, 4999000]
+            assert locks.last_beat(other.fileno()) == now_s
+    # The owner has ended, and a lock of another remains.
+    with (path / FIRST).open() as another, (path / FIRST).open() as other:
+        locks._set_owned(another.fileno(), fcntl.F_RDLCK, 0, 0)
+        assert locks.last_beat(other.fileno()) is None
 
 
 def test_an_earlier_versions_ticket_stands_by_its_last_heartbeat(folder, ticket, request):
