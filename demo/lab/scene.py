@@ -102,10 +102,12 @@ def scene_for(gpus: int, *, is_cut: bool = False) -> Scene:
         parts = (replace(part, need=0.1, share=0.08) for part in SMALL)
         return Scene(lost, (UNMANAGED, *notebook, LARGE[0], *parts, WAITING))
     if gpus < GPUS_OF_ALL:
-        # The second one says that it wants to be beside the first: of its own it would take a free GPU.
-        at = gpus - 1 - (lost is not None) - len(notebook)
-        small = (SMALL[0], replace(SMALL[1], settings={"AUTOGPU_DEVICES": str(at)})) if gpus >= GPUS_OF_SEVERAL else ()
-        return Scene(lost, (UNMANAGED, *notebook, *small, WAITING))
+        # Each says where it wants to be: of their own the second would take the free GPU, and others go by NVLinks.
+        at = gpus - 1 - (lost is not None)
+        small = SMALL if gpus >= GPUS_OF_SEVERAL else ()
+        placed = [(part, at) for part in notebook] + [(part, at - len(notebook)) for part in small]
+        there = (replace(part, settings={"AUTOGPU_DEVICES": str(gpu)}) for part, gpu in placed)
+        return Scene(lost, (UNMANAGED, *there, WAITING))
     # The second ones say where they want to be: of their own they would take two GPUs of one socket, and a free one.
     (one, two), (first, second) = LARGE, SMALL
     across = replace(two, settings={**(two.settings or {}), "AUTOGPU_DEVICES": f"{gpus - 5}-{gpus - 4}"})

@@ -143,5 +143,6 @@ def test_nothing_is_left_however_it_ends(terminals, end):
 @pytest.mark.parametrize("name", [name for name in FLEETS if name not in ("rtx-4090", "t4")])
 def test_every_server_that_ships_can_be_had(terminals, name):
     page = terminals("--fleet", name).type("autogpu status").text
+    assert "0 of" not in page.splitlines()[0], "the visitor finds a free one"
     # The last one waits.
     assert [who for who in ("dora", "anna", "fatma") if who not in page] == []
