@@ -15,7 +15,7 @@ from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping
+    from typing import Any, Callable, Collection, Iterable, Mapping
 
     from autogpu.policy.sources import Source
 
@@ -24,12 +24,13 @@ MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
 _TABLES = [section for section in SECTIONS if section]
 
-# Names by which people look for a key whose own name is not similar.
+# Names by which people look for a key, or an option, whose own name is not similar.
 _ALSO_CALLED = {
-    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids"), "devices"),
+    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids", "device"), "devices"),
     **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
     **dict.fromkeys(("memory", "mem", "vram"), "need"),
     "timeout": "wait",
+    "wait": "timeout",
     "verbose": "level",
 }
 
@@ -111,7 +112,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 def _nearest_variable(name: str, by_variable: Mapping[str, Key]) -> str:
     ends = {known[len(variables.PREFIX) :].lower(): known for known in (*by_variable, *variables.INTERNAL)}
-    near = ends.get(_nearest_name(name[len(variables.PREFIX) :], ends) or "")
+    near = ends.get(nearest_name(name[len(variables.PREFIX) :], ends) or "")
     if near is None:
         return "; `autogpu config` lists the keys"
     return f", nearest is {near}" + (f" ({by_variable[near].kind.allowed})" if near in by_variable else "")
@@ -248,16 +249,17 @@ def _nearest_section(name: str, table: object) -> str | None:
 
 
 def _nearest_key(name: str) -> Key | None:
-    return BY_NAME.get(_nearest_name(name, BY_NAME) or "")
+    return BY_NAME.get(nearest_name(name, BY_NAME) or "")
 
 
-def _nearest_name(name: str, names: Iterable[str]) -> str | None:
+def nearest_name(name: str, names: Collection[str]) -> str | None:
     """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar."""
     plain = name.lower().replace("-", "_").split(".")[-1]
     for own in sorted(names, key=len, reverse=True):
         if plain == own or plain.endswith("_" + own):
             return own
-    return _ALSO_CALLED.get(plain) or _nearest(plain, names)
+    also = _ALSO_CALLED.get(plain)
+    return also if also in names else _nearest(plain, names)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
