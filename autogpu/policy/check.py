@@ -136,14 +136,14 @@ class FileLayer(Layer):
         if isinstance(source.table, dict):
             self._read(source.table)
         elif source.table is not None:
-            self._problem((), f"{self._header('')} must be a table, not {brief(source.table)}")
+            self._problem(f"{self._header('')} must be a table, not {brief(source.table)}")
 
     def _read(self, table: Mapping[str, object]) -> None:
         for name, value in table.items():
             if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
                 first = tuple(value["autogpu"])[:1] if isinstance(value["autogpu"], dict) else ()
                 what = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
-                self._problem(("tool", "autogpu", *first), what)
+                self._problem(what, "tool", "autogpu", *first)
             elif name in _TABLES:
                 self._section(name, value)
             else:
@@ -152,7 +152,7 @@ class FileLayer(Layer):
     def _section(self, section: str, table: object) -> None:
         if not isinstance(table, dict):
             names = ", ".join(key.name for key in KEYS if key.section == section)
-            self._problem((section,), f"{section} can't be {brief(table)}; allowed: a table with {names}")
+            self._problem(f"{section} can't be {brief(table)}; allowed: a table with {names}", section)
             return
         for name, value in table.items():
             self._entry(section, name, value)
@@ -160,7 +160,7 @@ class FileLayer(Layer):
     def _entry(self, section: str, name: str, value: object) -> None:
         key = BY_NAME.get(name)
         if key is not None and key.section == section:
-            self.take(key, value, self._origin((section, name) if section else (name,)), key.kind.from_toml)
+            self.take(key, value, self._origin(section, name), key.kind.from_toml)
         else:
             # "[limit]" is no misplaced "limit".
             self._unknown(section, name, value, None if isinstance(value, dict) else key)
@@ -174,7 +174,7 @@ class FileLayer(Layer):
             # The rest is only counted; to look for the nearest of thousands would take seconds.
             problems.append(problems[-1])
             return
-        origin = self._origin((section, name) if section else (name,))
+        origin = self._origin(section, name)
         if key is not None:
             here, there = self._place(section), self._place(key.section)
             what = f"{origin}: {name} belongs {there}, not {here}; allowed: {key.kind.allowed}"
@@ -196,12 +196,12 @@ class FileLayer(Layer):
         names += [] if section else [f"[{table}]" for table in _TABLES]
         return f"; known {self._place(section)}: " + ", ".join(names)
 
-    def _problem(self, path: tuple[str, ...], what: str) -> None:
-        origin = self._origin(path)
+    def _problem(self, what: str, *path: str) -> None:
+        origin = self._source.origin(*path)
         self.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
 
-    def _origin(self, path: tuple[str, ...]) -> Origin:
-        return self._source.origin(self._source.line_of(path))
+    def _origin(self, section: str, name: str) -> Origin:
+        return self._source.origin(*([section] if section else []), name)
 
     def _place(self, section: str) -> str:
         return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
