@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Collection, Iterable, Mapping, Sequence, Union
+from typing import Collection, Iterable, Iterator, Mapping, Sequence, Union
 
 import click
 
 from autogpu.devices.model import Inventory
-from autogpu.errors import AutoGpuError
+from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter, processes_of
-from autogpu.process import unix_s
+from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import jobs_of
 from autogpu.selection.occupancy import compute_pids
 from autogpu.status.snapshot import read_leases
+
+VERSION = 1
 
 Record = Union[Holder, Waiter]
 
@@ -66,6 +70,11 @@ class JobHere:
     def name(self) -> str:
         """``train.py (pid 4121)``."""
         return f"{self.script} (pid {self.pid or '?'})"
+
+    def values(self) -> Mapping[str, object]:
+        """What a program is told of it."""
+        user = user_name(self.uid)
+        return {"user": user, "uid": self.uid, "pid": self.pid, "script": self.script, "is_waiting": self.is_waiting}
 
     def described(self) -> str:
         """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``."""
@@ -160,12 +169,12 @@ def only_one(found: Sequence[JobHere], all_jobs: Sequence[JobHere], text: str, v
     if len(found) == 1:
         return found[0]
     if found:
-        what = f"{printable(text, 80)} means {len(found)} jobs: {_names(found)}"
+        what = f"{printable(text, 80)} means {len(found)} jobs: {names_of(found, with_users=True)}"
         raise AutoGpuError(what, remedy=f"say which by its pid, as in `autogpu {verb} {found[0].pid}`")
     if not none:
         none = f"pid {text} is no job" if pid_of(text) is not None else f"no job is called {printable(text, 80)}"
         none += " of autogpu's"
-    there_are = f"there are {_names(all_jobs)}" if all_jobs else "there is none"
+    there_are = f"there are {names_of(all_jobs, with_users=True)}" if all_jobs else "there is none"
     raise AutoGpuError(f"{none}; {there_are}", remedy="`autogpu status` shows all that use a GPU")
 
 
@@ -174,8 +183,9 @@ def own_job(job: JobHere, remedy: str) -> AutoGpuError:
     return AutoGpuError(f"{job.name} is the job that this command is part of", remedy=remedy)
 
 
-def _names(jobs: Sequence[JobHere]) -> str:
-    names = [f"{job.name} of {user_name(job.uid)}" for job in jobs[:_MOST_NAMED]]
+def names_of(jobs: Sequence[JobHere], *, with_users: bool = False) -> str:
+    """What they are called, in a message."""
+    names = [job.name + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs[:_MOST_NAMED]]
     return listed([*names, f"{len(jobs) - _MOST_NAMED} more"] if len(jobs) > _MOST_NAMED else names)
 
 
@@ -198,9 +208,20 @@ def _keys(record: Record) -> Iterable[tuple[object, ...]]:
         yield record.uid, record.pid_namespace, record.pid, record.start_time
 
 
-def jobs_in_json(jobs: Iterable[JobHere]) -> list[Mapping[str, object]]:
-    """What a program is told of them."""
-    return [
-        {"user": user_name(job.uid), "uid": job.uid, "pid": job.pid, "script": job.script, "is_waiting": job.is_waiting}
-        for job in jobs
-    ]
+@contextmanager
+def told_in_json(refused: str, *, as_json: bool) -> Iterator[dict[str, object]]:
+    """Print at the end what became of the ``jobs`` that the body sets, and ``why``; of an error, ``refused``."""
+    told: dict[str, object] = {"version": VERSION, "verdict": "ended", "jobs": (), "why": ""}
+    begun_s = monotonic_s()
+
+    def tell() -> None:
+        if as_json:
+            click.echo(json.dumps({**told, "waited_s": round(monotonic_s() - begun_s, 1)}, indent=2))
+
+    try:
+        yield told
+    except AutoGpuError as error:
+        told.update(verdict="running" if isinstance(error, WaitTimeout) else refused, why=error.what)
+        tell()
+        raise
+    tell()

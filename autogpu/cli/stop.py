@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ from typing import Iterator, NamedTuple, Sequence
 import click
 
 from autogpu import lease, process
-from autogpu.cli.jobs import JobHere, Record, Watch, jobs_in_json, named, only_one, own_job, read_jobs, uid_of
+from autogpu.cli.jobs import JobHere, Record, Watch, named, only_one, own_job, read_jobs, told_in_json, uid_of
 from autogpu.cli.policy_options import duration
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -23,8 +22,6 @@ from autogpu.lease import Folder, Holder
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable, span, user_name
-
-VERSION = 1
 
 _LOOK_EVERY_S = 0.05
 
@@ -73,31 +70,23 @@ def stop(
         raise click.UsageError(
             "name one job: by a pid, the name of its script, or --gpu; `autogpu status --mine` has them"
         )
-    jobs: Sequence[JobHere] = ()
-
-    def tell(verdict: str, why: str) -> None:
-        if as_json:
-            values = {"version": VERSION, "verdict": verdict, "jobs": jobs_in_json(jobs), "why": why}
-            click.echo(json.dumps(values, indent=2))
-
-    try:
+    number = signal.SIGKILL if is_killed else signal.SIGTERM
+    with told_in_json("not_stopped", as_json=as_json) as told:
         folder, job = _job_to_stop(name, gpu, _uid_for(user))
-        jobs = (job,)
+        told["jobs"] = [job.values()]
         # Now: a person may take long to answer, and a pid may be another's by then.
         known = [*_running(job.pids)]
         _ask(job, is_sure=is_sure)
-    except AutoGpuError as error:
-        tell("not_stopped", error.what)
-        raise
-    assert folder is not None, "where the job's lease is"
-    if not _ends(folder, job, known, signal.SIGKILL if is_killed else signal.SIGTERM, grace_s):
-        why = f"{job.name} still runs {span(grace_s)} after {'SIGKILL' if is_killed else 'SIGTERM'}"
-        tell("running", why)
-        remedy = f"to end it at once: autogpu stop {job.pid} --kill" + (f" --user {printable(user)}" if user else "")
-        raise WaitTimeout(why, remedy="`ps` shows what it waits for" if is_killed else remedy)
-    why = f"{job.name} has ended"
-    tell("ended", why)
-    say(why)
+        assert folder is not None, "where the job's lease is"
+        if not _ends(folder, job, known, number, grace_s):
+            remedy = f"to end it at once: autogpu stop {job.pid} --kill"
+            remedy += f" --user {printable(user)}" if user else ""
+            raise WaitTimeout(
+                f"{job.name} still runs {span(grace_s)} after {number.name}",
+                remedy="`ps` shows what it waits for" if is_killed else remedy,
+            )
+        told["why"] = f"{job.name} has ended"
+    say(str(told["why"]))
     return 0
 
 

@@ -48,7 +48,7 @@ Examples:
     "names",
     metavar="PID",
     multiple=True,
-    help="Return when this job has ended instead, whoever's it is: a pid of it, or the name of its script.",
+    help="Return when this job has ended instead, also another user's: a pid of it, or the name of its script.",
 )
 @click.option("--mine", "is_mine", is_flag=True, help="Return when no job of yours holds a GPU or waits for one.")
 @click.option(

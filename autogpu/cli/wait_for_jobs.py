@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
 from contextlib import contextmanager
 from typing import Callable, Iterator, Sequence
 
-import click
-
 from autogpu import lease
-from autogpu.cli.jobs import JobHere, Record, Watch, jobs_in_json, named, only_one, own_job, read_jobs, records_of
-from autogpu.errors import AutoGpuError, WaitTimeout
+from autogpu.cli.jobs import (
+    JobHere,
+    Record,
+    Watch,
+    named,
+    names_of,
+    only_one,
+    own_job,
+    read_jobs,
+    records_of,
+    told_in_json,
+)
+from autogpu.errors import WaitTimeout
 from autogpu.lease import Folder, LeaseSnapshot
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
-from autogpu.reporting.text import listed, span
-
-VERSION = 1
-
-# Of a list in a line.
-_MOST_NAMED = 6
+from autogpu.reporting.text import span
 
 
 class _TimeIsOver(Exception):
@@ -31,33 +34,21 @@ class _TimeIsOver(Exception):
 
 def wait_for_jobs(names: Sequence[str], timeout_s: float | None, *, as_json: bool) -> int:
     """Wait for the end of the jobs of these names; without any, of all jobs of this user."""
-    begun_s = monotonic_s()
-    jobs: Sequence[JobHere] = ()
-
-    def tell(verdict: str, why: str) -> None:
-        values = {"version": VERSION, "verdict": verdict, "jobs": jobs_in_json(jobs), "why": why}
-        if as_json:
-            click.echo(json.dumps({**values, "waited_s": round(monotonic_s() - begun_s, 1)}, indent=2))
-
-    try:
+    with told_in_json("no_such_job", as_json=as_json) as told:
         folder, jobs, alive = _what_is_waited_for(names)
-    except AutoGpuError as error:
-        tell("no_such_job", error.what)
-        raise
-    if not jobs:
-        why = "you have no other job here that holds a GPU or waits for one"
-    else:
-        if is_terminal():
-            say(f"waiting for the end of {_names(jobs)}; Ctrl-C stops")
-        why = f"{_names(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
-    if folder is not None and not _ends_in_time(folder, alive, timeout_s):
-        why = f"{_names(jobs)} still {'runs' if len(jobs) == 1 else 'run'} after {span(timeout_s or 0)}"
-        if len(jobs) > 1:
-            why = f"not all of {_names(jobs)} have ended after {span(timeout_s or 0)}"
-        tell("running", why)
-        raise WaitTimeout(why, remedy="to wait longer: --timeout 1h; `autogpu status` shows them")
-    tell("ended", why)
-    say(why)
+        told["jobs"] = [job.values() for job in jobs]
+        if jobs and is_terminal():
+            say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
+        if folder is not None and jobs and not _ends_in_time(folder, alive, timeout_s):
+            after = f"after {span(timeout_s or 0)}"
+            why = f"{names_of(jobs)} still runs {after}"
+            if len(jobs) != 1:
+                why = f"not all of {names_of(jobs)} have ended {after}"
+            raise WaitTimeout(why, remedy="to wait longer: --timeout 1h; `autogpu status` shows them")
+        told["why"] = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
+        if not jobs:
+            told["why"] = "you have no other job here that holds a GPU or waits for one"
+    say(str(told["why"]))
     return 0
 
 
@@ -114,8 +105,3 @@ def _alarm(timeout_s: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _names(jobs: Sequence[JobHere]) -> str:
-    names = [job.name for job in jobs[:_MOST_NAMED]]
-    return listed([*names, f"{len(jobs) - _MOST_NAMED} more"] if len(jobs) > _MOST_NAMED else names)

@@ -60,15 +60,12 @@ class Source:
     lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
     problems: tuple[Problem, ...] = ()
 
-    def origin(self, line: int | None = None) -> Origin:
-        """The origin of something in the file."""
-        return Origin(self.layer, self.place, self.file, line)
-
-    def line_of(self, path: tuple[str, ...]) -> int | None:
-        """The line where a key or table of the file is written, or the one that holds it."""
+    def origin(self, *path: str) -> Origin:
+        """The origin of a key or table of the file: the line where that is written, or the one that holds it."""
         path = self.prefix + path
         found = (path[:end] for end in range(len(path), 0, -1))
-        return next((self.lines[each] for each in found if each in self.lines), None)
+        line = next((self.lines[each] for each in found if each in self.lines), None)
+        return Origin(self.layer, self.place, self.file, line)
 
 
 @frozen
@@ -174,7 +171,7 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
         text = _decoded(content)
         table = _parsed(text)
     except InvalidFile as error:
-        origin = here.origin(error.line)
+        origin = replace(here.origin(), line=error.line)
         return replace(here, problems=(Problem(f"{origin} {error}", IGNORED, origin),) if is_ours else ())
     if not is_shared:
         return replace(here, table=table, lines=key_lines(text))
