@@ -252,6 +252,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
     why += explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
+    why += explain.instances_left(pool.ranking, taken) if pool.wanted > 1 else ""
     return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
 
 
