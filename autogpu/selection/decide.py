@@ -211,7 +211,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
 
 
 def _waits(request: SelectionRequest) -> bool:
-    return request.policy.busy == "wait" or (request.policy.busy == "share" and not request.joins_at_once)
+    return request.policy.busy in ("share", "wait") and not request.joins_at_once
 
 
 def _last_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
@@ -234,7 +234,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps=memory.best_effort_caps(shared),
-        why_capped=explain.best_effort(is_size_told=not pool.demand.is_whole) if shared else "",
+        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )

@@ -149,11 +149,6 @@ def instances_left(ranking: Ranking, taken: Sequence[Candidate]) -> str:
     return f"; {names} {_are(len(free))} free, but several GPUs are whole cards" if free and is_shared else ""
 
 
-def best_effort(*, is_size_told: bool) -> str:
-    """Why a job may not allocate more on a GPU that it shares."""
-    return BEST_EFFORT_OF_SIZE if is_size_told else BEST_EFFORT
-
-
 def quota_reached(per_user: int) -> str:
     """Why a user gets no further GPU, whatever is free."""
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
