@@ -212,7 +212,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
 
 
 def _waits(request: SelectionRequest) -> bool:
-    return request.policy.busy == "wait" or (request.policy.busy == "share" and not request.joins_at_once)
+    return request.policy.busy in ("share", "wait") and not request.joins_at_once
 
 
 def _last_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
@@ -235,7 +235,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps=memory.best_effort_caps(shared),
-        why_capped=explain.best_effort(is_size_told=not pool.demand.is_whole) if shared else "",
+        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )
@@ -253,6 +253,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
     why += explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
+    why += explain.instances_left(pool.ranking, taken) if pool.wanted > 1 else ""
     return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
 
 

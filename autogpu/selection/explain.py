@@ -152,9 +152,12 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     return f"; select.count asks for {wanted}, {reason}"
 
 
-def best_effort(*, is_size_told: bool) -> str:
-    """Why a job may not allocate more on a GPU that it shares."""
-    return BEST_EFFORT_OF_SIZE if is_size_told else BEST_EFFORT
+def instances_left(ranking: Ranking, taken: Sequence[Candidate]) -> str:
+    """Tell that a job of several GPUs shares whole cards although a MIG instance is free; ``""`` where it does not."""
+    is_shared = any(each.is_best_effort for each in taken) and not any(each.device.parent for each in taken)
+    free = [each.device.label for each in ranking.candidates if each.device.parent and each.tier is Tier.FREE]
+    names = gpu_names(free[:_MOST])
+    return f"; {names} {_are(len(free))} free, but several GPUs are whole cards" if free and is_shared else ""
 
 
 def quota_reached(per_user: int) -> str:

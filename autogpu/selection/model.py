@@ -186,7 +186,7 @@ class Candidate:
     Attributes:
         spare_bytes: What is neither used nor claimed now.
         free_bytes: What is not used now, and not claimed by a job that has stated its size.
-        room_bytes: What would be left after the claim; for a job that claims all, what is free now.
+        room_bytes: What would be left after the claim; for a job that claims all or nothing, what is free.
         is_best_effort: The job would be placed beside others and claims nothing.
     """
 

@@ -82,10 +82,7 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
     free = free_bytes(device, own_pid, claims)
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
-    if is_best_effort and device_tier is Tier.BUSY:
-        room = free
-    else:
-        room = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
+    room = free if is_best_effort or demand.is_whole or spare is None else spare - wanted
     why, claim_bytes = explain.occupancy(device, claims, own_pid), 0 if is_best_effort else wanted
     return Candidate(device, device_tier, why, claims, claim_bytes, spare, free, room, is_best_effort)
 

@@ -60,12 +60,13 @@ def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, le
     )
     start = host(Gpu(), script=chooses)
     start().ready()
-    second = start(AUTOGPU_LIMIT="2GiB")
+    second = start(AUTOGPU_LIMIT="2GiB", AUTOGPU_WAIT="0")
     assert second.ready() == "ready GPU:0"
     assert claims(lease_folder, start.server)[second.pid] == {0: 0.0}
     status, lines = second.end()
     assert (status, len(lines)) == (0, 1)
-    assert "chosen by the script" in lines[0]
+    assert "position 0 of 1, named by the script" in lines[0]
+    assert "memory limited to 2048 MiB" in lines[0]
 
 
 SPAWN = """
