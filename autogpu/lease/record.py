@@ -103,7 +103,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """A ticket's fields: ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group``, ``per_user``."""
+    """Of a ticket ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group`` and ``per_user``."""
     fields = parse(raw)
     if fields.get("bytes") is not None:
         whole(fields["bytes"])
