@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import GIB
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
 BEN = ("ben's train.py (pid 4242)", 17 * GIB)
 
@@ -125,3 +129,10 @@ def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
         "out of memory on GPU 0: nothing limits this process there",
         "to get a GPU of its own: AUTOGPU_BUSY=wait",
     ]
+
+
+def test_the_lines_of_the_documents():
+    ben = ("ben's train.py (pid 4242)", int(17.2 * GIB))
+    held, cap = int(5.5 * GIB), int(5.6 * GIB)
+    lines = advice(Shortage("3", 24 * GIB, held, 2 * GIB, cap, "share", others=(ben,)))
+    assert "\n".join(f"autogpu: {line}" for line in lines) in PAGE.read_text(encoding="utf-8")

@@ -74,10 +74,10 @@ def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, t
 
 @pytest.mark.thorough
 def test_a_cell_that_runs_out_of_memory_says_why_below_its_traceback(python, tmp_path, lease_folder):
-    fill = "while len(kept) < 30:\n    kept.append(tf.random.uniform((256, 1024, 1024)))"
+    fill = "while len(kept) < 30: kept.append(tf.random.uniform((256, 1024, 1024)))"
     cells = [
         "import tensorflow as tf\nkept = []",
-        f"try:\n    {fill.replace(chr(10), chr(10) + '    ')}\nexcept tf.errors.ResourceExhaustedError:\n    kept.clear()",
+        f"try:\n    {fill}\nexcept tf.errors.ResourceExhaustedError:\n    kept.clear()",
         fill,
         "1 / 0",
     ]
