@@ -363,9 +363,8 @@ class Allocator:
         """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far."""
         allocation, visible = self.allocation, self.allocation.visible
         takes_some = bool(usage.ordinals)
-        if takes_some and allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
-            self._watching_pid = os.getpid()
-            uncaught.Watch(self._on_uncaught)
+        if takes_some:
+            self._watch()
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
@@ -381,7 +380,12 @@ class Allocator:
         if visible.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
 
-    def _on_uncaught(self, error: BaseException) -> None:
+    def _watch(self) -> None:
+        if self.allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
+            self._watching_pid = os.getpid()
+            uncaught.Watch(self.on_uncaught)
+
+    def on_uncaught(self, error: BaseException) -> None:
         """Say why memory ran out, where that is what the script's own error tells."""
         found, selection, assignment = self.framework.out_of_memory(error), self._selection, self.assignment
         if found is not None and selection is not None and assignment is not None:

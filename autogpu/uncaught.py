@@ -31,7 +31,9 @@ class Watch:
             shell.events.register("post_run_cell", self._after_cell)
         elif type(prompt) is str:
             # Python asks for its text before each prompt, which is the first moment after a traceback there.
-            sys.ps1 = _Prompt(prompt, self)
+            sys.ps1 = _Prompt(prompt, [self])
+        elif type(prompt) is _Prompt:
+            prompt.watches.append(self)
 
     def look(self) -> None:
         """Report the last exception that Python has printed, once."""
@@ -52,13 +54,14 @@ class Watch:
 class _Prompt(str):
     """A prompt that looks first; in every other way the text that it was."""
 
-    def __new__(cls, text: str, watch: Watch) -> _Prompt:
+    watches: list[Watch]
+
+    def __new__(cls, text: str, watches: list[Watch]) -> _Prompt:
         prompt = super().__new__(cls, text)
-        prompt._watch = watch
+        prompt.watches = watches
         return prompt
 
-    _watch: Watch
-
     def __str__(self) -> str:
-        self._watch.look()
+        for watch in self.watches:
+            watch.look()
         return self[:]

@@ -11,11 +11,19 @@ _MOST = 3
 # By whose word there is a cap, why, in words; {} is an engine, or where a limit was set.
 _REASONS = {
     "share": "because it shares the GPU and select.need is not set",
-    "share-script": "because it shares the GPU, where what the script itself allows does not fit",
+    "share-size": "because it shares the GPU, where what it asks for does not fit",
+    "ranks": "because ranks of its job share the GPU",
     "grant": "the part that {} granted",
     "limit": "by memory.limit ({})",
     "split": "in each of its logical GPUs",
     "script": "by the script's own limit",
+}
+
+# By whose word there is a cap, what avoids it where it is always the same.
+_REMEDIES = {
+    "grant": "to have more: ask {} for a larger part of a GPU",
+    "split": "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1",
+    "script": "to have more: raise the limit in the script",
 }
 
 
@@ -80,14 +88,10 @@ def advice(shortage: Shortage) -> list[str]:
 
 def _remedy(shortage: Shortage) -> str:
     needed, cause = shortage.needed_gib, shortage.cause
-    if cause == "script":
-        return "to have more: raise the limit in the script"
-    if cause == "grant":
-        return f"to have more: ask {printable(shortage.source)} for a larger part of a GPU"
+    if cause in _REMEDIES:
+        return _REMEDIES[cause].format(printable(shortage.source))
     if cause == "limit":
         return f"to have more: AUTOGPU_LIMIT={f'{needed}GiB' if needed else '100%'}"
-    if cause == "split":
-        return "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1"
     if shortage.remedy:
         return shortage.remedy
     if shortage.is_certain and not shortage.others:

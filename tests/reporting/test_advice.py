@@ -28,11 +28,10 @@ def shortage(**known):
             id="best-effort",
         ),
         pytest.param(
-            {"cap_bytes": 5 * GIB, "cause": "share-script", "waits": True},
-            "this process may take 5.0 GiB there, because it shares the GPU, where what the script itself allows does "
-            "not fit",
+            {"cap_bytes": 5 * GIB, "cause": "share-size", "waits": True},
+            "this process may take 5.0 GiB there, because it shares the GPU, where what it asks for does not fit",
             "to say what it needs at least: AUTOGPU_NEED=6GiB",
-            id="best-effort-by-script",
+            id="best-effort-that-asks-for-more",
         ),
         pytest.param(
             {"cap_bytes": 5 * GIB, "cause": "limit", "source": "~/autogpu.toml:3"},
