@@ -89,18 +89,19 @@ def _others(device: Device, claims: Sequence[Claim], *, lists_processes: bool) -
     Args:
         lists_processes: None that the driver lists without a claim is this one.
     """
-    used, found = bytes_by_pid(device), []
+    used = bytes_by_pid(device)
+    found = []
     for claim in claims:
         pid = f" (pid {claim.pids[0]})" if claim.pids else ""
         name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
         found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
-    if lists_processes:
-        for process in unmanaged_processes(device, claims, os.getpid()):
-            uid = owner(process.pid)
-            name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
-            found.append((name, process.memory_used_bytes or 0))
-        found.append(("processes that the driver does not show", unlisted_bytes(device)))
-        found = found if found[-1][1] else found[:-1]
+    hidden = unlisted_bytes(device) if lists_processes else 0
+    for process in unmanaged_processes(device, claims, os.getpid()) if lists_processes else ():
+        uid = owner(process.pid)
+        name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
+        found.append((name, process.memory_used_bytes or 0))
+    if hidden:
+        found.append(("processes that the driver does not show", hidden))
     return tuple(sorted(found, key=lambda each: -each[1]))
 
 

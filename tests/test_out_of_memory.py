@@ -33,7 +33,7 @@ def case(rule, gpus, options, said, first):
     [
         case("limit", ONE, LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)"),
         case("of-each-logical-gpu", ONE, {**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit"),
-        case("in-parts", ONE, SPLIT, {}, "11.8 GiB there, in each of its logical GPUs"),
+        case("in-parts", ONE, SPLIT, {}, "10.6 GiB there, in each of its logical GPUs"),
         case("scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's"),
         case("scripts-fraction", ONE, {}, {"fraction": 0.25}, "6.0 GiB there, by the script's own"),
     ],

@@ -161,7 +161,7 @@ if TYPE_CHECKING:
             """
 
         def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
-            """What an error of the framework's own tells of a GPU without memory; ``None`` for every other error."""
+            """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
 
     class Diagnosis(Protocol):
         """How ``autogpu doctor`` examines a framework."""

@@ -12,7 +12,7 @@ _SIZE = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b"
 
 @frozen
 class OutOfMemory:
-    """What the error tells.
+    """The numbers in the error.
 
     Attributes:
         asked_bytes: What could not be allocated; 0 if it does not say.
