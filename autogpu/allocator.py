@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from autogpu import engines
+from autogpu import engines, uncaught
 from autogpu.allocation import Moment
 from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
@@ -50,6 +50,8 @@ class Allocator:
         self.allocation = allocation
         self.assignment: Assignment | None = None
         self._decision: Decision | None = None
+        self._selection: SelectionRequest | None = None
+        self._watching_pid: int | None = None
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
         self._has_context = False
@@ -246,6 +248,7 @@ class Allocator:
                 self._decision = self._leave_order(selection, request.ordinal or 0)
             else:
                 self._decision = self._decide(selection)
+            self._selection = selection
             self.assignment = self._assignment_of(request, selection, self._decision)
         return self.assignment
 
@@ -364,6 +367,8 @@ class Allocator:
         """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far."""
         allocation, visible = self.allocation, self.allocation.visible
         takes_some = bool(usage.ordinals)
+        if takes_some:
+            self._watch()
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
@@ -378,6 +383,22 @@ class Allocator:
             allocation.say([messages.no_gpu_named(visible.spec.value or "", inventory, name)])
         if visible.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
+
+    def _watch(self) -> None:
+        if self.allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
+            self._watching_pid = os.getpid()
+            uncaught.Watch(self.on_uncaught)
+
+    def on_uncaught(self, error: BaseException) -> None:
+        """Say why memory ran out, where that is what the script's own error tells."""
+        found, selection, assignment = self.framework.out_of_memory(error), self._selection, self.assignment
+        if found is not None and selection is not None and assignment is not None:
+            from autogpu.out_of_memory import lines_of
+
+            by_cuda = self.framework.TAKES_FIRST_GPUS
+            lines = lines_of(found, self.allocation, selection, assignment, by_cuda=by_cuda)
+            if lines:  # in one piece: others print there as well
+                self.allocation.say_in_each_rank("\nautogpu: ".join(lines))
 
     @one_at_a_time
     def _decide_of_hidden_pool(self, inventory: Inventory | None) -> None:

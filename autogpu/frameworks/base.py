@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import CudaAttributes
     from autogpu.doctor.model import Finding
+    from autogpu.frameworks.memory_errors import OutOfMemory
 
 
 @frozen
@@ -158,6 +159,9 @@ if TYPE_CHECKING:
             Args:
                 growth: Whether memory is to be allocated as needed.
             """
+
+        def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
+            """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
 
     class Diagnosis(Protocol):
         """How ``autogpu doctor`` examines a framework."""

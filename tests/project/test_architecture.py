@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {
         *("errors", "frozen", "variables", "atomic_file", "process"),
-        *("reporting.text", "reporting.stderr"),
+        *("uncaught", "reporting.text", "reporting.stderr"),
     },
     {"devices", "policy", "lease", "selection"},
     {"frameworks", "reporting", "acquire", "engines", "visibility", "workers"},
     {"claim"},
     {"contexts"},
     {"allocation", "status", "install", "host_setup"},
+    {"out_of_memory"},
     {"allocator"},
     {"activation", "doctor"},
     {"cli"},
