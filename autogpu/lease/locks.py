@@ -143,11 +143,11 @@ def own(descriptor: int) -> None:
 def beat(descriptor: int) -> None:
     """Show those who ask :func:`last_beat` that the owner is running: the write lock begins at the time in ms.
 
-    That changes nothing of the file, whose ctime orders the queue. What comes before is a read lock by then, which
-    others may have as well: a part that was let go, or has to be locked for writing, they could keep from its owner.
+    That changes nothing of the file, whose ctime orders the queue. The part that it lets go is not needed any more:
+    had it to be locked for writing again, others could be in the way by a read lock, which they may have.
     """
     now_ms = int(file_time_s() * 1000)
-    _set_owned(descriptor, fcntl.F_RDLCK, 0, now_ms)
+    _set_owned(descriptor, fcntl.F_UNLCK, 0, now_ms)
     _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
 
 

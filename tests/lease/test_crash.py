@@ -32,6 +32,7 @@ def test_ctrl_c_at_every_line_frees_the_mutex_and_loses_no_lease(start, what, st
     told = start().ask("interrupt_everywhere", what=what, step=step)
     print(f"\n{what}: {told['lines']} lines")
     assert told["problems"] == []
+    assert told["lines"] > 300
 
 
 def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_see_it_half_done(folder):

@@ -306,14 +306,14 @@ class Worker:
                 finally:
                     os._exit(1)
             ended, lines, where = json.loads(os.read(reading, 1000).decode())
-            # What was interrupted while it claimed holds nothing.
+            # What was interrupted while it claimed holds nothing. In a __del__ Python drops what is raised.
             left = self._left_over(1 if ended else 0)
             problems += [[where, *left]] if left else []
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             os.close(reading)
             os.close(writing)
-            if ended:
+            if not where:
                 return {"lines": lines, "problems": problems}
 
     def interrupt_at_random(self, command):
@@ -407,7 +407,8 @@ class Worker:
                 )
             elif what == "timeout":
                 wait_for_lease(self.folder, lambda *_: None, demand=demand, script="a.py", timeout_s=0)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            self.keep.append(error)  # as a notebook does, with all that its traceback refers to
             return False
         except WaitTimeout:
             pass
