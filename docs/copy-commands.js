@@ -14,5 +14,19 @@ document.addEventListener("click", (event) => {
   if (!typed.length) return; // a file, which is copied whole
   event.stopImmediatePropagation();
   event.preventDefault();
-  navigator.clipboard.writeText(typed.join("\n"));
+  copy(typed.join("\n")).then(() => {
+    const words = JSON.parse(document.getElementById("__config").textContent).translations;
+    window.alert$.next(words["clipboard.copied"]); // as the theme's own button says it
+  });
 }, true);
+
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  // A browser has that only for https and for the machine itself.
+  const field = document.createElement("textarea");
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}
