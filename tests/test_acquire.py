@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import time
 import pytest
 
 from autogpu import lease
-from autogpu.acquire import acquire, script_name
+from autogpu.acquire import acquire, covers, script_name
 from autogpu.devices.model import Inventory, Process
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
@@ -136,6 +137,36 @@ def test_a_reading_that_fails_once_does_not_end_a_wait(acquired, other):
 
     result = acquired(asking(gpu(0), busy="wait", wait_s=60.0), read=read)
     assert (result.decision.verdict, dict(result.lease.claims)) == (Verdict.TAKE, {gpu(0).uuid: 24 << 30})
+
+
+def test_a_process_without_a_lease_that_ends_is_noticed_before_the_next_reading(acquired):
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        asked = beside(asking(gpu(0), busy="wait", wait_s=60.0), stranger, 0)
+
+        def on_wait(queue, decision):
+            stranger.kill()
+            stranger.wait(60)
+
+        assert acquired(asked, on_wait=on_wait).decision.verdict is Verdict.TAKE
+
+
+def test_a_pid_that_a_new_reading_lists_is_not_taken_for_one_that_ended_before(acquired, other):
+    holder = other({0: 24})
+    asked = beside(asking(gpu(0), busy="wait", wait_s=2.5), holder, 0)
+
+    def read():
+        holder.end()
+        return asked.inventory
+
+    with pytest.raises(WaitTimeout):
+        acquired(asked, read=read)
+
+
+def test_what_was_claimed_covers_a_framework_only_where_it_counts_the_claimed_gpus_first(acquired):
+    asked = asking(gpu(0), gpu(1))
+    taken = acquired(asked)
+    is_covered = [covers(replace(taken, is_listed=each), asked, is_assigned=False) for each in (True, False)]
+    assert is_covered == [True, False]
 
 
 def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device, Inventory
 
-# Before R470 an instance had no UUID of its own, and newer drivers still read this name of it.
-_OLDER_NAME = re.compile(r"(?i)MIG-(GPU-[^/]+)/([0-9]{1,9})/([0-9]{1,9})")
-
 WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
 
 
@@ -65,14 +62,8 @@ def as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device
 
 
 def is_called(device: Device, name: str) -> bool:
-    """``name``, ``GPU-...`` or ``MIG-...``, is the beginning of its UUID, or an instance's older name."""
-    if name and device.uuid.lower().startswith(name.lower()):
-        return True
-    older = _OLDER_NAME.fullmatch(name)
-    if older is None or device.parent is None:
-        return False
-    ids = (device.gpu_instance_id, device.compute_instance_id)
-    return older.group(1).lower() == device.parent.lower() and ids == (int(older.group(2)), int(older.group(3)))
+    """``name``, ``GPU-...`` or ``MIG-...``, is the beginning of its UUID."""
+    return bool(name) and device.uuid.lower().startswith(name.lower())
 
 
 def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:

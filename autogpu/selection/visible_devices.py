@@ -125,9 +125,9 @@ def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
     if not entry.startswith(_PREFIXES):
         return None if entry[:4].upper() in _PREFIXES else []
     called = [device for device in devices if instances.is_called(device, entry)]
-    # The instances of a card may be those that could not be read.
+    # The instances of a card may be those that could not be read; and drivers read also an older kind of name.
     is_unread = entry.startswith("MIG-") and any(device.mig_enabled for device in instances.takeable(devices))
-    return None if is_unread and not called else called
+    return None if (is_unread or entry.startswith("MIG-GPU-")) and not called else called
 
 
 def _index(entry: str) -> int:

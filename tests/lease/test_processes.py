@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_where_the_holder_has_ended_a_process_that_keeps_the_lease_stands_for_it
     of_job = processes_of([lease], [program]).of(lease)
     assert of_job == ((program,) if is_left else ())
     assert processes_of([lease], [program], is_complete=True).of(lease) == ((shell, program) if is_left else ())
+
+
+def test_a_process_that_only_reads_a_lease_does_not_keep_it(folder, job):
+    # It is older than those that keep it, of which the oldest one stands for the holder.
+    command = ["sh", "-c", 'read path; exec 3< "$path"; echo; exec sleep 600']
+    reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    time.sleep(0.02)  # more than a tick, in which starts are counted
+    holder, shell, program = job("left")
+    (lease,) = snapshot(folder).holders
+    try:
+        print(folder.path / lease.name, file=reader.stdin, flush=True)
+        reader.stdout.readline()
+        holder.kill()
+        holder.wait(60)
+        assert processes_of([lease], [program], is_complete=True).of(lease) == (shell, program)
+    finally:
+        reader.kill()
+        reader.communicate(timeout=60)
 
 
 def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job):
