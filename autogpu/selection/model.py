@@ -164,9 +164,9 @@ class SelectionRequest:
 
     @property
     def joins_at_once(self) -> bool:
-        """It shares what there is: it has waited for long enough, or an engine gave it these GPUs and none else."""
-        is_over = self.waited_s >= self.policy.wait_s or bool(self.grant.engine)
-        return self.policy.busy == "share" and is_over
+        """It shares what there is: it has waited long enough, or an engine or its script names these GPUs."""
+        is_told = bool(self.grant.engine) or self.visible_spec.source == "script"
+        return self.policy.busy == "share" and (is_told or self.waited_s >= self.policy.wait_s)
 
     @property
     def positions(self) -> tuple[int, ...]:

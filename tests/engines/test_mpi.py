@@ -60,7 +60,7 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
     return run
 
 
-BUSY = Gpu(processes={5004242: "1GiB"}, utilization=90)
+BUSY = Gpu(processes={5004242: "10GiB"}, utilization=90)
 FOUR = [Gpu()] * 4
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
 AS_HOROVOD = "export HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
@@ -112,8 +112,8 @@ def test_workers_of_a_cluster_below_the_only_rank_are_ranks(run, launcher):
 @LAUNCHERS
 def test_a_rank_beside_the_job_of_somebody_else_is_capped(run, launcher):
     taken, said = run(launcher, [BUSY, *FOUR[1:]], 4)
-    # Of the 23 GiB that are free, the CUDA context takes a part.
-    assert taken == [{0: "22.50 GiB"}, *ONE_EACH[1:]]
+    # Of the 14 GiB that are free, the CUDA context takes a part.
+    assert taken == [{0: "13.50 GiB"}, *ONE_EACH[1:]]
     assert "limited to what is free there" in said[0][0], said
 
 

@@ -17,7 +17,7 @@ from tests.support.live_jobs import claims
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 # Ray assigns the lowest numbers first; whoever chooses by itself takes GPU 3 first, and never GPU 1.
-GPUS = (Gpu(), Gpu(processes={5004242: "2GiB"}, utilization=60), Gpu(), Gpu())
+GPUS = (Gpu(), Gpu(processes={5004242: "10GiB"}, utilization=60), Gpu(), Gpu())
 HALF = "11.50 GiB"
 
 
@@ -151,7 +151,7 @@ def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus,
     assert [len(each) for each in on] == [int(gpus)] * int(workers)
     taken = [taken_by(each["pid"], ray.server).gpus for each in told]
     # Somebody else computes on GPU 1: of that what is free.
-    assert taken == [{gpu: "21.50 GiB" if gpu == 1 else "whole" for gpu in each} for each in on]
+    assert taken == [{gpu: "13.50 GiB" if gpu == 1 else "whole" for gpu in each} for each in on]
     # One speaks for all of them.
     assert [len(lines) for lines in ray.said(*told)] == [1] + [0] * (int(workers) - 1)
     assert " for RayTrainWorker: " in ray.said(*told)[0][0]

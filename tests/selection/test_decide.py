@@ -216,6 +216,10 @@ PROMISED = {"held": {0: claim(20, **SETTLED)}}
             soft_caps={UUID: FIVE},
             why_capped=BEST_EFFORT_OF_SIZE,
         ),
+        case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
+        case(
+            "in-the-list-of-a-shell-as-elsewhere", [FULL], {"visible_spec": INHERITED, "held": {0: YOUNG}}, verdict=WAIT
+        ),
         case("never-one-that-can-not-fit", ONE, {"need_bytes": 30 * GIB, "wait_s": 0.0}, verdict=CPU),
         case("an-idle-lease-at-once", [gpu(0, pids=[7], used_gib=20)], IDLE, verdict=TAKE),
     ],
