@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from contextlib import contextmanager, suppress
 
 from autogpu import frameworks, process
@@ -34,7 +33,7 @@ allocators: dict[str, Allocator] = {}
 _has_begun = False
 
 # Two frameworks may be used for the first time in two threads.
-_lock = threading.RLock()
+_lock = process.renewed_in_children(sys.modules[__name__], "_lock")
 
 
 class _SwitchedOff(Exception):
@@ -168,14 +167,6 @@ class _Later:
 
 
 _late: dict[str, _Later] = {}
-
-
-def _unlock_in_child() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-process.in_forked_children(_unlock_in_child)
 
 
 def _report(error: Exception) -> None:

@@ -6,13 +6,12 @@ The steps to it are in :mod:`autogpu.allocator`, which the hooks of each framewo
 from __future__ import annotations
 
 import enum
-import threading
 
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.readings import Readings
 from autogpu.frozen import replace
-from autogpu.process import in_forked_children
+from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.ranks import told_of_siblings
@@ -108,11 +107,7 @@ class Allocation:
         self.has_told_what_is_kept = False
         self._children = ChildrensLease(environ)
         self._print = say
-        self.lock = threading.RLock()
-        in_forked_children(self._unlock_in_child)
-
-    def _unlock_in_child(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = renewed_in_children(self)
 
     @property
     def policy(self) -> Policy:

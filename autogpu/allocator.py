@@ -60,11 +60,9 @@ class Allocator:
 
     @property
     def lock(self) -> ContextManager[bool]:
-        """See the class."""
         return self.allocation.lock
 
     def guard(self) -> ContextManager[None]:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.guard`."""
         return self.allocation.guard()
 
     # The import
@@ -178,7 +176,6 @@ class Allocator:
 
     @one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
-        """How many GPUs CUDA will count, where that is certain before it starts and the process is to have one."""
         allocation = self.allocation
         is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
         if is_begun or not _gives_a_gpu(allocation.policy):
@@ -202,7 +199,6 @@ class Allocator:
 
     @one_at_a_time
     def hide_where_none_is_taken(self) -> None:
-        """Where the decision is to take no GPU, show CUDA none."""
         allocation = self.allocation
         if allocation.assigned_to:
             return
@@ -215,12 +211,10 @@ class Allocator:
 
     @property
     def gpu_count(self) -> int | None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.gpu_count`."""
         uuids = self.allocation.uuids
         return None if uuids is None else len(uuids)
 
     def listing(self) -> Sequence[GpuListing] | None:
-        """See :meth:`autogpu.frameworks.base.GpuAllocator.listing`."""
         allocation = self.allocation
         if allocation.policy.count == 0:
             return ()
@@ -429,7 +423,6 @@ class Allocator:
         allocation.say(messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked))
 
     def on_unused(self) -> None:
-        """Give back what no framework uses."""
         if self._give_back():
             self.assignment = self._decision = None
             self._is_given_back = True
@@ -450,16 +443,13 @@ class Allocator:
 
     @one_at_a_time
     def on_workers(self, count: int) -> str:
-        """A name for the workers that the program is about to start, who choose together; ``""`` if each does alone.
-
-        What the process has claimed itself and does not use is for them.
-        """
         allocation, taken = self.allocation, self.allocation.taken
         is_own_choice = allocation.visible.spec.source == "script" or allocation.policy.visible == "chosen"
         if allocation.grant.rank is not None or is_own_choice or allocation.cuda.ordinals_in_use():
             return ""
         if not 2 <= count <= self._most_workers():
             return ""
+        # What the process has claimed itself and does not use is for them.
         if taken is not None and taken.lease is not None and (taken.is_parents or not self._give_back()):
             return ""
         if allocation.taken is None:
@@ -480,7 +470,6 @@ class Allocator:
             allocation.say(messages.few_replicas(strategy, replicas, decision, allocation.policy.per_user))
 
     def on_unsupported(self, why: str) -> None:
-        """Say that the policy is not applied; the framework continues with its defaults."""
         self.allocation.say([messages.not_applied(why, self.framework.NAME)])
 
     def _granted_by_now(self) -> Grant:
