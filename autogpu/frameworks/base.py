@@ -159,6 +159,9 @@ if TYPE_CHECKING:
                 growth: Whether memory is to be allocated as needed.
             """
 
+        def peak_bytes(self) -> int:
+            """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
+
     class Diagnosis(Protocol):
         """How ``autogpu doctor`` examines a framework."""
 

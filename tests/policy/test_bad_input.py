@@ -9,7 +9,7 @@ from autogpu.policy import Policy
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
-SIZES = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
+SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
 SELECT = "a table with count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
 PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
@@ -113,7 +113,9 @@ def test_wrong_types_and_ranges(workplace, text, what):
             id="keys-of-a-pyproject",
         ),
         pytest.param(
-            "[report]\nqqq = 1", ":2: unknown key report.qqq; known in [report]: level", id="nothing-near-in-section"
+            "[report]\nqqq = 1",
+            ":2: unknown key report.qqq; known in [report]: level, history",
+            id="nothing-near-in-section",
         ),
         pytest.param(
             "[memory]\nmemory_limit = 1",

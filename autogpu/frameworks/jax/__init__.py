@@ -9,6 +9,7 @@ from __future__ import annotations
 from autogpu.frameworks.jax.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks
+from autogpu.frameworks.jax.peak import peak_bytes as peak_bytes
 
 NAME = "JAX"
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set

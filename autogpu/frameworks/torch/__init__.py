@@ -9,6 +9,7 @@ from __future__ import annotations
 from autogpu.frameworks.torch.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
+from autogpu.frameworks.torch.peak import peak_bytes as peak_bytes
 
 NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
