@@ -121,13 +121,26 @@ class History:
             base = home / ".local" / "state"
         self.folder = base / "autogpu" if base.is_absolute() else None
 
-    def read(self) -> tuple[str, tuple[Run, ...]]:
-        """The salt, and the runs of the last 90 days, oldest first; ``""`` and none where there is no such file."""
+    def read(self) -> tuple[Run, ...]:
+        """The runs of the last 90 days, oldest first."""
+        return _runs(self._content())
+
+    def peaks(self, *job: object) -> tuple[int, ...]:
+        """Of the runs of a job, oldest first; or of all jobs of a script, where only its name is given."""
+        content = self._content()
+        if not content:
+            return ()
+        name = hashed(_salt(content), *job)
+        runs = _runs("\n".join(line for line in content.split("\n") if name in line))
+        return tuple(run.peak_bytes for run in runs if name in (run.job, run.name))
+
+    def _content(self) -> str:
         try:
             with self._opened() as folder:
-                return _parsed(_content(folder))
+                content = _content(folder)
         except (OSError, ValueError):
-            return "", ()
+            return ""
+        return content if _salt(content) else ""
 
     def keep(self, job: Sequence[object], name: str, peak_bytes: int) -> None:
         """Add a run to the file, which is made if there is none.
@@ -141,11 +154,14 @@ class History:
             except FileNotFoundError:
                 content = os.urandom(_SALT_BYTES).hex() + "\n"
                 _replace(folder, content)
-            salt, runs = _parsed(content)
+            salt = _salt(content)
             if not salt:
                 return  # it is none of ours
             line = _line(Run(int(unix_s()), hashed(salt, *job), hashed(salt, name), peak_bytes))
-            if len(content) + len(line) > _LARGEST_BYTES or content.count("\n") > len(runs) + 1:
+            # The first is the oldest; all are read only where some have to go.
+            oldest = content[len(salt) + 1 :].partition("\n")[0]
+            if len(content) + len(line) > _LARGEST_BYTES or (oldest and not _runs(oldest)):
+                runs = _runs(content)
                 fewer = runs[-(_LARGEST_BYTES // (2 * len(line))) :]
                 _replace(folder, "".join([f"{salt}\n", *map(_line, fewer), line]))
                 return
@@ -205,14 +221,17 @@ def _content(folder: int) -> str:
         os.close(descriptor)
 
 
-def _parsed(content: str) -> tuple[str, tuple[Run, ...]]:
-    salt, *lines = content.split("\n")
-    if not re.fullmatch(f"[0-9a-f]{{{2 * _SALT_BYTES}}}", salt):
-        return "", ()
-    found = [match for match in map(_RUN.fullmatch, lines) if match]
+def _salt(content: str) -> str:
+    """The salt; ``""`` if the file is none of ours."""
+    found = re.match(f"[0-9a-f]{{{2 * _SALT_BYTES}}}(?=\n)", content)
+    return found.group() if found else ""
+
+
+def _runs(content: str) -> tuple[Run, ...]:
+    found = [match for match in map(_RUN.fullmatch, content.split("\n")) if match]
     runs = [Run(int(m.group(1)), m.group(2), m.group(3), int(m.group(4))) for m in found]
     oldest_s = unix_s() - _DAYS * 86400
-    return salt, tuple(run for run in runs if run.ended_s >= oldest_s)
+    return tuple(run for run in runs if run.ended_s >= oldest_s)
 
 
 def _line(run: Run) -> str:

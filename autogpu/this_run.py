@@ -33,6 +33,8 @@ class ThisRun:
         # What a worker of an engine runs is not told by its arguments.
         is_script = policy.history and not is_engine_worker(environ)
         self._arguments = history.script_arguments() if is_script else ()
+        # As its lease shows it; not of the file that a link leads to.
+        self._name = sys.argv[0].rpartition(os.sep)[2] if self._arguments else ""
         self._history = history.History(environ)
         self._policy = policy
         self._ranks = grant.rank.size if grant.rank is not None else 1
@@ -83,9 +85,8 @@ class ThisRun:
     def _peak_bytes(self, inventory: Inventory | None) -> int | None:
         if self._peaks is None:
             self._know(inventory)
-            salt, runs = self._history.read() if self._arguments else ("", ())
-            job = history.hashed(salt, *self._job) if runs else ""
-            self._peaks = history.since_out_of_memory([run.peak_bytes for run in runs if run.job == job])
+            peaks = self._history.peaks(*self._job) if self._arguments else ()
+            self._peaks = history.since_out_of_memory(peaks)
         return history.peak_of(self._peaks, self._ranks)
 
     def _know(self, inventory: Inventory | None) -> None:
@@ -110,4 +111,4 @@ class ThisRun:
             return
         peak_bytes = 0 if ran_out else sum(framework.peak_bytes() for framework in self._frameworks)
         if peak_bytes or ran_out:
-            self._history.keep(self._job, self._arguments[0].rpartition(os.sep)[2], peak_bytes)
+            self._history.keep(self._job, self._name, peak_bytes)

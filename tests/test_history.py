@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import subprocess
 import sys
 import time
 
 import pytest
 
-from autogpu import history
 from autogpu.history import History, advice, learned, need_of, peak_of
 from autogpu.reporting.text import GIB, MIB
+from tests.support.processes import in_a_fork
 
 JOB = ("/home/a/train.py", "--batch", "32")
 CONTEXT = 512 * MIB
@@ -55,14 +57,18 @@ def test_the_words_of_the_line():
 
 
 def test_a_run_is_kept_for_its_user_alone(kept):
-    os.umask(0)
-    kept.keep(JOB, "train.py", 5 * GIB)
+    before = os.umask(0)
+    try:
+        kept.keep(JOB, "train.py", 5 * GIB)
+    finally:
+        os.umask(before)
     assert kept.folder.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in kept.folder.iterdir()] == ["runs"]
     assert file_of(kept).stat().st_mode & 0o777 == 0o600
-    salt, (run,) = kept.read()
+    (run,) = kept.read()
     assert run.peak_bytes == 5 * GIB
-    assert run.job == history.hashed(salt, *JOB)
+    assert kept.peaks(*JOB) == (5 * GIB,)
+    assert kept.peaks(*JOB[:-1]) == ()
     text = file_of(kept).read_text()
     assert "train" not in text
     assert "batch" not in text
@@ -72,7 +78,7 @@ def test_the_same_job_of_another_user_has_another_name(tmp_path):
     for user in "ab":
         (tmp_path / user).mkdir()
         History({"HOME": str(tmp_path / user)}).keep(JOB, "train.py", 1)
-    runs = [History({"HOME": str(tmp_path / user)}).read()[1][0] for user in "ab"]
+    runs = [History({"HOME": str(tmp_path / user)}).read()[0] for user in "ab"]
     assert runs[0].job != runs[1].job
     assert runs[0].name != runs[1].name
 
@@ -92,12 +98,13 @@ def test_where_it_is(environ, folder):
 
 def test_runs_end_after_ninety_days_and_leave_the_file(kept):
     kept.keep(JOB, "train.py", 1)
-    salt, (run,) = kept.read()
+    (run,) = kept.read()
+    salt = file_of(kept).read_text()[:32]
     old = int(time.time()) - 91 * 86400
     file_of(kept).write_text(f"{salt}\n{old} {run.job} {run.name} 7\n")
-    assert kept.read() == (salt, ())
+    assert kept.read() == ()
     kept.keep(JOB, "train.py", 2)
-    assert [run.peak_bytes for run in kept.read()[1]] == [2]
+    assert [run.peak_bytes for run in kept.read()] == [2]
     assert str(old) not in file_of(kept).read_text()
 
 
@@ -105,7 +112,7 @@ def test_the_file_has_a_bound(kept):
     for number in range(1, 2000):
         kept.keep(JOB, "train.py", number)
         assert file_of(kept).stat().st_size <= 64 << 10
-    peaks = [run.peak_bytes for run in kept.read()[1]]
+    peaks = [run.peak_bytes for run in kept.read()]
     assert peaks == list(range(2000 - len(peaks), 2000))
     assert len(peaks) > 400
 
@@ -115,7 +122,7 @@ def test_what_is_damaged_counts_for_nothing_and_the_rest_holds(kept):
     with file_of(kept).open("ab") as file:
         file.write(b"12 half a li\n\xff\xfe\n")
     kept.keep(JOB, "train.py", 2)
-    assert [run.peak_bytes for run in kept.read()[1]] == [1, 2]
+    assert [run.peak_bytes for run in kept.read()] == [1, 2]
 
 
 def corrupt(kept):
@@ -158,7 +165,7 @@ def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
         kept.keep(JOB, "train.py", 1)
     except OSError:
         pass
-    assert kept.read()[1] == ()
+    assert kept.read() == ()
     assert found() == before
 
 
@@ -175,7 +182,47 @@ def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept
     ran = subprocess.run(["cat", str(file_of(kept))], user=other, capture_output=True, timeout=60, check=False)
     assert b"Permission denied" in ran.stderr
     os.chown(kept.folder, other, other)
-    assert kept.read() == ("", ())
+    assert kept.read() == ()
+
+
+def keep_on_a_full_disk(kept):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # Python ignores the signal for it
+    return failure_of(kept)
+
+
+def keep_where_nothing_may_be_written(kept):
+    os.setgroups([])
+    os.setuid(65533)
+    return failure_of(kept)
+
+
+def failure_of(kept):
+    try:
+        kept.keep(JOB, "train.py", 1)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_full_disk_keeps_nothing_and_breaks_nothing(kept, has_file):
+    if has_file:
+        kept.keep(JOB, "train.py", 1)
+    assert in_a_fork(lambda: keep_on_a_full_disk(kept)) == errno.EFBIG
+    assert [path.name for path in kept.folder.iterdir()] == ["runs"] * has_file
+    assert len(kept.read()) == has_file
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
+    for folder in (*tmp_path.parents, tmp_path)[-3:]:
+        folder.chmod(0o755)
+    kept.folder.mkdir(parents=True)
+    for folder in (tmp_path, kept.folder):
+        os.chown(folder, 65533, 65533)
+    kept.folder.chmod(0o500)
+    assert in_a_fork(lambda: keep_where_nothing_may_be_written(kept)) == errno.EACCES
+    assert list(kept.folder.iterdir()) == []
 
 
 KEEP = """
@@ -190,11 +237,11 @@ def test_processes_that_end_at_once_all_have_their_run_kept(tmp_path, kept):
     kept.keep(("a",), "a", 1)
     begun = [subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path), str(1000 * each)]) for each in (1, 2, 3)]
     assert [process.wait(60) for process in begun] == [0, 0, 0]
-    assert len(kept.read()[1]) == 301
+    assert len(kept.read()) == 301
 
 
 def test_forget(kept):
     assert not kept.forget()
     kept.keep(JOB, "train.py", 1)
     assert kept.forget()
-    assert kept.read() == ("", ())
+    assert kept.read() == ()

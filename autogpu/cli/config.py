@@ -118,7 +118,7 @@ def forget() -> None:
 
 def _history_lines() -> list[str]:
     history = History(os.environ)
-    count = len(history.read()[1])
+    count = len(history.read())
     if not count:
         return []
     where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
