@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ from autogpu.frozen import frozen, replace
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.eligible import most_together, wanted_count, why_none
+from autogpu.selection.eligible import count_waited_for, most_together, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import (
     by_scripts_list,
@@ -109,7 +110,8 @@ def acquire(
     """
     if why_none(request):
         return Taken(decide(request))
-    request, folder, begun_s = by_scripts_list(request), None, monotonic_s()
+    begun_s = monotonic_s()
+    request, folder = by_scripts_list(request), None
     family: Family | None = None
     shared: Decision | None = None
     try:
@@ -123,7 +125,7 @@ def acquire(
                 folder, lambda *_: claims, script=script, group=group, on_problem=problems.append
             )
             return Taken(shared, held, problem=next(iter(problems), None), is_parents=True)
-        return _Acquirer(request, folder, script, read, on_wait, job_of_ranks(request), family).acquire()
+        return _Acquirer(request, folder, script, read, on_wait, job_of_ranks(request), family, begun_s).acquire()
     except (NoEligibleDevice, WaitTimeout):
         raise
     except Exception as error:
@@ -131,7 +133,7 @@ def acquire(
         problem = _as_problem(error)
         if shared is not None:  # its parent's claim stands
             return Taken(shared, problem=problem, is_parents=True, is_unclaimed=True)
-        decision = _Acquirer(request, folder, script, read, on_wait, "", family).decide_unclaimed(begun_s)
+        decision = _Acquirer(request, folder, script, read, on_wait, "", family, begun_s).decide_unclaimed()
         return Taken(decision, problem=problem, is_unclaimed=True)
 
 
@@ -173,9 +175,11 @@ class _Acquirer:
         read: Callable[[], Inventory | None],
         on_wait: OnWait,
         job: str,
-        family: Family | None = None,
+        family: Family | None,
+        begun_s: float,
     ) -> None:
         self._family = family
+        self._begun_s = begun_s
         self._problem: LeaseUnavailable | None = None
         self._job = job or None
         self._request = request
@@ -201,12 +205,12 @@ class _Acquirer:
             on_problem=self._note,
         )
         if self._decision.verdict is Verdict.WAIT:
-            self._is_waiting, begun_s = True, monotonic_s()
+            self._is_waiting = True
             try:
                 held = self._wait(self._folder)
             except _NothingToWaitFor:
                 held = None
-            self._decision = explain.after_wait(self._decision, monotonic_s() - begun_s)
+            self._decision = explain.after_wait(self._decision, self._waited_s)
         raise_if_refused(self._decision)
         return Taken(self._decision, held, self._problem)
 
@@ -215,11 +219,12 @@ class _Acquirer:
         claims, granted = self._decision.claims, self._decision.granted
         return {uuid: most for uuid, most in granted.items() if uuid in claims}
 
-    def decide_unclaimed(self, begun_s: float) -> Decision:
-        """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
+    @property
+    def _waited_s(self) -> float:
+        return monotonic_s() - self._begun_s
 
-        Args:
-            begun_s: Since when the process waits, by the monotonic clock.
+    def decide_unclaimed(self) -> Decision:
+        """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
 
         Raises:
             NoEligibleDevice: No GPU is free, and the policy asks for an error then.
@@ -233,7 +238,7 @@ class _Acquirer:
                     leases = lease.snapshot(self._folder)
             self._choose(leases.holders, leases.queue)
             raise_if_refused(self._decision)
-            waited_s = monotonic_s() - begun_s
+            waited_s = self._waited_s
             if self._decision.verdict is not Verdict.WAIT:
                 return explain.after_wait(self._decision, waited_s if has_waited else 0.0)
             has_waited = True
@@ -251,7 +256,9 @@ class _Acquirer:
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
         processes = _processes_of_others(holders, self._request.inventory)
-        request = replace(self._request, inventory=self._without_ended(processes))
+        # A process below a job's own lease never waits for its parent.
+        waited_s = self._waited_s if self._family is None else math.inf
+        request = replace(self._request, inventory=self._without_ended(processes), waited_s=waited_s)
         ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
         others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
         claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, unix_s()))
@@ -323,9 +330,11 @@ def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand
     """Tell the others in the queue which GPUs to leave to this process."""
     usable, demand = decision.ranking.suitable, demand_of(request)
     return lease.Demand(
-        count=min(wanted_count(request), most_together(usable, request), request.policy.per_user or len(usable)),
+        count=min(count_waited_for(request), most_together(usable, request), request.policy.per_user or len(usable)),
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
         uuids=tuple(device.uuid for device in usable),
+        joins=(demand.is_whole or demand.or_best_effort) and request.policy.busy == "share",
+        per_user=request.policy.per_user,
     )
 
 

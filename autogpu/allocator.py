@@ -19,6 +19,7 @@ from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, dema
 from autogpu.selection.model import SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranks import told_of_siblings
+from autogpu.selection.visible_devices import counted_by_framework
 from autogpu.visibility import Order
 
 TYPE_CHECKING = False
@@ -255,12 +256,14 @@ class Allocator:
         from autogpu.selection.eligible import wanted_count
 
         allocation, visible = self.allocation, self.allocation.visible
-        inventory = allocation.readings.wait(CONTEXT_DEADLINE_S)
+        inventory, uuids = allocation.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
+        if inventory is not None and uuids is not None:
+            uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         selection = SelectionRequest(
             policy=allocation.this_run.policy_for(inventory),
             visible_spec=visible.spec,
             inventory=inventory,
-            uuids=allocation.uuids,
+            uuids=uuids,
             gpu_count=request.gpu_count,
             own_uid=os.getuid(),
             own_pid=os.getpid(),
@@ -270,7 +273,7 @@ class Allocator:
             asked_count=request.count,
             count_is_set=allocation.resolved.settings["select.count"].overrides is not None,
             grant=allocation.grant,
-            in_use=allocation.cuda.ordinals_in_use(),
+            in_use=[o for o in allocation.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
         wanted, said = min(wanted_count(selection), request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))

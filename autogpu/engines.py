@@ -52,7 +52,6 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
             slurm_conf=_slurm_conf(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
-            pbs_gpus=_text(environ.get("PBS_GPUFILE")) if "PBS_JOBID" in environ else None,
             is_given=value not in (None, started_with),
             launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}-{namespace}",
             visible_of_launcher=_before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES) if launcher else None,

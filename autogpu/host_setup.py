@@ -19,7 +19,7 @@ from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
 from autogpu.lease.mutex import held, held_if_possible
 from autogpu.lease.snapshot import FolderReader
 from autogpu.policy import SYSTEM_FILE, problems_of, templates
-from autogpu.reporting.text import listed, user_name
+from autogpu.reporting.text import listed, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
 # Not by PATH: this runs as root, and there PATH may still be a user's.
@@ -98,7 +98,7 @@ class Host:
         """The full command line for a shell: sudo knows neither this environment nor its PATH."""
         words = [sys.executable, "-m", "autogpu", "host-setup", *options]
         words += [] if self.is_running else ["--root", str(self.root)]
-        return ("sudo " if self.is_running or os.geteuid() == 0 else "") + " ".join(map(shlex.quote, words))
+        return (sudo() if self.is_running or os.geteuid() == 0 else "") + " ".join(map(shlex.quote, words))
 
     def require_root(self, *options: str) -> None:
         """Refuse what only root may do."""

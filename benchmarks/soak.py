@@ -147,7 +147,7 @@ def a_job(
     place: Place, server: Server, folder: Path, leases: Path, gates: tuple[Gate, Gate], dice: random.Random
 ) -> SoakedJob:
     need = dice.choice(NEEDS_GIB) * GIB
-    busy = "wait" if dice.random() < WAITING else dice.choice(("share", "share-own", "cpu", "error"))
+    busy = "wait" if dice.random() < WAITING else dice.choice(("share", "cpu", "error"))
     uid = dice.choice(place.users)
     hold_s = 0.2 + 3 * dice.random()
     kill_s = kill_after_decision_s = None

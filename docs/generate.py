@@ -108,12 +108,12 @@ _RULES = {
 
 def start_up_tables() -> str:
     """The tables of ``docs/security.md``: what to compare an environment with, and which rules the files keep."""
-    names = (files.PTH, files.START, files.HOOK, files.SITECUSTOMIZE)
+    names = (files.PTH, files.START, files.HOOK, files.STEPS, files.SITECUSTOMIZE)
     contents = [files.template(files.template_folder(), name).read_bytes() for name in names]
     parts = [f"| File of autogpu {__version__} | Bytes | SHA-256 |\n|---|---|---|\n"]
     for name, content in zip(names, contents):
         parts.append(f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |\n")
-    parts.append(f"\n| | {' | '.join(f'`{name}`' for name in names)} |\n|---|---|---|---|---|\n")
+    parts.append(f"\n| | {' | '.join(f'`{name}`' for name in names)} |\n|---|{'---|' * len(names)}\n")
     columns = [rules(content.decode("ascii")) for content in contents]
     parts += [f"| {rule} | {' | '.join(column[rule] for column in columns)} |\n" for rule in columns[0]]
     return "".join(parts)

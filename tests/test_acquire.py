@@ -18,7 +18,9 @@ from autogpu.acquire import acquire, script_name
 from autogpu.devices.model import Inventory, Process
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
+from autogpu.lease import Demand
 from autogpu.reporting.text import GIB
+from autogpu.selection.explain import AWAITED
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
@@ -26,14 +28,19 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE, LEASE_DIR
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
-from tests.support.holders import other_job
+from tests.support.holders import let_age, other_job, waiting_job
 from tests.support.selections import fields, request
 from tests.support.values import gpu, inventory
 
+FULL = gpu(0, used_gib=20)
 BUSY = gpu(0, pids=[7], used_gib=20, busy=90)
 WAITS = {"busy": "wait", "wait_s": 0.0}
 TWO = {1: 24, 2: 24}
 JOB = {"group": "launcher.7.1"}
+
+
+class Asked(Exception):
+    """Ends a wait."""
 
 
 def asking(*gpus, **asked):
@@ -139,8 +146,59 @@ def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):
     with pytest.raises(WaitTimeout, match="gave up after 0 s at place 1"):
         acquired(asked, on_wait=lambda queue, decision: told.extend(leases(tmp_path).waiters))
     demand = told[0].demand
-    assert (demand.count, demand.bytes_per_gpu) == (2, None)
+    assert (demand.count, demand.bytes_per_gpu, demand.per_user) == (2, None, 2)
     assert set(demand.uuids) == {BUSY.uuid, exclusive.uuid, large.uuid}
+
+
+def test_who_joins_others_waits_until_these_have_run_for_a_minute(acquired, other, tmp_path):
+    other({0: 24})
+    seen = []
+
+    def waiting(queue, decision):
+        seen.append((decision.verdict, queue.position, leases(tmp_path).waiters[0].demand.joins))
+        let_age(tmp_path, 60)
+
+    result = acquired(asking(gpu(0, used_gib=4)), on_wait=waiting)
+    assert set(seen) == {(Verdict.WAIT, 1, True)}
+    assert (dict(result.lease.claims), result.decision.soft_caps) == (bytes_on({0: 0}), bytes_on({0: 19.5}))
+    assert leases(tmp_path).waiters == ()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.0])
+def test_a_wait_to_join_others_ends_with_joining_them(acquired, other, tmp_path, wait_s):
+    other({0: 24})
+    waits = []
+    result = acquired(asking(FULL, wait_s=wait_s), on_wait=lambda queue, decision: waits.append(queue))
+    assert (result.decision.verdict, dict(result.lease.claims)) == (Verdict.TAKE, bytes_on({0: 0}))
+    assert (bool(waits), "after 1 s of waiting" in result.decision.why) == (wait_s > 0, wait_s > 0)
+    assert leases(tmp_path).waiters == ()
+
+
+def test_a_need_that_fits_nowhere_waits_as_well(acquired, other):
+    holder = other({0: 16})
+    result = acquired(asking(gpu(0), need_bytes=12 * GIB), on_wait=lambda queue, decision: holder.end())
+    assert dict(result.lease.claims) == bytes_on({0: 12})
+
+
+def test_who_comes_later_does_not_overtake_one_that_waits_to_join(acquired, other, tmp_path):
+    other({0: 24})
+    found = []
+
+    def later(queue, decision):
+        found.append((queue.position, AWAITED in decision.why))
+        raise Asked
+
+    with waiting_job({LEASE_DIR: str(tmp_path)}, Demand(joins=True)):
+        let_age(tmp_path, 60)
+        with pytest.raises(Asked):
+            acquired(asking(gpu(0)), on_wait=later)
+    assert set(found) == {(2, True)}
+
+
+def test_a_process_below_a_job_waits_for_no_one_to_share(acquired, other, tmp_path):
+    job = other({0: 24})
+    below = acquired(beside(asking(gpu(0), gpu(1, pids=[9], used_gib=20)), job, 0), **child_of(tmp_path, "GPU-else"))
+    assert below.decision.verdict is Verdict.TAKE
 
 
 @pytest.mark.slow  # it is told of a wait of a second and more
@@ -150,10 +208,6 @@ def test_what_is_said_after_a_wait_tells_how_long_it_was(acquired, other):
     asked = asking(gpu(0), busy="wait", wait_s=60.0)
     result = acquired(asked, on_wait=lambda *_: end_in_a_second.ident or end_in_a_second.start())
     assert re.fullmatch(r".*, after [0-9]+ s of waiting", result.decision.why)
-
-
-class Asked(Exception):
-    """Ends a wait."""
 
 
 def test_a_queue_that_breaks_makes_no_one_wait_for_longer(acquired, tmp_path):
@@ -312,7 +366,7 @@ def test_ranks_with_another_list_choose_for_themselves(acquired, other):
 
 SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
 SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
-CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 10})}
+CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 19.5})}
 
 
 @pytest.mark.parametrize(

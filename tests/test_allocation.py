@@ -16,6 +16,7 @@ from autogpu.devices.model import UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
+from autogpu.selection.memory import within_context
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
 from tests.support.fakes import FakeDriver
 from tests.support.holders import claims_on, other_job
@@ -49,6 +50,7 @@ EXCEEDS = [
     "reserved for that and for libraries: it may exceed the limit"
 ]
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
+BESIDE = within_context(10 * GIB)
 LIMIT = {"AUTOGPU_LIMIT": "2GiB"}
 TWO_LIMITED = {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"}
 OF_PROCESS = {"AUTOGPU_LIMIT": "4GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
@@ -80,7 +82,7 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
         case("the-scripts-fraction", ONE, LIMIT, {"fraction": 0.25}, claims={0: 6144 + 512}),
         case("a-limit-on-one-of-two", TWO, {"AUTOGPU_COUNT": "2"}, {"limits": (GIB,)}, claims={0: ALL, 1: ALL}),
         case("two-names-on-one-take-twice-the-limit", TWO, {"AUTOGPU_COUNT": "1"}, TWICE, claims={1: 8192 + 512}),
-        case("a-ceiling-beside-others", FULL, {}, {"fraction": 0.9}, ceilings={0: 5 * GIB}, claims={0: 0}),
+        case("a-ceiling-beside-others", FULL, {}, {"fraction": 0.9}, ceilings={0: BESIDE}, claims={0: 0}),
         case("as-many-as-the-script-names", TWO, {}, {"named": 2}, claims={0: ALL, 1: ALL}),
         case("unless-the-policy-says-how-many", TWO, {"AUTOGPU_COUNT": "1"}, {"named": 2}, claims={1: ALL}),
     ],
@@ -275,10 +277,10 @@ def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys
     assert "gave up after 0 s" in capsys.readouterr().err
 
 
-def test_a_best_effort_job_is_capped_at_half_of_what_is_free(started):
+def test_a_best_effort_job_is_capped_at_what_is_free(started):
     process = started(gpu(0, used_gib=4))
-    with other_job(process.environ, claims_on(gpu(0))):
-        assert process.framework.take().caps == {0: 10 * GIB}
+    with other_job(process.environ, claims_on(gpu(0)), age_s=60.0):
+        assert process.framework.take().caps == {0: within_context(20 * GIB)}
         assert process.claims == {0: 0}
 
 
@@ -289,7 +291,7 @@ def test_a_best_effort_job_is_capped_at_half_of_what_is_free(started):
     ("gpus", "policy", "caps"),
     [
         pytest.param(TWO, {}, {}, id="on-its-gpu"),
-        pytest.param(FULL, {}, {0: 5 * GIB}, id="capped-as-its-parent-is"),
+        pytest.param(FULL, {}, {0: BESIDE}, id="capped-as-its-parent-is"),
         pytest.param(TWO, LIMIT, {0: 2 * GIB, 1: 2 * GIB}, id="with-the-policys-limit"),
     ],
 )

@@ -182,7 +182,6 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
         assert granted_here({"SLURM_JOB_ID": "7", "SLURM_CONF": str(path)}) == NO_ENGINE
-        assert granted_here({"PBS_JOBID": "7", "PBS_GPUFILE": str(path)}) == Grant("PBS")
 
 
 def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):

@@ -20,14 +20,11 @@ from autogpu.history import History
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
 from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
-from autogpu.policy.templates import schema as json_schema
 from autogpu.policy.templates import schema_file, template
 from autogpu.reporting.text import counted, printable, short_path
 from autogpu.variables import POLICY_FILE
 
 VERSION = 1
-
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group(
@@ -39,11 +36,10 @@ Examples:
   autogpu config
   autogpu config check autogpu.toml""",
 )
-@click.option("--script", type=FILE, help="For this script, with the project file of its folder.")
 @click.option("--changed", is_flag=True, help="Only the keys that are set somewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool) -> int:
+def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     """Show every key of the policy: its value here, where it was set, and what it overrode.
 
     The last line says where the runs of your scripts are kept, if any are. Exit status 1 if something in a file or
@@ -51,7 +47,7 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    resolved = resolve_here({}, None if script is None else script.resolve())
+    resolved = resolve_here({})
     if as_json:
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
@@ -67,32 +63,20 @@ def config(ctx: click.Context, script: Path | None, changed: bool, as_json: bool
     epilog="""\b
 Examples:
   autogpu config check autogpu.toml
-  autogpu config check --system autogpu.toml   before it is installed in /etc/autogpu"""
+  autogpu config check ~/.config/autogpu/autogpu.toml"""
 )
-@click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--system", "is_system", is_flag=True, help="As the host's own file, which may set more keys.")
-def check(files: tuple[Path, ...], is_system: bool) -> int:
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def check(files: tuple[Path, ...]) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
     is_valid = True
     for file in files:
-        problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system or file.resolve() == SYSTEM_FILE)
+        problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
         for problem in problems:
             click.echo(str(problem))
         if not problems:
             click.echo(f"{printable(str(file))}: valid")
         is_valid = is_valid and not problems
     return 0 if is_valid else 1
-
-
-@config.command(
-    epilog="""\b
-Examples:
-  autogpu config schema > autogpu.schema.json
-  autogpu config schema | head"""
-)
-def schema() -> None:
-    """Print the JSON schema of a policy file, for editors."""
-    click.echo(json_schema(), nl=False)
 
 
 @config.command(
@@ -199,16 +183,15 @@ Examples:
   autogpu init          autogpu.toml in this folder
   autogpu init --user   ~/.config/autogpu/autogpu.toml, for all your projects"""
 )
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
 @click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
-def init(folder: Path, is_user: bool) -> None:
+def init(is_user: bool) -> None:
     """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
     paths, described_in = PolicyPaths.of(os.environ), schema_file()
-    file = paths.user_file if is_user else folder / PROJECT_FILE
+    file = paths.user_file if is_user else Path(PROJECT_FILE)
     if file is None:
-        raise AutoGpuError("there is no home folder", remedy="set HOME, or name a folder: autogpu init FOLDER")
-    # The policy that the scripts in the folder have until now: beside them, or in a folder above.
-    before = None if is_user else found_source(paths, None, Path.cwd() / folder, system_file=SYSTEM_FILE).file
+        raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
+    # The policy that the scripts in this folder have until now: beside them, or in a folder above.
+    before = None if is_user else found_source(paths, None, Path.cwd(), system_file=SYSTEM_FILE).file
     _write_new(file, template(described_in.as_uri() if described_in else ""))
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet; `autogpu config` shows the values in use")
     named = os.environ.get(POLICY_FILE)

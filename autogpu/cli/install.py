@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shlex
 import subprocess
@@ -16,14 +15,19 @@ from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install.locked import what_to_add
-from autogpu.install.source import pip_source
+from autogpu.install.proof import TIMEOUT_S, ask
+from autogpu.install.source import pip_command, pip_source
 from autogpu.reporting.text import printable
+
+_LOOK = """
+import importlib.util, json
+print(json.dumps([bool(importlib.util.find_spec(name)) for name in ("autogpu", "pip")]))
+"""
 
 TARGET = click.option(
     "--target", type=click.Path(path_type=Path), metavar="DIR", help="DIR instead of this environment's site-packages."
 )
 PYTHON = click.option("--python", metavar="PATH", help="The environment of this Python; it needs autogpu as well.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 
 
 @click.command(
@@ -38,20 +42,19 @@ Examples:
     type=click.Choice(installing.METHODS),
     default="auto",
     show_default=True,
-    help="What loads the hook: a .pth file, a .start file beside it (for Python 3.15 and later), or a "
+    help="What loads the hook: a .pth file with a .start file beside it (for Python 3.15 and later), or a "
     "sitecustomize.py that also runs the one it hides. auto takes what this Python reads.",
 )
 @TARGET
 @PYTHON
-@JSON
-def install(method: str, target: Path | None, python: str | None, as_json: bool) -> int:
+def install(method: str, target: Path | None, python: str | None) -> int:
     """Make every Python start of this environment load autogpu's hook.
 
     Writes a few small files, starts a fresh Python to prove that it loads them, and takes them away if it
     does not. Running it twice changes nothing; after an upgrade of autogpu it brings them up to date.
     """
     if python:
-        return _run_by(python, "install", target, as_json, "--method", method)
+        return _run_by(python, "install", target, "--method", method)
     done = installing.install(target, method)
     # As this was typed: where the command is not on PATH, or is another environment's, it is of no use.
     program = f"{shlex.quote(sys.executable)} -m autogpu" if Path(sys.argv[0]).name == "__main__.py" else "autogpu"
@@ -63,19 +66,6 @@ def install(method: str, target: Path | None, python: str | None, as_json: bool)
     advice = "" if target else what_to_add(Path(sys.prefix))
     if advice:
         click.echo(f"autogpu: {printable(advice)}", err=True)
-    if as_json:
-        values = {
-            "version": 1,
-            "python": done.interpreter.executable,
-            "folder": str(done.folder),
-            "method": done.method,
-            **{name: list(map(str, getattr(done, name))) for name in ("written", "unchanged", "removed")},
-            "on_pythonpath": done.on_pythonpath,
-            "loads": str(done.proof.hook),
-            "undo": undo,
-        }
-        click.echo(json.dumps(values, indent=2))
-        return 0
     for path in done.written:
         click.echo(f"wrote {path}")
     for path in done.removed:
@@ -104,21 +94,21 @@ def why_not_meant(prefix: Path, has_framework: bool) -> str:
     return "" if has_framework else f"{prefix} has none of {', '.join(frameworks.FRAMEWORKS)}"
 
 
-def _run_by(python: str, verb: str, target: Path | None, as_json: bool, *options: str) -> int:
+def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     where = os.path.dirname(executable)  # noqa: PTH120
-    look = [executable, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('autogpu') is None)"]
-    try:
-        if subprocess.run(look, cwd=where, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode:
-            remedy = f"{shlex.quote(executable)} -m pip install {pip_source()}, and this again"
-            raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
-        command = [executable, "-m", "autogpu", verb, *options, *(["--json"] if as_json else [])]
-        command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
-        return subprocess.run(command, cwd=where, check=False).returncode
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InstallError(f"{executable} can't be started: {error}", remedy="name a Python by --python") from error
+    answer = ask(executable, _LOOK, os.environ, TIMEOUT_S, where)
+    if answer.error:
+        raise InstallError(f"{executable} can't be started: {answer.error}", remedy="name a Python by --python")
+    has_autogpu, has_pip = answer.value
+    if not has_autogpu:
+        remedy = pip_command(executable, f"install {pip_source()}", has_pip=has_pip) + ", and this again"
+        raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
+    command = [executable, "-m", "autogpu", verb, *options]
+    command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
+    return subprocess.run(command, cwd=where, check=False).returncode
 
 
 @click.command(
@@ -129,19 +119,14 @@ Examples:
 )
 @TARGET
 @PYTHON
-@JSON
-def uninstall(target: Path | None, python: str | None, as_json: bool) -> int:
+def uninstall(target: Path | None, python: str | None) -> int:
     """Remove the start-up files that install wrote, and only those.
 
     The environment is then as it was before. The package itself stays: pip uninstall autogpu removes that.
     """
     if python:
-        return _run_by(python, "uninstall", target, as_json)
+        return _run_by(python, "uninstall", target)
     folder, removed = installing.uninstall(target)
-    if as_json:
-        values = {"version": 1, "folder": str(folder), "removed": [str(path) for path in removed]}
-        click.echo(json.dumps(values, indent=2))
-        return 0
     for path in removed:
         click.echo(f"removed {path}")
     if removed:

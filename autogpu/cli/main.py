@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -24,7 +25,8 @@ VERBS = {
     "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
     "run": ("autogpu.cli.run:run", "Run one command under autogpu; --hold for any program."),
     "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
-    "wait": ("autogpu.cli.wait:wait", "Return when as many GPUs as asked for are free."),
+    "wait": ("autogpu.cli.wait:wait", "Return when as many GPUs as asked for are free, or a job has ended."),
+    "stop": ("autogpu.cli.stop:stop", "End a job of yours, after showing which."),
     "config": ("autogpu.cli.config:config", "Show the policy's values here, and where each comes from."),
     "init": ("autogpu.cli.config:init", "Write an autogpu.toml for this project, with nothing set."),
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
@@ -35,8 +37,8 @@ VERBS = {
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
-# What people call a policy's key who know it from another tool.
-_MEANT = {"gpus": "count", "gpu": "devices", "device": "devices"}
+# What `pick` prints without this is for `eval`, to which an empty text is a success.
+_NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 
 # The variable by which a shell asks for completions.
 _COMPLETION = "_AUTOGPU_COMPLETE"
@@ -165,6 +167,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
     given = sys.argv[1:] if arguments is None else list(arguments)
+    status = EXIT_ERROR  # of a bug
+    try:
+        status = _run(given)
+        return status
+    finally:
+        shown = EXIT_INTERRUPTED if status == -signal.SIGINT else status
+        if shown > 0 and given[:1] == ["pick"] and not _NOT_FOR_EVAL.search(" ".join(given)):
+            click.echo(f"(exit {shown})")
+
+
+def _run(given: list[str]) -> int:
     try:
         # Not cli.main(), which takes a reader that has left, as `| head` does, for an error of the command.
         with cli.make_context("autogpu", given.copy()) as ctx:
@@ -199,8 +212,6 @@ def _tell(error: AutoGpuError | click.ClickException | OSError, given: Sequence[
         near = _nearest_option(error.option_name, command)
         what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
     _echo(what, f"see `{path} --help`")
-    if path == "autogpu pick" and not {"uuid", "index", "docker"}.intersection(given):
-        click.echo(f"(exit {EXIT_USAGE})")  # for `eval`, to which an empty text is a success
     return EXIT_USAGE
 
 
@@ -225,12 +236,11 @@ def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:
 
 
 def _nearest_option(name: str, command: click.Command) -> str | None:
-    """The option that was meant, if one resembles the name; its dashes don't count, which all have."""
-    options = [option.lstrip("-") for param in command.params for option in param.opts if option.startswith("--")]
-    plain = name.lstrip("-").partition("=")[0]
-    meant = _MEANT.get(plain)
-    near = [meant] if meant in options else difflib.get_close_matches(plain, options, n=1, cutoff=0.7)
-    return f"--{near[0]}" if near else None
+    from autogpu.policy.check import nearest_name
+
+    options = [option for param in command.params for option in param.opts if option.startswith("--")]
+    by_name = {option.lstrip("-").replace("-", "_"): option for option in options}
+    return by_name.get(nearest_name(name.lstrip("-").partition("=")[0], by_name) or "")
 
 
 def _end_by(number: int) -> None:

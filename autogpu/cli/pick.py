@@ -8,7 +8,6 @@ from typing import Mapping, Sequence
 import click
 
 from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, read_gpus, request_gpus
-from autogpu.cli.main import EXIT_INTERRUPTED
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
@@ -45,22 +44,6 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
     holds them for as long as the command runs.
     """
-    status = 1
-    try:
-        status = _pick(flags, form, is_explained)
-    except KeyboardInterrupt:
-        status = EXIT_INTERRUPTED
-        raise
-    except click.UsageError:
-        status = 0  # which is told where all of them are
-        raise
-    finally:
-        if status and form == "export":
-            click.echo(f"(exit {status})")  # which `eval` takes for its own; of an empty text it is 0
-    return status
-
-
-def _pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     resolved = resolve_or_complain(flags)
     if "busy" in flags and resolved.policy.busy == "wait":
         raise click.UsageError(

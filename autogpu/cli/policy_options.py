@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 import click
@@ -63,9 +62,9 @@ def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
     return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def resolve_here(flags: Mapping[str, str], script: Path | None = None) -> Resolved:
-    """The policy for a script, or for one in the working directory."""
-    return policy.resolve(os.environ, script=script, working_directory=policy.working_directory(), flags=flags)
+def resolve_here(flags: Mapping[str, str]) -> Resolved:
+    """The policy for a script in the working directory."""
+    return policy.resolve(os.environ, script=None, working_directory=policy.working_directory(), flags=flags)
 
 
 def resolve_or_complain(flags: Mapping[str, str]) -> Resolved:

@@ -17,6 +17,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
+from autogpu.cli.jobs import uid_of
 from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, fitted, on_console, page
@@ -54,14 +55,7 @@ Examples:
 @click.option("--user", metavar="NAME", help="Only those of this user.")
 @click.option("--explain", "is_explained", is_flag=True, help="Add the ranking of all GPUs, and where the claims are.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a line.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json", "prometheus")),
-    default="text",
-    show_default=True,
-    help="For a person, for a program as with --json, or metrics for node_exporter's textfile collector.",
-)
+@click.option("--format", "form", type=click.Choice(["prometheus"]), help="For node_exporter's textfile collector.")
 @click.option(
     "--on",
     "hosts",
@@ -91,7 +85,7 @@ def status(
     user: str | None,
     is_explained: bool,
     as_json: bool,
-    form: str,
+    form: str | None,
     hosts: str | None,
     remote_command: str,
     timeout_s: float,
@@ -101,14 +95,16 @@ def status(
     In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
     started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
     """
-    if form == "prometheus":
+    if form:
         views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
         _use_alone("--format prometheus", {**views, "--json": as_json, "--on": hosts is not None})
         return _print_metrics()
     if is_mine:
         _use_alone("--mine", {"--user": user is not None})
-    as_json, console = as_json or form == "json", Console(highlight=False)
+    console = Console(highlight=False)
     view = View(console.width, False, user_name(os.getuid()) if is_mine else user, is_explained)
+    if user is not None and hosts is None and not user.startswith("uid "):  # as one is called who has no name here
+        uid_of(user)
     ask = _ask_here
     if hosts is not None:
         from autogpu.status import remote

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
 import sys
@@ -14,14 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import CROWDED, FULL, Truncation, View, gpu_lines, lasting
+from autogpu.cli.status_table import Truncation, View, gpu_lines, lasting
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import counted, printable, size
+from autogpu.reporting.text import counted, host_setup_command, printable, size, sudo
 from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
 # On a screen that does not scroll: less and less on every GPU, until all of them fit.
-WATCHED = (FULL, CROWDED, *map(Truncation, (4, 2, 1, 1, 0), (1, 1, 1, 0, 0)))
+WATCHED = tuple(map(Truncation, (8, 8, 4, 2, 1, 1, 0), (4, 1, 1, 1, 1, 0, 0)))
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
 _PIPE_WIDTH = 120
@@ -72,26 +71,13 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
     """The page for a terminal that does not scroll; cut only where a row for each GPU is too much."""
-
-    def drawn(part: View) -> list[Text]:
-        return [piece for line in page(answers, part) for piece in folded(line, part.width)]
-
-    uuids = [gpu.uuid for answer in answers if answer.status for gpu in answer.status.gpus]
-    more, screen = FULL, []
-    for limit, is_brief in itertools.product(WATCHED, (False, True)):
-        view = replace(view, limits=dict.fromkeys(uuids, limit), is_brief=is_brief)
-        screen = drawn(view)
+    screen: list[Text] = []
+    for limit in (None, *WATCHED):
+        part = replace(view, limit=limit)
+        screen = [piece for line in page(answers, part) for piece in folded(line, part.width)]
         if len(screen) < height:
-            break
-        more = limit
-    else:
-        return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
-    # The rows that are left go to one GPU after the other.
-    for uuid in uuids if more != limit else ():
-        fuller = replace(view, limits={**view.limits, uuid: more})
-        if len(drawn(fuller)) < height:
-            view, screen = fuller, drawn(fuller)
-    return screen
+            return screen
+    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
 
 
 def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
@@ -130,7 +116,7 @@ def _tail_lines(host: HostStatus, view: View) -> Iterator[Text]:
     if host.gpus or not host.failure:
         yield Text()
         yield from _preview_lines(host, view)
-    if not view.is_brief:
+    if not view.limit:
         yield from _folder_lines(host, is_explained=view.is_explained)
 
 
@@ -161,12 +147,12 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
     start = f"A script started {'there' if view.remote else 'here'} would get "
     if not host.has_hook and preview.why != explain.SWITCHED_OFF:
-        if not view.is_brief:
+        if not view.limit:
             yield Text(no_hook(view), style=BAD)
-        start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
+        start = f"Under `autogpu run` {'a script' if view.limit else 'it'} would get "
     line = Text(start)
     line.append(_preview_words(preview, host.gpus), style="bold")
-    if view.is_brief:
+    if view.limit:
         # The first clause, of which no screen has too little.
         yield line.append(f": {printable(re.split('[;(]', preview.why)[0].strip())}")
         return
@@ -208,5 +194,5 @@ def _folder_lines(host: HostStatus, *, is_explained: bool) -> Iterator[Text]:
         if is_explained or len(users) > 1:
             yield Text(
                 f"Claims are in {printable(folder.path)}, which belongs to {printable(folder.owner)} and does not "
-                f"reach into containers; `sudo $(command -v autogpu) host-setup` makes {HOST_FOLDER} for all users."
+                f"reach into containers; `{host_setup_command(sudo())}` makes {HOST_FOLDER} for all users."
             )

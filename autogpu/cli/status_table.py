@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from dataclasses import dataclass, field
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from dataclasses import dataclass
+from typing import Iterator, NamedTuple, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -60,8 +60,7 @@ class View:
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
-        limits: By UUID, the lines that a GPU may have, where they are fewer than usual.
-        is_brief: What a script would get is told in few words.
+        limit: The lines that a GPU may have, where they are fewer than usual; then all else is brief as well.
     """
 
     width: int
@@ -70,8 +69,7 @@ class View:
     is_explained: bool = False
     remote: str = ""
     order: str = ORDERS[0]
-    limits: Mapping[str, Truncation] = field(default_factory=dict)
-    is_brief: bool = False
+    limit: Truncation | None = None
 
     @property
     def bars(self) -> tuple[int, int]:
@@ -118,9 +116,8 @@ def gpu_lines(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     runs = _runs(shown)
     heading, *rows = _rows(runs, {gpu.parent for gpu in gpus}, view)
     yield heading
-    whole = CROWDED if len(gpus) >= MANY_GPUS else FULL
+    limit = view.limit or (CROWDED if len(gpus) >= MANY_GPUS else FULL)
     for run, row in zip(runs, rows):
-        limit = view.limits.get(run[0].uuid, whole)
         yield row if limit.processes else row + _owners(run[0], max(view.width - row.cell_len, _OWNERS_WIDTH))
         for gpu in run:
             yield from _details(gpu.of_user(view.user), limit)
@@ -168,8 +165,8 @@ def _rows(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], view: Vie
     cards = {run[0].uuid for run in runs}
     for run in runs:
         grid.add_row(*_cells(run, view, is_split=run[0].uuid in split, is_below=run[0].parent in cards))
-    names_owners = any(not limit.processes for limit in view.limits.values())
-    width = max(view.width - (_OWNERS_WIDTH if names_owners else 0), _LEAST_WIDTH)
+    owners_width = _OWNERS_WIDTH if view.limit and not view.limit.processes else 0
+    width = max(view.width - owners_width, _LEAST_WIDTH)
     for parts in Console(file=io.StringIO(), width=width).render_lines(grid, pad=False):
         line = Text.assemble(*((part.text, part.style or "") for part in parts))
         line.rstrip()

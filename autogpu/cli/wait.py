@@ -1,4 +1,4 @@
-"""``autogpu wait``: return when a job could be served. Nothing is held, and no place in the queue is taken."""
+"""``autogpu wait``: return when a job could be served, or has ended. Nothing is held, and no place is taken."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import math
 import os
 import time
 from contextlib import contextmanager
-from typing import Callable, Iterator, Mapping
+from typing import Callable, Iterator, Mapping, Sequence
 
 import click
 
 from autogpu.cli.gpu_request import decide_now, in_words, read_gpus, request_gpus
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
+from autogpu.cli.wait_for_jobs import wait_for_jobs
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
+from autogpu.policy.model import BY_NAME
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
-from autogpu.reporting.text import span
+from autogpu.reporting.text import listed, span
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, SelectionRequest, Tier, Verdict
 
@@ -29,15 +31,26 @@ _READING_EVERY_S = 2.0
 
 
 @click.command(
-    epilog="""Exit status: 0 when it could be served, 1 if waiting can't help, 75 after --timeout, 130 after Ctrl-C.
+    epilog="""Exit status: 0 when it could be served or has ended, 1 if waiting can't help or there is no such job, 75
+after --timeout, 130 after Ctrl-C.
 
 \b
 Examples:
   autogpu wait --count 2 && notify-send "GPUs are free"
   autogpu wait --need 6GiB --timeout 2h && printf '\\a'   rings
-  autogpu wait --timeout 0                                only tells, by its exit status"""
+  autogpu wait --timeout 0                                only tells, by its exit status
+  autogpu wait --mine && notify-send done                 all your jobs have ended
+  autogpu wait --job 4121 && python next.py               one after the other"""
 )
 @policy_options("select", without=("busy", "wait", "visible", "identifier"))
+@click.option(
+    "--job",
+    "names",
+    metavar="PID",
+    multiple=True,
+    help="Return when this job has ended instead, also another user's: a pid of it, or the name of its script.",
+)
+@click.option("--mine", "is_mine", is_flag=True, help="Return when no job of yours holds a GPU or waits for one.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -46,14 +59,21 @@ Examples:
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
-def wait(flags: Mapping[str, str], timeout_s: float | None, as_json: bool) -> int:
-    """Return when a job that asks for this could be served as it would be after waiting in the queue.
+def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None, as_json: bool) -> int:
+    """Return when a job that asks for this could be served as it would be after waiting in the queue; with --job or
+    --mine, when jobs have ended, in whichever way.
 
     That is an unused GPU; for a job that says what it needs, by --need or in its policy, also one that others
     use and that has as much room. Nothing is held, and the jobs in the queue are served first: a GPU that one of
     them could use does not count. A job that shall start as soon as it can has a place there: `autogpu run --hold
     --busy wait -- command`, or AUTOGPU_BUSY=wait.
     """
+    if names or is_mine:
+        others = [BY_NAME[name].flag for name in flags] + ["--mine"] * (is_mine and bool(names))
+        if others:
+            option = "--job" if names else "--mine"
+            raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
+        return wait_for_jobs(names, timeout_s, as_json=as_json)
     begun_s = monotonic_s()
     resolved = resolve_or_complain(flags)
     try:

@@ -56,6 +56,8 @@ class Device:
         gpu_instance_id: Of a MIG instance; several compute instances may share a GPU instance and its memory.
         compute_instance_id: Of a MIG instance, within its GPU instance.
         has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
+        is_small: Has fewer multiprocessors than TensorFlow takes beside larger GPUs: 8, or what
+            ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` says (``nvmlDeviceGetNumGpuCores``).
         remapping_failed: A row of its memory is broken and could not be replaced (``nvmlDeviceGetRemappedRows``).
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
         retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
@@ -81,6 +83,7 @@ class Device:
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     has_mps: bool = False
+    is_small: bool = False
     remapping_failed: bool = False
     remapping_pending: bool = False
     retirement_pending: bool = False

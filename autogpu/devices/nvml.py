@@ -38,6 +38,11 @@ _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STAT
 # nvmlGpuTopologyLevel_t
 _ANCESTORS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
 
+# CUDA cores of a multiprocessor by compute capability, where these are not 128 (CUDA C++ Programming Guide, 32-bit
+# floating-point operations per clock cycle).
+_CORES: Mapping[Any, int] = {3: 192, (6, 0): 64, 7: 64, (8, 0): 64}
+_LEAST_MULTIPROCESSORS = 8  # kDefaultMinGPUMultiprocessorCount of TensorFlow's gpu_device.cc
+
 # Newest first; each has its own structure, and pynvml has a function for each that it knows.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
 
@@ -173,10 +178,20 @@ def read_inventory(
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
     told = answers.items()
     return {
-        "devices": [device for _, answer in told if isinstance(answer, list) for device in answer],
+        "devices": _with_small_marked([device for _, answer in told if isinstance(answer, list) for device in answer]),
         "unreadable": [{"index": index, "reason": answer} for index, answer in told if isinstance(answer, str)],
         "denied": sum(answer is None for _, answer in told),
     }
+
+
+def _with_small_marked(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Say which cards TensorFlow leaves out beside larger ones (GetMinGPUMultiprocessorCount of its gpu_device.cc)."""
+    counts = [device.pop("multiprocessors") for device in devices]
+    asked = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "").strip()
+    least = int(asked) if asked.isdigit() else min(_LEAST_MULTIPROCESSORS, max(filter(None, counts), default=0))
+    for device, count in zip(devices, counts):
+        device["is_small"] = bool(count and count < least)
+    return devices
 
 
 def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
@@ -239,6 +254,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
         "mig_enabled": bool(mig and mig[0]),
         "has_mps": _has_mps(os.environ),
+        "multiprocessors": _multiprocessors(nvml, gpu),
         **_health(nvml, gpu),
     }
     return [card, *read_instances(nvml, gpu, card)] if card["mig_enabled"] else [card]
@@ -280,6 +296,7 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
         "compute_processes": processes("nvmlDeviceGetComputeRunningProcesses"),
         "graphics_processes": processes("nvmlDeviceGetGraphicsRunningProcesses"),
         "mig_enabled": False,
+        "multiprocessors": None,
         "parent": card["uuid"],
         "gpu_instance_id": gpu_id,
         "compute_instance_id": compute_id,
@@ -321,6 +338,15 @@ def _has_mps(environ: Mapping[str, str]) -> bool:
     """CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY)."""
     folder = environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
     return os.access(f"{folder}/control", os.F_OK)
+
+
+def _multiprocessors(nvml: Nvml, gpu: Any) -> int | None:
+    cores = nvml.reading("nvmlDeviceGetNumGpuCores", gpu)
+    capability = nvml.reading("nvmlDeviceGetCudaComputeCapability", gpu)
+    if not cores or not capability:
+        return None
+    major, minor = capability
+    return int(cores) // _CORES.get((major, minor), _CORES.get(major, 128))
 
 
 def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:

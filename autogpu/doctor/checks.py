@@ -7,19 +7,15 @@ from typing import Any, Callable, Mapping
 
 from autogpu import frameworks
 from autogpu.devices.nvml import NO_ANSWER
-from autogpu.doctor.facts import Facts
-from autogpu.doctor.model import Finding, failed, not_applicable, passed, warned
+from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed, warned
 from autogpu.install.proof import TIMED_OUT
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
-from autogpu.reporting.text import counted, listed, printable
+from autogpu.reporting.text import counted, host_setup_command, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.occupancy import health_problems, memory_faults
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
-
-# sudo has a PATH of its own, in which an environment's autogpu is not.
-_HOST_SETUP = "sudo $(command -v autogpu) host-setup"
 
 _WHEN_LESS_BUSY = "run `autogpu doctor` again when the machine is less busy"
 
@@ -70,7 +66,7 @@ def _check_hook(facts: Facts) -> Finding:
     if start.hook is not None:
         return passed(f"a fresh {facts.executable} loads {start.hook}")
     if TIMED_OUT in start.complaint:
-        return warned(printable(start.complaint), _WHEN_LESS_BUSY)
+        return warned(f"a fresh {facts.executable} {printable(start.complaint)}", _WHEN_LESS_BUSY)
     if start.complaint:
         return failed(f"a fresh Python reports: {printable(start.complaint)}", remedy)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
@@ -82,16 +78,11 @@ def _check_environment(facts: Facts) -> Finding:
         return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
-    path = next(iter(facts.pythons.values()))
-    remedy = f'to use autogpu\'s: export PATH="{Path(facts.executable).parent}:$PATH"'
-    # pip refuses to write into a Python that another tool manages.
-    if path not in facts.managed:
-        remedy += f"; to have it in the other: {path} -m pip install {facts.source} && {path} -m autogpu install"
-    return failed(what, remedy)
+    return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
 
 
 def _check_pynvml(facts: Facts) -> Finding:
-    inventory, pip = facts.inventory, f"{facts.executable} -m pip install --upgrade nvidia-ml-py"
+    inventory, pip = facts.inventory, facts.pip("install --upgrade nvidia-ml-py")
     if inventory.failure_cause == "pynvml":
         return failed(f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
     if inventory.pynvml_lacks:
@@ -113,23 +104,21 @@ def _check_driver(facts: Facts) -> Finding:
         # Most often that is how the container was started, and nothing in it can tell.
         what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
         return not_applicable(what)
+    lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
+    if TIMED_OUT in (inventory.failure or "") or (lost and all(g.reason == NO_ANSWER for g in inventory.unreadable)):
+        remedy = f"{_WHEN_LESS_BUSY}, and if it stays so: {facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
+        return warned(f"{printable(inventory.failure or lost)}: the driver may only be busy", remedy)
     if inventory.failure:
         remedy = "nvidia-smi should report the same; after an update of the driver restart the machine"
         if "ersion" in inventory.failure:
-            remedy = "the driver was updated while its old module is loaded: sudo reboot"
+            remedy = f"the driver was updated while its old module is loaded: {facts.sudo}reboot"
         return failed(printable(inventory.failure), remedy)
-    if inventory.unreadable:
-        lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
-        remedy = "sudo dmesg | grep -i xid; a lost GPU needs a restart"
-        if all(each.reason == NO_ANSWER for each in inventory.unreadable):
-            remedy = f"{_WHEN_LESS_BUSY}, and if it stays so: {remedy}"
+    if lost:
+        remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
         return failed(f"not every GPU can be read: {lost}", remedy)
     gpus = counted(len(instances.cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
-    said = f"NVML {inventory.driver_version} reads {gpus}{denied}"
-    if facts.was_slow:
-        return warned(f"{said}, and did not answer in time at first: the driver may only be busy", _WHEN_LESS_BUSY)
-    return passed(said)
+    return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
 def _check_health(facts: Facts) -> Finding:
@@ -163,8 +152,9 @@ def _check_mig(facts: Facts) -> Finding:
     names = explain.gpu_names(device.label for device in empty)
     what = f"{names}: in MIG mode, and no instance can be read here, so that no job can use it"
     each = ",".join(device.label for device in empty)
-    remedy = f"to use it whole: sudo nvidia-smi -i {each} -mig 0; to cut it: sudo nvidia-smi mig -i {each} -lgip"
-    return failed(what, f"{remedy}; in a container, start it with its instance: docker run --gpus device=MIG-...")
+    smi = f"{facts.sudo}nvidia-smi"
+    remedy = f"to use it whole: {smi} -i {each} -mig 0; to cut it: {smi} mig -i {each} -lgip"
+    return failed(what, f"{remedy}; a container is started with an instance by its UUID: --gpus device=UUID")
 
 
 def _check_cuda(facts: Facts) -> Finding:
@@ -180,7 +170,7 @@ def _check_cuda(facts: Facts) -> Finding:
         return failed(f"libcuda.so.1: {printable(cuda.error)}", remedy)
     if cuda.code:
         why = _CUDA_ERRORS.get(cuda.code, "see CUresult in the CUDA driver API")
-        return failed(f"cuInit fails with {cuda.code}: {why}", "sudo reboot, or install the driver again")
+        return failed(f"cuInit fails with {cuda.code}: {why}", f"{facts.sudo}reboot, or install the driver again")
     readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
     if readable and cuda.count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
         what = f"CUDA sees {counted(cuda.count, 'GPU')} and NVML {readable}"
@@ -214,30 +204,23 @@ def _check_folder(facts: Facts) -> Finding:
     is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
-        remedy = f"on the host: {_HOST_SETUP}; then docker run -v {HOST_FOLDER}:{HOST_FOLDER} ..."
+        on_host = host_setup_command("sudo ")
+        remedy = f"on the host: {on_host}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}"
         return failed(what, remedy)
-    note = f", which belongs to its first user; `{_HOST_SETUP}` makes one for all users"
+    note = f", which belongs to its first user; `{host_setup_command(facts.sudo)}` makes one for all users"
     when = "" if facts.folder else ", which the first one makes"
     return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
 
 
 def _check_policy(facts: Facts) -> Finding:
-    problems = [str(problem) for problem in facts.resolved.problems]
-    problems += [str(problem) for problem in facts.resolved.system_notes]
-    if not problems:
-        files = ", ".join(printable(str(file)) for file in facts.resolved.files) or "no file: the defaults are used"
-        return passed(f"read without a problem ({files})")
-    return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use")
-
-
-def _check_lists(facts: Facts) -> Finding:
-    value = facts.environ.get(CUDA_VISIBLE_DEVICES)
+    resolved, value = facts.resolved, facts.environ.get(CUDA_VISIBLE_DEVICES)
     spec = VisibleSpec(value, "unset" if value is None else "inherited")
-    unmatched = unmatched_lists(facts.resolved, facts.inventory, spec)
-    if not unmatched:
-        return passed("select.devices and select.exclude match GPUs here, where they are set")
-    origins = " and ".join(str(facts.resolved.settings[dotted].origin) for dotted in unmatched)
-    return failed("; ".join(unmatched.values()), f"correct {origins}")
+    unmatched = unmatched_lists(resolved, facts.inventory, spec)
+    problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched.values()]
+    if not problems:
+        files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
+        return passed(f"read without a problem ({files})")
+    return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use, and where each is set")
 
 
 CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
@@ -249,7 +232,6 @@ CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
     "driver": _check_driver,
     "health": _check_health,
     "mig": _check_mig,
-    "lists": _check_lists,
     "cuda": _check_cuda,
     "visible": _check_visible,
     "leases": _check_folder,

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
-from autogpu.devices.model import Inventory
-from autogpu.devices.nvml import NO_ANSWER
+from autogpu.doctor.model import Cuda, Facts
 from autogpu.errors import InstallError
 from autogpu.install import files, this_interpreter
-from autogpu.install.proof import TIMED_OUT, FreshStart, fresh_start
-from autogpu.install.source import pip_source
+from autogpu.install.proof import ask, fresh_start
+from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
-from autogpu.policy import Resolved
-from autogpu.selection.grants import NO_ENGINE, Grant, settled
-from autogpu.selection.visible_devices import named_uuids
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, SWITCH
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.devices.model import Reading
+from autogpu.reporting.text import sudo
+from autogpu.selection.grants import settled
+from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
 _DRIVER_DEADLINE_S = 20.0
-
-# How a machine that is only busy is told from one that is broken: it answers when it is given more time.
-_PATIENT_DEADLINE_S = 30.0
 
 # What cuInit returns and how many GPUs there are then, in a process of its own: the driver may crash it.
 _CUDA = """
@@ -54,64 +42,7 @@ print()
 print(json.dumps(found))
 """
 
-# Where a Python is installed, and whether another tool than pip manages its packages: https://peps.python.org/pep-0668
-_PREFIX = """
-import json, os, sys
-mark = os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
-print(json.dumps([os.path.realpath(sys.prefix), os.path.exists(mark)]))
-"""
-
-
-@dataclass(frozen=True)
-class Cuda:
-    """The answers of ``libcuda`` to a fresh process that sees every GPU, or why there are none.
-
-    ``code`` is that of ``cuInit``; ``version`` the newest CUDA that the driver speaks, as 12040 for 12.4.
-    """
-
-    error: str = ""
-    code: int = 0
-    count: int = 0
-    version: int = 0
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All of it.
-
-    Attributes:
-        pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
-        managed: Of these, those whose packages another tool than pip manages (PEP 668).
-        source: What pip installs this autogpu from.
-        frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
-        was_slow: The driver answered only when it was given more time.
-        folder_error: Why this user's jobs can't coordinate, and the remedy.
-        hook_is_current: The hook that a fresh Python loads is the one of this package.
-    """
-
-    environ: Mapping[str, str]
-    executable: str
-    source: str
-    start: FreshStart
-    pythons: Mapping[str, str]
-    inventory: Inventory
-    cuda: Cuda
-    frameworks: Mapping[str, Any]
-    folder: Folder | None
-    folder_error: tuple[str, str] | None
-    is_in_container: bool
-    resolved: Resolved
-    grant: Grant = NO_ENGINE
-    hook_is_current: bool = True
-    managed: frozenset[str] = frozenset()
-    was_slow: bool = False
-
-    @property
-    def hides_all_gpus(self) -> bool:
-        """``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
-        order = self.environ.get(CUDA_DEVICE_ORDER)
-        value = self.environ.get(CUDA_VISIBLE_DEVICES)
-        return value is not None and named_uuids(value, self.inventory, order) == ()
+_PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
 
 def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda doing: None) -> Facts:
@@ -121,7 +52,7 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     python = this_interpreter()
     progress("starting a fresh Python")
     start = fresh_start(python.executable, environ)
-    inventory, was_slow = patient(probe.finish(reading), lambda: probe.start_in_process(environ, Inventory()))
+    inventory = probe.finish(reading)
     progress("asking CUDA")
     cuda = _read_cuda(python.executable, environ)
     answers = {}
@@ -129,15 +60,12 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         progress(f"importing {module}")
         answers[module] = _framework(module, python.executable, environ)
     folder, folder_error = _find_folder(environ)
-    pythons, managed = _other_pythons(environ)
     return Facts(
         environ=dict(environ),
         executable=python.executable,
         source=pip_source(),
         start=start,
-        pythons=pythons,
-        managed=managed,
-        was_slow=was_slow,
+        pythons=_other_pythons(environ),
         inventory=inventory,
         cuda=cuda,
         frameworks=answers,
@@ -147,87 +75,42 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
         grant=settled(engines.granted_here(environ), len(inventory.devices)),
         hook_is_current=start.hook is None or _is_current(start.hook),
+        has_pip=has_pip(),
+        sudo=sudo(),
     )
 
 
-def patient(first: Inventory, read_again: Callable[[], Reading]) -> tuple[Inventory, bool]:
-    """Give a driver that did not answer in time more time; returns what it says, and that it took it."""
-    silent = [each for each in first.unreadable if each.reason == NO_ANSWER]
-    if not silent and TIMED_OUT not in (first.failure or ""):
-        return first, False
-    again = read_again().result(_PATIENT_DEADLINE_S)
-    if again is None or again.failure or any(each.reason == NO_ANSWER for each in again.unreadable):
-        return first, False
-    return again, True
-
-
 def _is_current(hook: Path) -> bool:
+    names = (files.HOOK, files.STEPS)
     try:
-        return hook.read_bytes() == (files.template_folder() / files.HOOK).read_bytes()
+        templates = files.template_folder()
+        return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
+    except FileNotFoundError:
+        return False
     except (OSError, InstallError):
         return True  # there is nothing to compare with
 
 
 def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    told, error = _ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
-    return Cuda(error=error) if error else Cuda(**told)
+    answer = ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
+    return Cuda(error=answer.error) if answer.error else Cuda(**answer.value)
 
 
 def _framework(module: str, executable: str, environ: Mapping[str, str]) -> Any:
-    diagnosis = frameworks.load_diagnosis(module)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    quiet = {**environ, SWITCH: "0", **diagnosis.ENVIRONMENT}
-    answer, error = _ask(executable, diagnosis.PROGRAM, quiet, _DEADLINE_S)
-    return {"error": error} if error else answer
+    answer = ask(executable, frameworks.load_diagnosis(module).PROGRAM, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    return {"error": answer.error} if answer.error else answer.value
 
 
-def _ask(
-    executable: str, program: str, environ: Mapping[str, str], deadline_s: float, *options: str
-) -> tuple[Any, str]:
-    """Read what ``program`` prints as JSON on its last line; returns that, and why there is none."""
-    try:
-        done = subprocess.run(
-            [executable, *options, "-c", program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=dict(environ),
-            timeout=deadline_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"{TIMED_OUT} after {deadline_s:.0f} s"
-    except OSError as error:
-        return None, f"it does not start: {error.strerror}"
-    try:
-        return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), ""
-    except (ValueError, IndexError):
-        if done.returncode < 0:
-            return None, f"it ended by signal {-done.returncode}"
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return None, last[0] if last else f"it ended with status {done.returncode}"
-
-
-def _other_pythons(environ: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
-    """Find where a shell's ``python`` is another than the one that autogpu is installed in, and which are managed."""
-    found, managed = {}, set()
+def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
+    """Find where a shell's ``python`` is another than the one that autogpu is installed in."""
+    found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        prefix, is_managed = _prefix(path) if path else ("", False)
-        if path and prefix not in ("", os.path.realpath(sys.prefix)):
+        if path and ask(path, _PREFIX, environ, _DRIVER_DEADLINE_S).value not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
-            if is_managed:
-                managed.add(path)
-    return found, frozenset(managed)
-
-
-def _prefix(executable: str) -> tuple[str, bool]:
-    told, _ = _ask(executable, _PREFIX, {}, _DRIVER_DEADLINE_S, "-I", "-S")
-    # Without site a virtual environment is not seen: what lies beside the executable tells.
-    config = Path(executable).parent.parent / "pyvenv.cfg"
-    if config.exists():
-        return os.path.realpath(config.parent), False
-    return tuple(told) if told else ("", False)
+    return found
 
 
 def _find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:

@@ -1,10 +1,20 @@
-"""The finding of a check."""
+"""What the doctor sees, and the finding of a check."""
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Mapping, NamedTuple
+
+from autogpu.devices.model import Inventory
+from autogpu.install.proof import FreshStart
+from autogpu.install.source import pip_command
+from autogpu.lease import Folder
+from autogpu.policy import Resolved
+from autogpu.selection.grants import NO_ENGINE, Grant
+from autogpu.selection.visible_devices import named_uuids
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 
 class FindingState(enum.Enum):
@@ -34,3 +44,57 @@ not_applicable = partial(Finding, FindingState.NOT_APPLICABLE)
 
 # It may be well: it could not be seen in time, say.
 warned = partial(Finding, FindingState.WARNING)
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """The answers of ``libcuda`` to a fresh process that sees every GPU, or why there are none.
+
+    ``code`` is that of ``cuInit``; ``version`` the newest CUDA that the driver speaks, as 12040 for 12.4.
+    """
+
+    error: str = ""
+    code: int = 0
+    count: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the checks judge.
+
+    Attributes:
+        pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
+        source: What pip installs this autogpu from.
+        frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
+        folder_error: Why this user's jobs can't coordinate, and the remedy.
+        hook_is_current: The hook that a fresh Python loads is the one of this package.
+    """
+
+    environ: Mapping[str, str]
+    executable: str
+    source: str
+    start: FreshStart
+    pythons: Mapping[str, str]
+    inventory: Inventory
+    cuda: Cuda
+    frameworks: Mapping[str, Any]
+    folder: Folder | None
+    folder_error: tuple[str, str] | None
+    is_in_container: bool
+    resolved: Resolved
+    grant: Grant = NO_ENGINE
+    hook_is_current: bool = True
+    has_pip: bool = True
+    sudo: str = "sudo "
+
+    @property
+    def hides_all_gpus(self) -> bool:
+        """``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
+        order = self.environ.get(CUDA_DEVICE_ORDER)
+        value = self.environ.get(CUDA_VISIBLE_DEVICES)
+        return value is not None and named_uuids(value, self.inventory, order) == ()
+
+    def pip(self, action: str) -> str:
+        """The command that installs or removes packages of this environment."""
+        return pip_command(self.executable, action, has_pip=self.has_pip)

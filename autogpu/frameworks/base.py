@@ -170,12 +170,8 @@ if TYPE_CHECKING:
             """Python source for a fresh interpreter of the environment; prints JSON as its last line."""
 
         @property
-        def ENVIRONMENT(self) -> Mapping[str, str]:
-            """Variables for that interpreter."""
-
-        @property
         def CHECKS(self) -> Mapping[str, Callable[[Mapping[str, Any], Any], Finding]]:
-            """By name, judges of what the program printed, and of a :class:`autogpu.doctor.facts.Facts`."""
+            """By name, judges of what the program printed, and of a :class:`autogpu.doctor.model.Facts`."""
 
     class GpuAllocator(Protocol):
         """A framework's hooks call these, in this order, when it is about to take GPUs."""

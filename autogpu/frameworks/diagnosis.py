@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any, Mapping
 
-from autogpu.doctor.model import failed, not_applicable, passed
+from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed
 from autogpu.reporting.text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping
-
-    from autogpu.doctor.facts import Facts
-    from autogpu.doctor.model import Finding
 
 _PROGRAM = """
 import importlib.util, json
@@ -47,5 +41,5 @@ def hooks(found: Mapping[str, Any], facts: Facts, framework: str, *, is_used: ob
     if not found["missing"]:
         return passed("autogpu finds all that it hooks into")
     lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
-    remedy = f"{facts.executable} -m pip install --upgrade {facts.source}"
-    return failed(f"{framework} {found['version']} lacks {printable(lacks)}", remedy)
+    what = f"{framework} {found['version']} lacks {printable(lacks)}"
+    return failed(what, facts.pip(f"install --upgrade {facts.source}"))

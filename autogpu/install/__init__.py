@@ -20,6 +20,9 @@ from autogpu.lease import locks
 
 METHODS = ("auto", *files.STARTERS)
 
+# Decide whether, where and how Python keeps what it compiles.
+_COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
+
 
 class Interpreter(NamedTuple):
     """The Python that start-up files are for.
@@ -41,15 +44,12 @@ class Installed(NamedTuple):
     """An install wrote some files and removed those that had no use any more; none if all was in place.
 
     Attributes:
-        method: The one used, never "auto".
         on_pythonpath: Only a Python with ``folder`` on PYTHONPATH reads the files.
     """
 
     interpreter: Interpreter
     folder: Path
-    method: str
     written: tuple[Path, ...]
-    unchanged: tuple[Path, ...]
     removed: tuple[Path, ...]
     on_pythonpath: bool
     proof: FreshStart
@@ -85,54 +85,43 @@ def install(
     """
     python = interpreter or this_interpreter()
     folder = _target_folder(python, target)
-    is_site_dir = _is_site_dir(folder, python)
+    if not folder.is_dir():
+        raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
+    is_site_dir = any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in python.site_dirs)
     if python.managed_by and is_site_dir:
         what = f"another tool than pip manages {folder}, as {python.managed_by} says"
         raise InstallError(what, remedy=f"install into a virtual environment: {_new_venv()}")
     if method == "auto":
-        read_here = "start" if sys.version_info >= (3, 15) else "pth"
-        method = read_here if is_site_dir else "sitecustomize"
+        method = "pth" if is_site_dir else "sitecustomize"
     try:
         with _alone(folder):
             plan = files.plan_install(folder, method, __version__, files.template_folder())
             files.refuse_foreign_files(folder, plan)
-            before, is_unchanged = files.files_of_ours(folder), False
+            written, removed = files.put_in_place(folder, plan)
+            proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
             try:
-                written, removed = files.put_in_place(folder, plan)
-                is_unchanged = not written and not removed
-                proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
                 _verify_start(proof, python, folder, method)
-            except BaseException as error:
+            except InstallError:
                 # What is as it was is no worse for a proof that fails now, as on a machine with much to do.
-                if not is_unchanged:
-                    with suppress(OSError):
-                        _remove_all(folder)
-                    if before and isinstance(error, InstallError):
-                        what = f"{error.what}; the earlier start-up files are gone"
-                        raise InstallError(what, remedy=error.remedy) from error
+                if written or removed:
+                    files.remove_all(folder)
                 raise
     except OSError as error:
         raise _cannot("write", folder, error) from error
-    unchanged = tuple(path for path, _ in plan if path not in written)
-    return Installed(python, folder, method, written, unchanged, removed, not is_site_dir, proof)
+    return Installed(python, folder, written, removed, not is_site_dir, proof)
 
 
 def uninstall(target: Path | None = None) -> tuple[Path, tuple[Path, ...]]:
     """Remove every start-up file of ours, whatever method and version wrote it; returns the folder, and which."""
     folder = _target_folder(this_interpreter(), target)
+    if not folder.is_dir():
+        return folder, ()
     try:
         with _alone(folder):
             files.refuse_foreign_files(folder, ())
-            return folder, _remove_all(folder)
+            return folder, files.remove_all(folder)
     except OSError as error:
         raise _cannot("remove", folder, error) from error
-
-
-def _remove_all(folder: Path) -> tuple[Path, ...]:
-    found = files.files_of_ours(folder)
-    for path in found:
-        files.remove(path)
-    return found
 
 
 @contextmanager
@@ -150,19 +139,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _target_folder(python: Interpreter, target: Path | None) -> Path:
     # Absolute, since the fresh interpreter starts elsewhere; links stay, since that is how Python spells it.
-    folder = Path(os.path.abspath(str(target or python.site_dir)))  # noqa: PTH100  (resolve() follows links)
-    if not folder.is_dir():
-        raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
-    return folder
-
-
-def _is_site_dir(folder: Path, python: Interpreter) -> bool:
-    return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in python.site_dirs)
+    return Path(os.path.abspath(str(target or python.site_dir)))  # noqa: PTH100  (resolve() follows links)
 
 
 def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[str, str]) -> dict[str, str]:
-    # Looking must not leave anything behind, such as compiled files for another level of optimization.
-    fresh = {**environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    # This start compiles the hook for those that follow, some of which may not write here: as they will look for it.
+    fresh = {name: value for name, value in environ.items() if name not in _COMPILING}
     if not is_site_dir:
         # Only a folder on PYTHONPATH is read there, so that is what has to be proved.
         fresh["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environ.get("PYTHONPATH", "")]))
@@ -186,12 +168,9 @@ def _verify_start(proof: FreshStart, python: Interpreter, folder: Path, method: 
     elif proof.hook:
         what = f"{python.name} loads {proof.hook} instead of {hook}"
         remedy = f"remove that one first: autogpu uninstall --target {proof.hook.parent}"
-    elif method != "sitecustomize" and not _is_site_dir(folder, python):
-        what = f"{python.name} reads no {files.STARTERS[method][0]} in {folder}{seen}"
-        remedy = "leave out --method; a folder on PYTHONPATH needs a sitecustomize.py"
     else:
         what = f"a fresh {python.name} did not load {hook}{seen}"
-        remedy = f"look at what it does at start: {python.executable} -v -c pass"
+        remedy = f"leave out --method, or look at what it does at start: {python.executable} -v -c pass"
     raise InstallError(what, remedy=remedy)
 
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import importlib.util
 import io
-import marshal
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Iterable, Mapping, Tuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.install.source import pip_source
+from autogpu.install.source import has_pip, pip_command, pip_source
 
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
@@ -29,6 +28,7 @@ OURS = ("autogpu", "")
 _WRITTEN = "Written by `autogpu install`"
 
 HOOK = "_autogpu_hook.py"
+STEPS = "_autogpu_steps.py"
 PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
@@ -38,9 +38,8 @@ File = Tuple[Path, bytes]
 
 # What makes Python load the hook, by method; the last one written is what switches it on.
 STARTERS: Mapping[str, tuple[str, ...]] = {
-    "pth": (PTH,),
-    # Side by side: Python 3.15 and later take the .start and ignore the .pth, earlier ones know only that.
-    "start": (START, PTH),
+    # Python 3.15 and later take the .start and ignore the .pth, earlier ones know only that.
+    "pth": (START, PTH),
     "sitecustomize": (SITECUSTOMIZE,),
 }
 
@@ -53,7 +52,7 @@ def template_folder() -> Path:
             return folder
     raise InstallError(
         f"{package} has no sitecustomize_template folder, so there is nothing to install from",
-        remedy=f"install autogpu again: pip install --force-reinstall {pip_source()}",
+        remedy=pip_command(sys.executable, f"install --force-reinstall {pip_source()}", has_pip=has_pip()),
     )
 
 
@@ -64,16 +63,9 @@ def template(templates: Path, name: str) -> Path:
 
 def plan_install(folder: Path, method: str, version: str, templates: Path) -> tuple[File, ...]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
-    hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in (HOOK, *STARTERS[method])]
-    sources = [file for file in (hook, *starters) if file[0].suffix == ".py"]
-    compiled = [(cache_path(path), _compiled(path, content)) for path, content in sources]
-    return (hook, *compiled, *_distribution(folder, version, [hook, *compiled, *starters]), *starters)
-
-
-def cache_path(source: Path) -> Path:
-    """Where this Python looks for the compiled ``source``, whatever PYTHONPYCACHEPREFIX says today."""
-    name = Path(importlib.util.cache_from_source(str(source), optimization="")).name
-    return source.parent / "__pycache__" / name
+    names = (STEPS, HOOK, *STARTERS[method])
+    steps, hook, *starters = [(folder / name, template(templates, name).read_bytes()) for name in names]
+    return (steps, hook, *_distribution(folder, version, [steps, hook, *starters]), *starters)
 
 
 def files_of_ours(folder: Path) -> tuple[Path, ...]:
@@ -82,20 +74,18 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
     for info in distributions(folder):
         if _installer(info) in OURS:
             found += sorted(path for path in info.iterdir() if path.is_file()) or [info]
-    for source in (folder / SITECUSTOMIZE, folder / HOOK):
+    for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
-        if is_ours(source) or (source.name == HOOK and not os.path.lexists(source)):
+        if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += compiled_from(source)
-    if is_ours(folder / HOOK):
-        found.append(folder / HOOK)
-    # What a killed install left, and at last the folder that it has made.
-    cache = cache_path(folder / HOOK).parent
-    for place in (folder, cache):
-        for name in (PTH, START, SITECUSTOMIZE.partition(".")[0], HOOK.partition(".")[0]):
-            found += sorted(place.glob(f".{name}.*.tmp"))
+    found += [source for source in (folder / HOOK, folder / STEPS) if is_ours(source)]
+    # What a killed install or uninstall left.
+    for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
+        found += sorted(folder.glob(f".{name}.*.tmp"))
+    cache = folder / "__pycache__"
     if cache.is_dir() and not any(cache.iterdir()):
         found.append(cache)
-    return tuple(dict.fromkeys(found))
+    return tuple(found)
 
 
 def compiled_from(source: Path) -> list[Path]:
@@ -105,26 +95,29 @@ def compiled_from(source: Path) -> list[Path]:
 
 
 def put_in_place(folder: Path, plan: Iterable[File]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Write what is missing or differs, and remove what has no use any more; returns both."""
-    written, removed = [], []
-    for path, content in plan:
-        if path.is_file() and path.read_bytes() == content:
-            continue
-        # Compiled files of an earlier source would run on unnoticed, since ours are unchecked.
-        for outdated in compiled_from(path) if path.suffix == ".py" else ():
-            if outdated not in written:
-                remove(outdated)
-                removed.append(outdated)
-        path.parent.mkdir(exist_ok=True)
-        write_file(path, content)
-        written.append(path)
-    planned = {path for path, _ in plan}
-    kept = {compiled for path in planned if path.suffix == ".py" for compiled in compiled_from(path)}
-    for path in files_of_ours(folder):
-        if path not in planned | kept:
-            remove(path)
-            removed.append(path)
-    return tuple(written), tuple(path for path in removed if path not in planned)
+    """Write what is missing or differs, and remove what has no use any more; returns both. A failure leaves nothing."""
+    written, removed, kept = [], [], set()
+    try:
+        for path, content in plan:
+            compiled = compiled_from(path) if path.suffix == ".py" else []
+            kept.update([path, *compiled])
+            if path.is_file() and path.read_bytes() == content:
+                continue
+            removed += list(map(remove, compiled))
+            path.parent.mkdir(exist_ok=True)
+            write_file(path, content)
+            written.append(path)
+        removed += [remove(path) for path in files_of_ours(folder) if path not in kept]
+    except BaseException:
+        with suppress(OSError):
+            remove_all(folder)
+        raise
+    return tuple(written), tuple(removed)
+
+
+def remove_all(folder: Path) -> tuple[Path, ...]:
+    """Remove every start-up file of ours; returns which."""
+    return tuple(map(remove, files_of_ours(folder)))
 
 
 def distributions(folder: Path) -> tuple[Path, ...]:
@@ -160,33 +153,16 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
             raise InstallError(f"{path} exists and was not written by autogpu", remedy=remedy)
 
 
-def remove(path: Path) -> None:
+def remove(path: Path) -> Path:
     """Remove ``path``, and its folder if that was made for such files and is empty now."""
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
-        return
+        return path
     path.unlink()
     if path.parent.name == "__pycache__" or path.parent.name.endswith(".dist-info"):
         with suppress(OSError):  # not empty: others use it
             path.parent.rmdir()
-
-
-def _compiled(source: Path, content: bytes) -> bytes:
-    """The ``.pyc`` for ``source``; the existing one if it is right, since another may differ in its bytes.
-
-    Hash-based and unchecked (PEP 552): it stays valid when a container layer, rsync or conda-pack changes the
-    source's time, where Python would compile anew at every start of a read-only environment.
-    """
-    unchecked = (0b01).to_bytes(4, "little")
-    header = importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(content)
-    code = compile(content, str(source), "exec", dont_inherit=True, optimize=0)
-    try:
-        existing = cache_path(source).read_bytes()
-        if existing.startswith(header) and marshal.loads(existing[len(header) :]) == code:
-            return existing
-    except (OSError, EOFError, ValueError, TypeError):
-        pass  # missing or damaged
-    return header + marshal.dumps(code)
+    return path
 
 
 def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[File]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 TIMEOUT_S = 60
 TIMED_OUT = "timed out"
 
-# Answers on the last line, in ASCII: other start-up code may print, and paths need not be UTF-8.
 _QUESTION = """
-import sys
+import json, sys
 hooks = [getattr(f, "__file__", None) for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
 from importlib.machinery import PathFinder
 spec = PathFinder.find_spec("sitecustomize")
 print()
-print(ascii((hooks[0] if hooks else None, spec and spec.origin)))
+print(json.dumps((hooks[0] if hooks else None, spec and spec.origin)))
 """
+
+
+class Answer(NamedTuple):
+    """The ``value`` that a program printed as JSON, or an ``error`` that says why there is none."""
+
+    value: Any = None
+    error: str = ""
+    stderr: str = ""
 
 
 class FreshStart(NamedTuple):
@@ -36,25 +43,36 @@ class FreshStart(NamedTuple):
     complaint: str
 
 
-def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
-    """Start ``executable`` once and look; ``environ`` is the whole environment it gets."""
+def ask(
+    executable: str, program: str, environ: Mapping[str, str], deadline_s: float, folder: str | None = None
+) -> Answer:
+    """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print."""
     try:
         done = subprocess.run(
-            [executable, "-c", _QUESTION],
+            [executable, "-c", program],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=dict(environ),
-            cwd=os.path.dirname(executable) or None,  # noqa: PTH120  (with -c it comes first in sys.path)
-            timeout=TIMEOUT_S,
+            cwd=folder,
+            timeout=deadline_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return FreshStart(None, None, f"{executable} {TIMED_OUT} after {TIMEOUT_S} s")
+        return Answer(error=f"{TIMED_OUT} after {deadline_s:.0f} s")
     except OSError as error:
-        return FreshStart(None, None, f"{executable} does not start: {error.strerror}")
-    complaint = done.stderr.decode(errors="replace").strip()
+        return Answer(error=f"it does not start: {error.strerror}")
+    stderr = done.stderr.decode(errors="replace").strip()
     try:
-        hook, sitecustomize = ast.literal_eval(done.stdout.decode().strip().splitlines()[-1])
-    except (ValueError, SyntaxError, IndexError):
-        return FreshStart(None, None, complaint or f"{executable} ended with status {done.returncode}")
-    return FreshStart(Path(hook) if hook else None, Path(sitecustomize) if sitecustomize else None, complaint)
+        return Answer(json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), stderr=stderr)
+    except (ValueError, IndexError):
+        if done.returncode < 0:
+            return Answer(error=f"it ended by signal {-done.returncode}")
+        return Answer(error=stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}")
+
+
+def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
+    """Start ``executable`` once and look."""
+    # Not in the current folder, which would come first in sys.path.
+    answer = ask(executable, _QUESTION, environ, TIMEOUT_S, os.path.dirname(executable) or None)  # noqa: PTH120
+    hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
+    return FreshStart(hook, sitecustomize, answer.error or answer.stderr)

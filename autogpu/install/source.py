@@ -1,10 +1,22 @@
-"""Where this autogpu came from, for remedies that install it once more."""
+"""How a remedy installs packages: by which command, and autogpu itself from where it came."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 from urllib.parse import unquote, urlsplit
+
+
+def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
+    """``action``, such as ``install numpy``, for the environment of a Python; those that uv makes have no pip."""
+    program = shlex.quote(executable)
+    return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
+
+
+def has_pip() -> bool:
+    """The environment of this Python has a pip of its own."""
+    return importlib.util.find_spec("pip") is not None
 
 
 def pip_source() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autogpu.lease.folder import Folder, find_folder
 from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
+from autogpu.lease.locked_file import wait_for_end
 from autogpu.lease.model import (
     Demand,
     Holder,
@@ -38,4 +39,5 @@ __all__ = [
     "has_parents_list",
     "processes_of",
     "snapshot",
+    "wait_for_end",
 ]

@@ -133,20 +133,14 @@ def find_folder(
 
 
 def make_mutex(folder: int) -> None:
-    """Put the mutex into the folder unless it is there; it appears with its final mode, whatever the umask.
-
-    Raises:
-        OSError: The system does not let us.
-    """
+    """Put the mutex into the folder unless it is there; it appears with its final mode, whatever the umask."""
     hidden = f".{MUTEX}.{os.urandom(4).hex()}"
     _create_mutex(folder, hidden)
     try:
         # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
         os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        pass  # removed as stale by the holder of an earlier mutex
+    except (FileExistsError, FileNotFoundError):
+        pass  # another process made it, or the holder of an earlier one removed ours as stale
     except OSError:
         # A file system without hard links. Others may find it unreadable for a moment, under a strict umask.
         try:
@@ -154,10 +148,7 @@ def make_mutex(folder: int) -> None:
         except FileExistsError:
             pass
     finally:
-        try:
-            os.unlink(hidden, dir_fd=folder)
-        except OSError:
-            pass
+        locks.unlink(folder, hidden)
 
 
 def _create_mutex(folder: int, name: str) -> None:

@@ -36,11 +36,7 @@ class Watch:
     """Sees changes of one folder from its making on, so that none is lost between looking and waiting."""
 
     def __init__(self, folder: Path, is_concerned: Callable[[str], bool]) -> None:
-        """Begin.
-
-        Args:
-            is_concerned: Given a file's name, whether a change of it matters.
-        """
+        """Begin; ``is_concerned`` tells of a file's name if a change of it matters."""
         self._folder = folder
         self._opened = _start(folder)
         self._is_concerned = is_concerned
@@ -60,7 +56,7 @@ class Watch:
         return self._opened is None
 
     def wait(self, most_s: float) -> bool:
-        """Wait for a change that matters, at most ``most_s``; whether there was one. Ctrl-C gets through at once."""
+        """Wait for a change that matters, at most ``most_s``; tell if there was one. Ctrl-C gets through at once."""
         if self._has_lost_folder:
             # There may be another one of that name by now.
             self.__exit__()

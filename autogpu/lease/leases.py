@@ -42,18 +42,21 @@ class Lease:
     more: so it has an owner at each line, also where Ctrl-C strikes. A program started by exec does not inherit it,
     unless :meth:`leave_to_programs` was called. In a fork's child nothing here has an effect on the parent's lease, but
     the child keeps it alive: it may be the one that uses the GPU.
+
+    Attributes:
+        identity: The fields of this process that every file of it has.
     """
 
     def __init__(self, folder: Folder, script: str, group: str | None) -> None:
         """Hold nothing yet.
 
         Args:
-            script: The running script; only its name is kept.
+            script: The running script; only its name is kept, never its folder or arguments.
             group: Shared by the members of one job; ``None`` for a job of one process.
         """
         self._folder = folder
         # Looks into /proc; others don't have to wait for that.
-        self._identity = record.identity(script)
+        self.identity = record.identity(script)
         self._group = group
         self._fields: Mapping[str, Any] = {}
         self._file = LockedFile("")
@@ -66,11 +69,6 @@ class Lease:
         return self._file.name
 
     @property
-    def since_s(self) -> float:
-        """When it was claimed, in Unix time."""
-        return float(self._fields["t"])
-
-    @property
     def claims(self) -> Mapping[str, int]:
         """Bytes by GPU UUID."""
         return dict(self._fields.get("gpus", {}))
@@ -79,11 +77,6 @@ class Lease:
     def group(self) -> str:
         """Members of one job share it."""
         return str(self._fields["group"])
-
-    @property
-    def path(self) -> str:
-        """The file, for people to look at."""
-        return str(self._folder.path / self.name)
 
     @property
     def is_alive(self) -> bool:
@@ -98,26 +91,14 @@ class Lease:
 
     def release(self) -> None:
         """Give it back now. Has no effect in a fork's child, nor the second time."""
-        if self._pid != os.getpid():
-            return
-        with self._lock:
-            try:
-                with self._folder.opened() as descriptor:
-                    self._file.withdraw(descriptor)
-            except Uncoordinated:  # the folder has gone, and the file with it
-                pass
-            finally:
-                self._file.withdraw(None)
+        if self._pid == os.getpid():  # in a fork's child another thread's lock may be closed for ever
+            with self._lock:
+                self._file.give_up(self._folder)
 
     def write(self, descriptor: int, claims: Mapping[str, int], caps: Mapping[str, int]) -> None:
-        """Hold ``claims``; for the holder of the mutex, which has the folder open. :meth:`release` it where this fails.
-
-        Raises:
-            OSError: The folder does not let us.
-            ValueError: A reader would refuse them.
-        """
+        """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
-        fields = {**self._identity, "t": round(unix_s(), 6), "group": self._group or name}
+        fields = {**self.identity, "t": round(unix_s(), 6), "group": self._group or name}
         fields["gpus"] = record.checked_claims(claims)
         if caps:
             fields["caps"] = record.checked_claims(caps)
@@ -125,13 +106,10 @@ class Lease:
         self._file.put(descriptor, record.encode(fields))
 
     def leave_to_programs(self) -> None:
-        """Let every program that this process starts from now on keep the lease alive, also when this one has ended.
-
-        Where it may open no more files this process alone keeps it.
-        """
+        """Let every program that this process starts from now on keep the lease alive, also when this one has ended."""
         try:
             self._file.leave_to_programs()
-        except OSError:
+        except OSError:  # it may open no more files, and keeps it alone
             pass
 
     def marker(self, environ: Mapping[str, str]) -> str:
@@ -160,12 +138,11 @@ def acquire_lease(
     """Choose and claim in one step that no other process can come between; ``None`` if nothing fits.
 
     Args:
-        folder: The host's.
         choose: Is given the live holders and those who wait, and returns bytes by GPU UUID, or ``None``. All
             others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times, and the last result counts. What it raises comes through.
-        script: The running script; only its name is kept, never its folder or arguments.
-        group: Shared by the members of one job; ``None`` for a job of one process.
+        script: As for :class:`Lease`.
+        group: As for :class:`Lease`.
         caps: Tells after ``choose`` what each member of the job may allocate, in bytes by GPU UUID.
         deadline_s: How long to wait for the mutex.
         on_problem: Is told why the mutex can't be had. The claim is made without it, by :func:`claim`.
@@ -209,12 +186,8 @@ def claim(
     """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
     So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
-    on without. Both have written before they read again, so that at least one sees the other. ``False`` where nothing
+    on without: both have written before they read again, so that at least one sees the other. ``False`` where nothing
     is chosen; the caller releases ``lease`` where this raises.
-
-    Raises:
-        Uncoordinated: Others keep colliding with this process.
-        OSError: The folder does not let us.
     """
     for attempt in range(_MOST_COLLISIONS):
         # What has just ended may count as alive at first, which is faster; it must not make the difference.
@@ -242,9 +215,11 @@ def _stands(
     choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
 ) -> bool:
     """``lease`` was chosen in regard of all others that are there now."""
-    if not reader.has_new_lease(descriptor, lease.name):
-        return True
     regarded = {holder.name: holder.claims for holder in before.holders}
+    # Only what is new has to be looked at for that.
+    now = reader.read(descriptor, fresh_s=_FRESH_S)
+    if all(holder.name in regarded for holder in now.holders if holder.name != lease.name):
+        return True
     begun_s = monotonic_s()
     while True:
         now = reader.read(descriptor)
@@ -252,8 +227,9 @@ def _stands(
         if choose(LeaseSnapshot(others, now.waiters)) == lease.claims:
             return True
         rivals = [holder for holder in others if regarded.get(holder.name) != holder.claims]
-        is_later = any((rival.since_s or 0.0, rival.name) < (lease.since_s, lease.name) for rival in rivals)
-        if is_later or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
+        # By the kernel's order: whatever a rival writes about its time.
+        first = next((each for each in now.holders if each.name == lease.name or each in rivals), None)
+        if first in rivals or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
             return False
         time.sleep(_LOOK_AGAIN_S)
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from autogpu.frozen import frozen
 from autogpu.lease import locks
+from autogpu.lease.model import Uncoordinated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from autogpu.lease.folder import Folder
 
 MAX_TEXT_BYTES = 64 * 1024
 
@@ -41,12 +43,14 @@ class LockedFileView:
 
     Attributes:
         status: Of the file.
+        beat_s: When its process was running, at the latest; by the clock of :func:`locks.file_time_s`.
         text: ``None`` if it is too long to be one of ours, or was not asked for.
     """
 
     name: str
     status: os.stat_result
     is_mine: bool
+    beat_s: float
     text: bytes | None
 
 
@@ -58,14 +62,11 @@ class LockedFile:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._pid = os.getpid()
         self._opened: locks.Descriptor | None = None
 
     def put(self, folder: int, text: bytes) -> None:
-        """Make the file; readers find it locked and complete. Where this fails or is interrupted, :meth:`withdraw` it.
-
-        Raises:
-            OSError: The system does not let us, or it was removed each time while it was written.
-        """
+        """Make the file; readers find it locked and complete. Where this fails or is interrupted, withdraw it."""
         for attempt in range(_ATTEMPTS):
             try:
                 self._try_put(folder, text)
@@ -82,32 +83,49 @@ class LockedFile:
             opened = locks.Descriptor(os.open, hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder)
             self._opened = opened = locks.above_standard(opened)
             locks.own(opened.number)
+            # By another description, as others will ask: a file system may let such a lock pass, and know none.
+            with locks.Descriptor(os.open, hidden, _READ_FLAGS, dir_fd=folder) as another:
+                if locks.last_beat(another.number) is None:
+                    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             _write(opened.number, text)
             locks.show_to_all(opened.number, _MODE)
             _placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            _unlink(folder, hidden)
+            locks.unlink(folder, hidden)
 
     def is_alive(self, folder: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
-        return self._opened is not None and self._opened.is_ours and _is_named(folder, self.name, self._opened.status)
+        opened = self._opened
+        return opened is not None and opened.is_ours and locks.is_named(folder, self.name, opened.status)
 
-    def touch(self) -> None:
-        """Set the modification time to now; is no event for those who watch the folder."""
+    def beat(self) -> None:
+        """Show the others that this process is running; is no event for those who watch the folder."""
         if self._opened is not None and self._opened.is_ours:
             try:
-                os.utime(self._opened.number)
-            except OSError:  # read-only since; what is done next will say so
+                locks.beat(self._opened.number)
+            except OSError:
                 pass
 
     def withdraw(self, folder: int | None) -> None:
         """Remove the file, let its lock go; neither need be there still. ``None``: the folder has gone."""
         if folder is not None and self.is_alive(folder):
-            _unlink(folder, self.name)
+            locks.unlink(folder, self.name)
         _placed.pop(self.name, None)
         if self._opened is not None:
             self._opened.close_if_ours()
+
+    def give_up(self, folder: Folder) -> None:
+        """:meth:`withdraw` it, whatever has become of the folder; not in a fork's child, whose parent has it still."""
+        if self._pid != os.getpid():
+            return
+        try:
+            with folder.opened() as descriptor:
+                self.withdraw(descriptor)
+        except Uncoordinated:  # the folder has gone, and the file with it
+            pass
+        finally:
+            self.withdraw(None)
 
     def leave_to_programs(self) -> None:
         """Let programs that are started from now on keep the lock."""
@@ -125,13 +143,13 @@ def view(
     name: str,
     *,
     remove_stale: bool = False,
-    max_bytes_of: Callable[[os.stat_result], int] = lambda status: MAX_TEXT_BYTES,
+    max_bytes: int = MAX_TEXT_BYTES,
 ) -> LockedFileView | None:
     """The live file of that name, or ``None`` for one that is stale, gone, no plain file, or not ours to open.
 
     Args:
         remove_stale: Remove a stale one, where the system permits.
-        max_bytes_of: How long a text is read at most; 0 for not at all.
+        max_bytes: How long a text is read at most; 0 for not at all.
 
     Raises:
         OSError: The system can't tell, such as where too many files are open.
@@ -143,14 +161,33 @@ def view(
             return None
         raise  # no more files, no memory: that says nothing of who is alive
     with opened:
-        if not locks.is_regular(opened.status):
+        if not stat.S_ISREG(opened.status.st_mode):
             return None
-        if locks.is_owned(opened.number):
-            text = _read_text(opened.number, min(max_bytes_of(opened.status), MAX_TEXT_BYTES))
-            return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), text)
+        beat_s = locks.last_beat(opened.number)
+        if beat_s is not None:
+            text = _read_text(opened.number, max_bytes)
+            # A ticket that has just been made, or an earlier version's, whose heartbeat is its mtime.
+            beat_s = beat_s or opened.status.st_mtime
+            return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), beat_s, text)
         if remove_stale:
-            _unlink(folder, name)  # if the system permits: in a sticky folder it may be another's
+            locks.unlink(folder, name)
         return None
+
+
+def wait_for_end(folder: int, name: str) -> None:
+    """Return when the file of that name is gone or stale: the kernel tells it, in whichever way its process ends.
+
+    Raises:
+        OSError: The system can't tell.
+    """
+    try:
+        opened = locks.Descriptor(os.open, name, _READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NOT_OURS:
+            return
+        raise
+    with opened:
+        locks.wait_for_end(opened.number)
 
 
 def _write(descriptor: int, text: bytes) -> None:
@@ -170,19 +207,3 @@ def _read_text(descriptor: int, max_bytes: int) -> bytes | None:
         parts.append(part)
         size += len(part)
     return None
-
-
-def _is_named(folder: int, name: str, status: os.stat_result) -> bool:
-    try:
-        return locks.is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
-    except FileNotFoundError:
-        return False
-    except OSError:  # a folder that is closed to us for a while is no reason to let a lease go
-        return True
-
-
-def _unlink(folder: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except OSError:
-        pass

@@ -39,7 +39,7 @@ _FIRST_INHERITED = 200
 _TAKERS_CPU_S = 0.02
 
 # Python has these names since 3.9.
-_GET_OWNER, _OWN = 36, 37
+_GET_OWNER, _OWN, _WAIT = 36, 37, 38
 
 # ``struct flock``: type, whence, start, length (0: to the end) and pid, which has to be 0.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -56,11 +56,7 @@ class Descriptor:
     """
 
     def __init__(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
-        """Open by calling ``call``.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Open by calling ``call``."""
         self._numbers: list[int] = []
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
@@ -135,34 +131,63 @@ def unlock(descriptor: int) -> None:
 
 
 def own(descriptor: int) -> None:
-    """Lock a file that is open for writing, for as long as a process has this description open.
-
-    Raises:
-        OSError: It is locked already, or its file system can't lock.
-    """
+    """Lock a file that is open for writing, for as long as a process has this description open."""
     try:
-        fcntl.fcntl(descriptor, _OWN, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        _set_owned(descriptor, fcntl.F_WRLCK, 0, 0)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gVisor, which lacks the other one
 
 
-def is_owned(descriptor: int) -> bool:
-    """Some process :func:`own` s the file, by another description; also where the system can't tell."""
+def beat(descriptor: int) -> None:
+    """Show those who ask :func:`last_beat` that the owner is running: the write lock begins at the time in ms.
+
+    That changes nothing of the file, whose ctime orders the queue. What comes before is a read lock by then, which
+    others may have as well: a part that was let go, or has to be locked for writing, they could keep from its owner.
+    """
+    now_ms = int(file_time_s() * 1000)
+    _set_owned(descriptor, fcntl.F_RDLCK, 0, now_ms)
+    _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
+
+
+def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
+    fcntl.fcntl(descriptor, _OWN, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+
+
+def last_beat(descriptor: int) -> float | None:
+    """When a process that :func:`own` s the file, by another description, was running, as in :func:`file_time_s`.
+
+    ``None`` if there is none; 0 if it does not :func:`beat`, or the system can't tell.
+    """
     try:
         # What a read lock would have to wait for: those of others, who may not write, are not in its way.
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        kind, _, start, _, _ = _FLOCK.unpack(answer)
+        return None if kind == fcntl.F_UNLCK else start / 1000
     except OSError as error:
         if error.errno != errno.EINVAL:
-            return True
+            return 0.0
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return True
+        return file_time_s()  # such a lock tells no time
     unlock(descriptor)
-    return False
+    return None
+
+
+def wait_for_end(descriptor: int) -> None:
+    """Return when no other process :func:`own` s the file; a signal's handler runs meanwhile, and may raise.
+
+    Raises:
+        OSError: The system can't tell.
+    """
+    try:
+        fcntl.fcntl(descriptor, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def above_standard(opened: Descriptor) -> Descriptor:
@@ -176,9 +201,10 @@ def above_standard(opened: Descriptor) -> Descriptor:
 def holder(descriptor: int) -> str | None:
     """Who holds the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
     try:
-        pid = _takers().get(_place(os.fstat(descriptor)))
+        status = os.fstat(descriptor)
     except OSError:
         return None
+    pid = _takers().get(f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}")
     if pid is None:
         return None
     uid = process.owner(pid)
@@ -186,7 +212,7 @@ def holder(descriptor: int) -> str | None:
 
 
 def _takers() -> Mapping[str, int]:
-    """By :func:`_place`, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
+    """By file, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
 
     Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Empty where it
     takes too long, since the kernel counts through all locks of the host for each piece of the file, and anyone may
@@ -208,11 +234,6 @@ def _takers() -> Mapping[str, int]:
     # A line with "->" in its second field is a process that waits.
     found = (line.split() for line in lines if " FLOCK " in line and " WRITE " in line and " -> " not in line)
     return {fields[5]: int(fields[4]) for fields in found if len(fields) > 5 and int(fields[4]) > 0}
-
-
-def _place(status: os.stat_result) -> str:
-    """A file as ``/proc/locks`` names it."""
-    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
 
 
 def leave_to_programs(descriptor: int) -> None:
@@ -246,9 +267,22 @@ def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
-def is_regular(status: os.stat_result) -> bool:
-    """Neither a FIFO, on which one could hang, nor a folder nor a device."""
-    return stat.S_ISREG(status.st_mode)
+def is_named(folder: int, name: str, status: os.stat_result) -> bool:
+    """The file still has that name in the folder, also where the system can't tell."""
+    try:
+        return is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a folder that is closed to us for a while is no reason to let a lease go
+        return True
+
+
+def unlink(folder: int, name: str) -> None:
+    """Remove a file if the system permits: in a sticky folder it may be another's."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        pass
 
 
 def _after_fork_in_child() -> None:

@@ -12,8 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
-# A waiter touches its ticket at least every two seconds; one that has not for this long is stopped or swapped
-# out.
+# A waiter shows every two seconds that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0
 
 
@@ -33,23 +32,20 @@ class Uncoordinated(LeaseUnavailable):
 class Holder:
     """A process that holds a lease: what its file says, as far as it can be believed.
 
-    Only ``uid`` and whether the lease is alive come from the kernel. The rest was written by the holder and
-    may be wrong or made up: good enough to show and to share by, never to decide whether the lease is alive.
+    Only ``uid`` and its being alive come from the kernel. The rest was written by the holder, and may be made up: good
+    enough to show and to share by.
 
     Attributes:
         name: The file's name in the folder, unique for the life of the lease.
         uid: The file's owner.
         is_mine: This very process holds it; a fork's child answers ``False`` for its parent's lease.
-        is_readable: ``False`` if the text can't be understood: the holder is alive, and claims nothing that
-            we can read.
+        is_readable: ``False`` if the text can't be understood, and claims nothing that we can read.
         pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up.
-        pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source:
-            ``/proc/self/ns/pid``.
+        pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source: ``/proc/self/ns/pid``.
         start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
         since_s: When the claim was made, in Unix time.
         script: The script's name without folder and arguments, safe to print.
-        group: Members of one job share it and share what they claim. Means something only together with
-            ``uid``: any user can write any group.
+        group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
         caps: Bytes by GPU UUID that each member of the job may allocate there; no entry where nothing caps them.
     """
@@ -71,8 +67,7 @@ class Holder:
     def pid_here(self) -> int | None:
         """The pid if it means the holder in this process's pid namespace at this moment, else ``None``.
 
-        ``None`` for another container's, for one that ended (a fork's child may keep its lease) and was
-        reused, and where ``/proc`` hides other users' processes.
+        Such as another container's, one that ended (a fork's child may keep its lease), and one that ``/proc`` hides.
         """
         return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
@@ -85,11 +80,15 @@ class Demand:
         count: GPUs at the same time.
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
+        joins: A GPU that others have will do as well, if there is room for one that tells no size.
+        per_user: How many GPUs its user may hold, 0 for any number; ``None`` where it was not told.
     """
 
     count: int = 1
     bytes_per_gpu: int | None = None
     uuids: tuple[str, ...] = ()
+    joins: bool = False
+    per_user: int | None = None
 
     def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
         """This GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""
@@ -100,7 +99,7 @@ class Demand:
     def includes(self, other: Demand) -> bool:
         """Whatever would serve ``other`` would serve this one as well."""
         is_among = not self.uuids or (bool(other.uuids) and set(other.uuids) <= set(self.uuids))
-        if not is_among or self.count > other.count:
+        if not is_among or self.count > other.count or (other.joins and not self.joins):
             return False
         if self.bytes_per_gpu is None:
             return other.bytes_per_gpu is None
@@ -113,13 +112,11 @@ class Waiter:
 
     Attributes:
         name: The ticket's file name.
-        place: What the queue is ordered by; smaller is served first.
         group: Members of one job that wait together share it, as a :class:`Holder`'s do; else empty.
-        silent_s: How long ago it last touched its ticket.
+        silent_s: How long ago it last showed that it is running.
     """
 
     name: str
-    place: int
     uid: int
     is_mine: bool
     is_readable: bool
@@ -131,11 +128,6 @@ class Waiter:
     script: str
     demand: Demand
     group: str = ""
-
-    @property
-    def order(self) -> tuple[int, float, str]:
-        """The queue is sorted by it: of those at one place who came first."""
-        return self.place, self.since_s or 0.0, self.name
 
     @property
     def is_unresponsive(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import time
 from contextlib import contextmanager
@@ -45,14 +46,10 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 def held(
     folder: Folder, deadline_s: float = DEADLINE_S, while_waiting: Callable[[], None] = lambda: None
 ) -> Iterator[int]:
-    """Hold the mutex; gives the folder's descriptor.
-
-    ``while_waiting`` is called now and then where it does not come at once. Threads of one process exclude each other
-    like processes.
+    """As :func:`held_if_possible`, or not at all.
 
     Raises:
-        Uncoordinated: One process has kept it for ``deadline_s``; the message names who, where that can be seen. Or the
-            system refuses, also whatever the body asks it for.
+        Uncoordinated: It can't be had, or the system refuses whatever the body asks it for.
     """
     with held_if_possible(folder, deadline_s, while_waiting) as (descriptor, problem):
         if problem:
@@ -64,9 +61,11 @@ def held(
 def held_if_possible(
     folder: Folder, deadline_s: float = DEADLINE_S, while_waiting: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[int, Uncoordinated | None]]:
-    """As :func:`held`; where it can't be had, the folder's descriptor nevertheless, and why.
+    """Hold the mutex; gives the folder's descriptor, also where the mutex can't be had, and why that is so.
 
-    One patience per process: where it could not be had once, it is tried for 50 ms until it can be.
+    Nobody who keeps it for ``deadline_s`` is waited for longer; the reason names who. One patience per process: where
+    it could not be had once, it is tried for 50 ms until it can be. ``while_waiting`` is called now and then where it
+    does not come at once. Threads of one process exclude each other like processes.
 
     Raises:
         Uncoordinated: The folder can't be opened.
@@ -97,7 +96,7 @@ def _taken(folder: Folder, descriptor: int, deadline_s: float, while_waiting: Ca
         mutex = _open(folder, descriptor)
         try:
             _lock(folder, mutex.number, begun_s, deadline_s, while_waiting)
-            if _is_current(descriptor, mutex):
+            if locks.is_named(descriptor, MUTEX, mutex.status):
                 _stuck_since_s.pop(folder.path, None)
                 return mutex
         except BaseException:
@@ -130,7 +129,7 @@ def _open(folder: Folder, descriptor: int) -> locks.Descriptor:
         if error.errno == errno.ELOOP:
             raise _broken(folder, "is a symbolic link") from error
         raise
-    if not locks.is_regular(mutex.status):
+    if not stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
         mutex.close()
         raise _broken(folder, "is not a plain file")
     locks.close_in_children.add(mutex)
@@ -141,8 +140,7 @@ def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float, while_w
     if locks.try_exclusive(mutex):
         return
     for pause_s in _PAUSES_S:
-        # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it and
-        # count on what comes next.
+        # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 512))
         if locks.try_exclusive(mutex):
             return
@@ -197,11 +195,7 @@ class _LockThread:
         self._has_come.release()
 
     def has_come(self, timeout_s: float) -> bool:
-        """Wait for it.
-
-        Raises:
-            OSError: The system refuses to wait.
-        """
+        """Wait for it; raises what the system answers where it refuses."""
         if self._polled is not None:
             time.sleep(min(timeout_s, _POLL_S))
             return locks.try_exclusive(self._polled)
@@ -210,14 +204,6 @@ class _LockThread:
         if self._error:
             raise self._error
         return True
-
-
-def _is_current(descriptor: int, mutex: locks.Descriptor) -> bool:
-    try:
-        named = os.stat(MUTEX, dir_fd=descriptor, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return locks.is_same_file(named, mutex.status)
 
 
 def _broken(folder: Folder, what: str) -> Uncoordinated:

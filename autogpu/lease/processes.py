@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # More than any process has above it; others wait for the mutex meanwhile.
 _MOST_ABOVE = 64
 
+# Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
+_MOST_UNLISTED = 16
+
 
 @frozen
 class Processes:
@@ -43,7 +46,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
 
     Args:
         listed: By the driver, without this process.
-        is_complete: Find as well the holders that it does not list, for showing: a look into ``/proc`` for each.
+        is_complete: Find as well all holders that it does not list, or who keeps their leases, for showing.
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if namespace is not None and each.pid_namespace == namespace}
@@ -59,20 +62,16 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
             found[owner.name] += [each for each in (owner.pid_here, pid) if each is not None]
         elif not above:
             unknown.add(pid)
-    if is_complete:
-        for name, holder in here.items():
-            found[name][:0] = _holder_or_keeper(holder)
+    unlisted = [name for name, pids in found.items() if not pids]
+    for name in here if is_complete else unlisted[:_MOST_UNLISTED]:
+        found[name][:0] = _holder_or_keeper(here[name], is_complete)
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()}, frozenset(unknown))
 
 
 def _owner(
     pid: int, above: list[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
-    """Whose job a process is of: of the nearest holder above it, else of the lease that one of these keeps alive.
-
-    Args:
-        above: Is filled with the process and those above it, as far as they were looked at.
-    """
+    """Find the nearest holder above a process, else whose lease one of these keeps alive; fill ``above`` with them."""
     for each in _with_ancestors(pid):
         above.append(each)
         candidates = by_pid.get(each[0], ())
@@ -107,10 +106,10 @@ def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
         pid = parent
 
 
-def _holder_or_keeper(holder: Holder) -> list[int]:
+def _holder_or_keeper(holder: Holder, is_complete: bool) -> list[int]:
     pid = holder.pid_here
-    if pid is not None:
-        return [pid]
+    if pid is not None or not is_complete:
+        return [] if pid is None else [pid]
     keepers = []
     try:
         names = os.listdir("/proc")  # noqa: PTH208  (a name is all that is wanted)
@@ -125,11 +124,7 @@ def _holder_or_keeper(holder: Holder) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
-    """The names of the leases that a process keeps alive; ``()`` for another user's, whose files are hidden.
-
-    Args:
-        start: With the pid it names one process for ever, and what that was left it keeps.
-    """
+    """The names of the leases that a process keeps for ever; ``()`` for another user's, whose files are hidden."""
     folder, names = Path(f"/proc/{pid}"), []
     try:
         own = f"job.{folder.stat().st_uid}."

@@ -12,14 +12,14 @@ from autogpu.lease import mutex, record
 from autogpu.lease.inotify import Watch
 from autogpu.lease.leases import Lease, claim
 from autogpu.lease.locked_file import LockedFile
-from autogpu.lease.model import SILENCE_S, Demand, QueueState, Uncoordinated, Waiter
-from autogpu.lease.snapshot import FolderReader, is_waiting, ticket_place
+from autogpu.lease.model import SILENCE_S, Demand, QueueState, Waiter
+from autogpu.lease.snapshot import FolderReader, is_waiting
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Sequence
+    from typing import Any, Callable, Mapping
 
     from autogpu.lease.folder import Folder
     from autogpu.lease.leases import Choose, OnProblem
@@ -54,64 +54,6 @@ _BLIND_PAUSE_S = 0.1
 # So that a waiter that becomes unresponsive counts as such when we look.
 _GRACE_S = 0.02
 
-_LAST_PLACE = 10**10 - 1
-
-
-class _Ticket:
-    """The place of this process in the queue; vanishes with it."""
-
-    def __init__(self, demand: Demand, identity: Mapping[str, Any], group: str) -> None:
-        self.place: int | None = None
-        self._demand = demand
-        self._identity = identity
-        self._group = group
-        self._since_s = round(unix_s(), 6)
-        self._pid = os.getpid()
-        self._file: LockedFile | None = None
-
-    def take(self, descriptor: int, others: Sequence[Waiter]) -> None:
-        """Take the last place. Two that do so at once may have the same: then who came first is first."""
-        self.give_up(descriptor)
-        # A ticket with the last possible place shares it with all that come later.
-        self.place = min(max([0] + [other.place for other in others if other.is_readable]) + 1, _LAST_PLACE)
-        self._file = LockedFile(f"wait.{self.place:010d}.{os.geteuid()}.{os.urandom(4).hex()}")
-        fields = {**self._identity, "t": self._since_s}
-        fields.update(
-            count=self._demand.count,
-            bytes=self._demand.bytes_per_gpu,
-            uuids=list(self._demand.uuids),
-            group=self._group,
-        )
-        text = record.encode(fields)
-        # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
-        record.ticket_fields(text)
-        self._file.put(descriptor, text)
-        # A worker that this process forks while it waits must not keep the place after our end.
-        self._file.close_in_children()
-
-    def ahead_of(self, waiters: Sequence[Waiter]) -> tuple[Waiter, ...]:
-        """Those of ``waiters`` that come before us and are not of our job: all, while we have no ticket."""
-        others = (w for w in waiters if not self._group or (w.uid, w.group) != (os.geteuid(), self._group))
-        if self._file is None or self.place is None:
-            return tuple(others)
-        mine = (self.place, self._since_s, self._file.name)
-        return tuple(waiter for waiter in others if waiter.order < mine)
-
-    def is_standing(self, descriptor: int) -> bool:
-        """The others see our ticket; the folder's owner could have removed it."""
-        return self._file is not None and self._file.is_alive(descriptor)
-
-    def heartbeat(self) -> None:
-        """Show the others that this process is running; a waiter without a heartbeat is passed over."""
-        if self._file is not None:
-            self._file.touch()
-
-    def give_up(self, descriptor: int | None) -> None:
-        """Leave the queue."""
-        if self._file is not None and self._pid == os.getpid():
-            self._file.withdraw(descriptor)
-            self._file = None
-
 
 def wait_for_lease(
     folder: Folder,
@@ -129,22 +71,17 @@ def wait_for_lease(
 ) -> Lease:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
-    Args:
-        folder: The host's.
-        choose: As for :func:`autogpu.lease.acquire_lease`, but the waiters it is given are only those ahead of this
-            process, and it should leave to them the GPUs that they could use (:meth:`Demand.could_use`).
+    Args, beside those of :func:`autogpu.lease.acquire_lease`:
+        choose: Is given only the waiters ahead of this process, and should leave to them the GPUs that they could use
+            (:meth:`Demand.could_use`).
         demand: What the others are told, so that they leave it to this process.
-        script: As for :func:`autogpu.lease.acquire_lease`.
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then at least every two
             seconds for the first in the queue, every six for those far behind. What it raises ends the wait and
             comes through.
         before_look: Is called before looks at which this process could be served, while others can choose:
             the place to read the driver. One that takes more than five seconds gets this process passed over.
-        group: As for :func:`autogpu.lease.acquire_lease`.
-        caps: As for :func:`autogpu.lease.acquire_lease`.
-        deadline_s: As for :func:`autogpu.lease.acquire_lease`.
-        on_problem: As for :func:`autogpu.lease.acquire_lease`; called once.
+        on_problem: Is called once for a mutex that can't be had.
 
     Raises:
         WaitTimeout: The time is over.
@@ -153,16 +90,7 @@ def wait_for_lease(
     """
     begun_s = monotonic_s()
     read_s = -HEARTBEAT_S
-    place = _Place(
-        folder,
-        choose,
-        demand=demand,
-        script=script,
-        group=group,
-        caps=caps,
-        deadline_s=deadline_s,
-        on_problem=on_problem,
-    )
+    place = _Place(folder, choose, demand, script, group, caps, deadline_s, on_problem)
     second_looks: list[float] = []
     must_read, ahead = True, 0
     try:
@@ -175,7 +103,7 @@ def wait_for_lease(
                 if before_look and is_fresh:
                     before_look()
                     read_s = monotonic_s()
-                place.heartbeat()
+                place.ticket.beat()
                 wants, state = place.look()
                 ahead = len(state.ahead)
                 must_read = wants or not ahead
@@ -206,10 +134,10 @@ def wait_for_lease(
 
 
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
-    """Wait for a change that may matter here, alive in the eyes of the others; whether there was one."""
+    """Wait for a change that may matter here, alive in the eyes of the others; tell if there was one."""
     while monotonic_s() < until_s:
         has_changed = watch.wait(min(until_s - monotonic_s(), HEARTBEAT_S))
-        place.heartbeat()
+        place.ticket.beat()
         if has_changed:
             courtesy_s = max(_SHORTEST_PAUSE_S, place.courtesy_s)
             time.sleep(max(0.0, min(courtesy_s, until_s - monotonic_s())))
@@ -218,11 +146,23 @@ def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
     return False
 
 
+def _ticket_text(identity: Mapping[str, Any], demand: Demand, group: str) -> bytes:
+    wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
+    wanted["per_user"] = demand.per_user
+    text = record.encode({**identity, "t": round(unix_s(), 6), **wanted, "group": group})
+    # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
+    record.ticket_fields(text)
+    return text
+
+
 class _Place:
-    """The place of this process in the queue, from its first look to its lease.
+    """The place of this process in the queue, from its first look to its lease; vanishes with the process.
+
+    A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later.
 
     Attributes:
         lease: Holds nothing before :meth:`claim`.
+        ticket: Has to beat as long as this process runs, or it is passed over; no file before :meth:`look`.
         rivals: How many are ahead that can use all that this process could, as far as their tickets tell.
     """
 
@@ -230,35 +170,32 @@ class _Place:
         self,
         folder: Folder,
         choose: Choose,
-        *,
         demand: Demand,
         script: str,
-        group: str | None,
-        deadline_s: float,
-        on_problem: OnProblem,
+        group: str | None = None,
         caps: Callable[[], Mapping[str, int]] = dict,
+        deadline_s: float = mutex.DEADLINE_S,
+        on_problem: OnProblem = lambda problem: None,
     ) -> None:
+        self.lease = Lease(folder, script, group)
         self.rivals = 0
-        self._caps = caps
         self._folder = folder
         self._choose = choose
+        self._demand = demand
+        self._group = group or ""
+        self._caps = caps
         self._deadline_s = deadline_s
         self._on_problem = on_problem
         self._has_problem = False
         self._reader = FolderReader()
-        self.lease = Lease(folder, script, group)
-        self._demand = demand
-        self._ticket = _Ticket(demand, record.identity(script), group or "")
+        self._text = _ticket_text(self.lease.identity, demand, self._group)
+        self.ticket = LockedFile("")
+        self._ahead: tuple[Waiter, ...] = ()
         self._rivals: tuple[str, ...] = ()
 
-    def heartbeat(self) -> None:
-        """Show the others that this process is running; a waiter without a heartbeat is passed over."""
-        self._ticket.heartbeat()
-
     def is_concerned(self, name: str) -> bool:
-        """A change of the file of that name matters here: of a lease, or the ticket of one ahead."""
-        place = ticket_place(name)
-        return name.startswith("job.") if place is None else self._ticket.place is None or place <= self._ticket.place
+        """A change of the file of that name matters here: of a lease, of our ticket, or of one ahead."""
+        return name.startswith("job.") or name == self.ticket.name or any(name == each.name for each in self._ahead)
 
     @property
     def courtesy_s(self) -> float:
@@ -280,12 +217,13 @@ class _Place:
         with self._folder.opened() as descriptor:
             snapshot = self._reader.read(descriptor)
             wants = self._chosen(snapshot) is not None
-            if not wants and not self._ticket.is_standing(descriptor):
-                self._ticket.take(descriptor, snapshot.waiters)
-        ahead = self._ticket.ahead_of(snapshot.queue)
-        self._rivals = tuple(waiter.name for waiter in ahead if waiter.demand.includes(self._demand))
+            # The folder's owner could have removed it.
+            if not wants and not self.ticket.is_alive(descriptor):
+                self._take_ticket(descriptor)
+        self._rivals = tuple(waiter.name for waiter in self._ahead if waiter.demand.includes(self._demand))
         self.rivals = len(self._rivals)
-        return wants, QueueState(len(ahead) + 1, ahead, snapshot.holders, 0.0, 0.0, self._demand.count)
+        position, count = len(self._ahead) + 1, self._demand.count
+        return wants, QueueState(position, self._ahead, snapshot.holders, 0.0, 0.0, count)
 
     def second_looks(self) -> list[float]:
         """The pauses before further looks after a change, for those who may be served by it."""
@@ -306,7 +244,7 @@ class _Place:
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        with mutex.held_if_possible(self._folder, self._deadline_s, self.heartbeat) as (descriptor, problem):
+        with mutex.held_if_possible(self._folder, self._deadline_s, self.ticket.beat) as (descriptor, problem):
             if problem and not self._has_problem:
                 self._on_problem(problem)
             self._has_problem = problem is not None
@@ -314,18 +252,28 @@ class _Place:
             if not claim(self.lease, self._reader, descriptor, self._chosen, self._caps, has_mutex=has_mutex):
                 return False
             # Under the same mutex: others must not see us holding and waiting.
-            self._ticket.give_up(descriptor)
+            self.ticket.withdraw(descriptor)
             return True
 
     def give_up(self) -> None:
         """Leave the queue."""
-        try:
-            with self._folder.opened() as descriptor:
-                self._ticket.give_up(descriptor)
-        except Uncoordinated:  # the folder has gone, and the ticket with it
-            pass
-        finally:
-            self._ticket.give_up(None)
+        self.ticket.give_up(self._folder)
+
+    def _take_ticket(self, descriptor: int) -> None:
+        self.ticket.withdraw(descriptor)
+        self.ticket = LockedFile(f"wait.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}")
+        self.ticket.put(descriptor, self._text)
+        # A worker that this process forks while it waits must not keep the place after our end.
+        self.ticket.close_in_children()
 
     def _chosen(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
-        return self._choose(snapshot.holders, self._ticket.ahead_of(snapshot.queue))
+        """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
+        ahead = []
+        for waiter in snapshot.waiters:
+            if waiter.name == self.ticket.name:
+                break
+            is_of_our_job = self._group and (waiter.uid, waiter.group) == (os.geteuid(), self._group)
+            if not waiter.is_unresponsive and not is_of_our_job:
+                ahead.append(waiter)
+        self._ahead = tuple(ahead)
+        return self._choose(snapshot.holders, self._ahead)

@@ -26,7 +26,7 @@ _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
 class MalformedRecord(ValueError):
-    """The text is none that any version of ours writes."""
+    """No version of ours writes that. All that is raised here, whatever is read."""
 
 
 def _refuse(constant: str) -> float:
@@ -57,20 +57,12 @@ def encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def checked_claims(claims: Mapping[str, int]) -> dict[str, int]:
-    """A copy of ``claims`` (bytes by UUID).
-
-    Raises:
-        MalformedRecord: A ``ValueError``: a reader would refuse them.
-    """
+    """A copy of ``claims`` (bytes by UUID), unless a reader would refuse them."""
     return _claims(dict(claims))
 
 
 def parse(raw: bytes | None) -> dict[str, Any]:
-    """The fields that leases and tickets share, checked; the rest as it came, for later versions have more.
-
-    Raises:
-        MalformedRecord: It is no record of ours. Nothing else is raised, whatever ``raw`` is.
-    """
+    """The fields that leases and tickets share, checked; the rest as it came, for later versions have more."""
     if raw is None:
         raise MalformedRecord("too long")
     try:
@@ -102,11 +94,7 @@ def parse(raw: bytes | None) -> dict[str, Any]:
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """A lease's fields, with ``gpus`` and ``caps`` (bytes by UUID) and ``group``.
-
-    Raises:
-        MalformedRecord: As :func:`parse`.
-    """
+    """A lease's fields, with ``gpus`` and ``caps`` (bytes by UUID) and ``group``."""
     fields = parse(raw)
     fields["gpus"] = _claims(fields.get("gpus"))
     fields["caps"] = _claims(fields.get("caps", {}))
@@ -115,28 +103,23 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """A ticket's fields, with ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids`` and ``group``.
-
-    Raises:
-        MalformedRecord: As :func:`parse`.
-    """
+    """Of a ticket ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group`` and ``per_user``."""
     fields = parse(raw)
     if fields.get("bytes") is not None:
         whole(fields["bytes"])
+    if fields.get("per_user") is not None:
+        whole(fields["per_user"])
     uuids = fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
         raise MalformedRecord("no demand")
     fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
     fields["group"] = _name(fields.get("group", ""))
+    fields["joins"] = fields.get("joins") is True
     return fields
 
 
 def whole(value: object) -> int:
-    """``value`` if it is an integer of at least 0 and not absurd; bools, for Python integers, are refused.
-
-    Raises:
-        MalformedRecord: It is not.
-    """
+    """``value`` if it is an integer of at least 0 and not absurd; bools, for Python integers, are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
         raise MalformedRecord("not a whole number")
     return value

@@ -14,12 +14,12 @@ from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Mapping, Tuple
+    from typing import Any, Iterator, Mapping, Tuple
 
     from autogpu.lease.folder import Folder
     from autogpu.lease.locked_file import LockedFileView
 
-    _Key = Tuple[str, int, int]
+    _Key = Tuple[int, str, int]
     _File = Tuple[str, os.stat_result]
 
 # For each user, whose own claims alone are lost beyond it, and for all of them: a folder full of files or of long texts
@@ -30,9 +30,8 @@ _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
 
 _LEASE = re.compile(r"job\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
-_TICKET = re.compile(r"wait\.([0-9]{10})\.[0-9]{1,10}\.[0-9a-f]{1,10}")
-_HIDDEN = re.compile(r"\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
-_OURS = re.compile("|".join(pattern.pattern for pattern in (_LEASE, _TICKET, _HIDDEN)))
+# An earlier version's ticket has a number where the uid is by now, and stands in the queue by its last heartbeat.
+_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
 
 
 @frozen
@@ -41,7 +40,7 @@ class LeaseSnapshot:
 
     Attributes:
         holders: In the order in which they claimed.
-        waiters: In the order of the queue.
+        waiters: In the order in which the kernel saw them come: no process can set the ctime of a file.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -71,6 +70,7 @@ class FolderReader:
         # What the folder had then, by name and inode: their owners can't be others since, and it is not asked again.
         self._listed: dict[tuple[str, int], os.stat_result] = {}
         self._read_s = float("-inf")
+        self._now_s = 0.0
 
     def read(self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0) -> LeaseSnapshot:
         """Who holds and who waits at this moment.
@@ -79,34 +79,54 @@ class FolderReader:
             descriptor: The opened folder.
             remove_stale: Remove the files of processes that have ended, where the system permits; only for the holder
                 of the mutex, since a file that is just being made looks stale for an instant.
-            fresh_s: What was seen alive by this reader not longer ago counts as alive.
+            fresh_s: What was seen alive by this reader not longer ago is taken as it was then.
 
         Raises:
             OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
+        self._now_s = locks.file_time_s()
         by_user = self._files_by_user(descriptor)
-        reading = _Reading(descriptor, self._known, remove_stale, max_bytes=_MAX_BYTES_OF_ALL // max(len(by_user), 1))
+        bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
+        remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
+        found: dict[_Key, Holder | Waiter] = {}
         for name, status in _fair_parts(by_user):
-            reading.add(name, status if is_fresh else None)
-        self._known = reading.found
+            key = status.st_ctime_ns, name, status.st_ino
+            value = self._known.get(key)
+            if value is None or not is_fresh:
+                value = self._look(descriptor, name, status, value, remaining, remove_stale)
+            if value is not None:
+                found[key] = value
+        # The text of one that can't be read may have been too much for this time.
+        self._known = {key: value for key, value in found.items() if value.is_readable}
         if not is_fresh:
             self._read_s = monotonic_s()
-        found = reading.found.values()
-        holders = [each for each in found if isinstance(each, Holder)]
-        waiters = [each for each in found if isinstance(each, Waiter)]
-        holders.sort(key=lambda holder: (holder.since_s or 0.0, holder.name))
-        waiters.sort(key=lambda waiter: waiter.order)
-        return LeaseSnapshot(tuple(holders), tuple(waiters))
+        in_order = [found[key] for key in sorted(found)]
+        return LeaseSnapshot(
+            tuple(each for each in in_order if isinstance(each, Holder)),
+            tuple(each for each in in_order if isinstance(each, Waiter)),
+        )
 
-    def has_new_lease(self, descriptor: int, own: str) -> bool:
-        """Since the last reading a lease has appeared, other than ``own``."""
-        with os.scandir(descriptor) as entries:
-            return any(
-                (entry.name, entry.inode()) not in self._listed
-                for entry in entries
-                if entry.name.startswith("job.") and entry.name != own and _LEASE.fullmatch(entry.name)
-            )
+    def _look(
+        self,
+        descriptor: int,
+        name: str,
+        status: os.stat_result,
+        known: Holder | Waiter | None,
+        remaining: dict[int, int],
+        remove_stale: bool,
+    ) -> Holder | Waiter | None:
+        """The live lease or ticket of that name; takes its text from the bytes that its user may have ``remaining``."""
+        user, is_hidden, most = process.user_of(status.st_uid), name.startswith("."), 0
+        # A larger one can't be understood, and is not worth a look at its text.
+        if known is None and not is_hidden and status.st_size <= locked_file.MAX_TEXT_BYTES:
+            most = min(remaining[user], locked_file.MAX_TEXT_BYTES)
+        view = locked_file.view(descriptor, name, remove_stale=remove_stale, max_bytes=most)
+        if view is None or is_hidden:
+            return None
+        remaining[user] -= most if view.text is None else len(view.text)
+        value = known or _parsed(view)
+        return replace(value, silent_s=self._now_s - view.beat_s) if isinstance(value, Waiter) else value
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
         """The leases, tickets and hidden files of each user, each once, by whatever name."""
@@ -116,8 +136,7 @@ class FolderReader:
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 key = entry.name, entry.inode()
-                # A ticket's time is the heartbeat of its process.
-                status = None if entry.name.startswith("wait.") else known.get(key)
+                status = known.get(key)
                 if status is None:
                     if not _OURS.fullmatch(entry.name):
                         continue
@@ -146,142 +165,39 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
         yield from files
 
 
-class _Reading:
-    """One look at each file.
-
-    Attributes:
-        found: What is alive.
-    """
-
-    def __init__(
-        self,
-        descriptor: int,
-        known: Mapping[_Key, Holder | Waiter],
-        remove_stale: bool,
-        max_bytes: int = _MAX_BYTES,
-    ) -> None:
-        self.found: dict[_Key, Holder | Waiter] = {}
-        self._descriptor = descriptor
-        self._known = known
-        self._remove_stale = remove_stale
-        self._now_s = locks.file_time_s()
-        self._remaining_bytes: dict[int, int] = defaultdict(lambda: min(max_bytes, _MAX_BYTES))
-
-    def add(self, name: str, status: os.stat_result | None = None) -> None:
-        """Look at the file of that name.
-
-        Args:
-            status: Of the file, where one that is known counts as alive.
-        """
-        if status is not None:
-            key = _key(name, status)
-            if self._is_known(key):
-                self._found(key, self._known[key], status)
-                return
-        view = locked_file.view(
-            self._descriptor,
-            name,
-            remove_stale=self._remove_stale,
-            max_bytes_of=lambda status: self._wanted_bytes(name, status),
-        )
-        if view is None or _HIDDEN.fullmatch(name):
-            return
-        key = _key(name, view.status)
-        self._found(key, self._known[key] if self._is_known(key) else _parsed(view), view.status)
-
-    def _found(self, key: _Key, value: Holder | Waiter, status: os.stat_result) -> None:
-        is_waiter = isinstance(value, Waiter)
-        self.found[key] = replace(value, silent_s=self._now_s - status.st_mtime) if is_waiter else value
-
-    def _wanted_bytes(self, name: str, status: os.stat_result) -> int:
-        is_needed = not (_HIDDEN.fullmatch(name) or self._is_known(_key(name, status)))
-        # A larger one can't be understood, and is not worth a look at its text.
-        if not is_needed or status.st_size > locked_file.MAX_TEXT_BYTES:
-            return 0
-        user = process.user_of(status.st_uid)
-        remaining = self._remaining_bytes[user]
-        self._remaining_bytes[user] -= status.st_size
-        return remaining
-
-    def _is_known(self, key: _Key) -> bool:
-        return key in self._known and self._known[key].is_readable
-
-
-def _key(name: str, status: os.stat_result) -> _Key:
-    # A heartbeat changes a ticket's times, and nothing else.
-    changed_ns = 0 if name.startswith("wait.") else status.st_ctime_ns
-    return name, status.st_ino, changed_ns
-
-
 def holder_named(descriptor: int, name: str) -> Holder | None:
     """The live holder of that file name, or ``None``. ``name`` may be anything."""
-    if not _LEASE.fullmatch(name):
-        return None
-    reading = _Reading(descriptor, {}, remove_stale=False)
-    reading.add(name)
-    holder = next(iter(reading.found.values()), None)
+    view = locked_file.view(descriptor, name) if _LEASE.fullmatch(name) else None
+    holder = _parsed(view) if view is not None else None
     return holder if isinstance(holder, Holder) else None
 
 
 def is_waiting(descriptor: int, name: str) -> bool:
-    """The process of that ticket is there and running, as far as its heartbeat tells.
-
-    Raises:
-        OSError: The system can't tell, such as where too many files are open.
-    """
-    found = locked_file.view(descriptor, name, max_bytes_of=lambda status: 0)
-    return found is not None and abs(locks.file_time_s() - found.status.st_mtime) < SILENCE_S
-
-
-def ticket_place(name: str) -> int | None:
-    """The place of a ticket of that file name; ``None`` for another file's."""
-    ticket = _TICKET.fullmatch(name)
-    return int(ticket.group(1)) if ticket else None
+    """The process of that ticket is there and running, as far as its heartbeat tells."""
+    found = locked_file.view(descriptor, name, max_bytes=0)
+    return found is not None and abs(locks.file_time_s() - found.beat_s) < SILENCE_S
 
 
 def _parsed(view: LockedFileView) -> Holder | Waiter:
-    place = ticket_place(view.name)
-    return _holder(view) if place is None else _waiter(view, place)
-
-
-def _holder(found: LockedFileView) -> Holder:
+    is_lease = view.name.startswith("job.")
     try:
-        fields = record.lease_fields(found.text)
+        fields = record.lease_fields(view.text) if is_lease else record.ticket_fields(view.text)
     except record.MalformedRecord:
         fields = {}
-    return Holder(
-        name=found.name,
-        uid=process.user_of(found.status.st_uid),
-        is_mine=found.is_mine,
-        is_readable=bool(fields),
-        pid=fields.get("pid"),
-        pid_namespace=fields.get("pidns"),
-        start_time=fields.get("start"),
-        since_s=fields.get("t"),
-        script=fields.get("script", ""),
-        group=fields.get("group", ""),
-        claims=fields.get("gpus", {}),
-        caps=fields.get("caps", {}),
-    )
-
-
-def _waiter(found: LockedFileView, place: int) -> Waiter:
-    try:
-        fields = record.ticket_fields(found.text)
-    except record.MalformedRecord:
-        fields = {}
-    return Waiter(
-        name=found.name,
-        place=place,
-        uid=process.user_of(found.status.st_uid),
-        is_mine=found.is_mine,
-        is_readable=bool(fields),
-        silent_s=0.0,  # see _Reading
-        pid=fields.get("pid"),
-        pid_namespace=fields.get("pidns"),
-        start_time=fields.get("start"),
-        since_s=fields.get("t"),
-        script=fields.get("script", ""),
-        demand=Demand(fields.get("count", 1), fields.get("bytes"), fields.get("uuids", ())),
-        group=fields.get("group", ""),
-    )
+    common: dict[str, Any] = {
+        "name": view.name,
+        "uid": process.user_of(view.status.st_uid),
+        "is_mine": view.is_mine,
+        "is_readable": bool(fields),
+        "pid": fields.get("pid"),
+        "pid_namespace": fields.get("pidns"),
+        "start_time": fields.get("start"),
+        "since_s": fields.get("t"),
+        "script": fields.get("script", ""),
+        "group": fields.get("group", ""),
+    }
+    if is_lease:
+        return Holder(claims=fields.get("gpus", {}), caps=fields.get("caps", {}), **common)
+    uuids, joins = fields.get("uuids", ()), fields.get("joins", False)
+    demand = Demand(fields.get("count", 1), fields.get("bytes"), uuids, joins, fields.get("per_user"))
+    return Waiter(silent_s=0.0, demand=demand, **common)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
+from autogpu.policy.kinds import GroupLimits
 from autogpu.policy.kinds import MemoryLimit as MemoryLimit
 from autogpu.policy.model import BY_DOTTED as BY_DOTTED
 from autogpu.policy.model import KEYS as KEYS
@@ -21,7 +22,7 @@ from autogpu.variables import POLICY_FILE, SWITCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping
+    from typing import Collection, Mapping, Sequence
 
     from autogpu.policy.check import Layer
 
@@ -51,17 +52,13 @@ def resolve(
         project = sources.named_source(paths, named, working_directory)
     else:
         project = sources.found_source(paths, script, working_directory, system_file=system_file)
-    files = [check.FileLayer(source, paths) for source in (system, user, project)]
-    layers = [*files, check.environment_layer(environ), check.flag_layer(flags or {})]
-    settings, refused = merge(layers)
-    locked = frozenset(check.locks(files[0]))
-    problems = [problem for layer in layers for problem in check.bounded(layer.problems)]
-    problems += [*refused, *_contradictions(settings, locked)]
+    files = [check.FileLayer(source) for source in (system, user, project)]
+    settings, locked, problems = _merged([*files, check.environment_layer(environ), check.flag_layer(flags or {})])
     return Resolved(
         policy=_policy(settings, locked),
         settings=MappingProxyType(settings),
-        problems=tuple(_with_outcome(problem, settings) for problem in problems),
-        system_notes=(*check.bounded(files[0].unknown), *check.unknown_locks(files[0])),
+        problems=problems,
+        system_notes=check.unknown_names(files[0]),
         project_file=project.file,
         files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
     )
@@ -72,40 +69,34 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
     paths = sources.PolicyPaths.of(environ)
     source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
     if source.table is None and not source.problems:
-        origin = paths.origin(source.layer, file)
+        origin = Origin(source.layer, paths.short(file), file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
-    layer = check.FileLayer(source, paths)
-    settings, refused = merge([layer])
-    unknown = [*check.bounded(layer.unknown), *check.unknown_locks(layer)] if is_system else []
-    found = [*check.bounded(layer.problems), *unknown, *refused, *_contradictions(settings, frozenset())]
-    return tuple(_with_outcome(problem, settings) for problem in found)
+    layer = check.FileLayer(source)
+    return (*_merged([layer])[2], *(check.unknown_names(layer) if is_system else ()))
 
 
-def merge(layers: Iterable[Layer]) -> tuple[dict[str, Setting], list[Problem]]:
-    """Stack layers on the defaults, lowest first, and tell each attempt to change a key that the system file locks."""
+def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], frozenset[str], tuple[Problem, ...]]:
+    """Stack layers on the defaults, lowest first: the settings, those that the system file locks, and what is wrong."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
-    settings = {key.dotted: _setting(key.dotted, key.default, origin, None) for key in KEYS}
-    problems = []
+    settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
+    problems = [problem for layer in layers for problem in check.bounded(layer.problems)]
     locked: Mapping[str, Origin] = {}
     for layer in layers:
         for dotted, (value, origin) in layer.values.items():
             held = settings[dotted]
             # The start-up hook obeys AUTOGPU=0 before this package is even imported, whatever is locked.
             if dotted not in locked or (origin.variable == SWITCH and value is False):
-                settings[dotted] = _setting(dotted, value, origin, held)
+                settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
                 what = f"{origin}: {dotted} is locked by {locked[dotted]}"
                 problems.append(Problem(what, "", origin, dotted))
         if layer.name == model.SYSTEM:
             locked = check.locks(layer)
-    return settings, problems
+    problems += _contradictions(settings, locked)
+    return settings, frozenset(locked), tuple(_with_outcome(problem, settings) for problem in problems)
 
 
-def _setting(dotted: str, value: object, origin: Origin, overrides: Setting | None) -> Setting:
-    return Setting(dotted, value, origin, BY_DOTTED[dotted].written(value), overrides)
-
-
-def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> list[Problem]:
+def _contradictions(settings: dict[str, Setting], locked: Collection[str]) -> list[Problem]:
     """Keys that can't hold together on any machine; the limit, or what is not locked, is taken back to its default."""
     parts, limit = settings["memory.virtual_gpus"], settings["memory.limit"]
     if not isinstance(parts.value, int) or not isinstance(limit.value, MemoryLimit):
@@ -117,7 +108,7 @@ def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> lis
     else:
         wrong, other, why, allowed = limit, parts, "", f"{100 / parts.value:.4g}%"
     default = Origin(model.DEFAULT, model.DEFAULT)
-    settings[wrong.key] = _setting(wrong.key, BY_DOTTED[wrong.key].default, default, wrong)
+    settings[wrong.key] = Setting(wrong.key, BY_DOTTED[wrong.key].default, default, wrong)
     what = (
         f"{wrong.origin}: {wrong.key} can't be {wrong.text} with {other.key} = {other.text} ({other.origin}){why}; "
         f"allowed: up to {allowed}"
@@ -128,6 +119,8 @@ def _contradictions(settings: dict[str, Setting], locked: frozenset[str]) -> lis
 def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
     values = {key.attribute: settings[key.dotted].value for key in KEYS}
     values["locked"] = locked
+    if isinstance(values["per_user"], GroupLimits):
+        values["per_user"] = values["per_user"].of_process()
     return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
 
 

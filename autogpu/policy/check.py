@@ -9,27 +9,28 @@ import re
 
 from autogpu import variables
 from autogpu.policy import model
-from autogpu.policy.kinds import Refused, brief, quoted
+from autogpu.policy.kinds import GroupLimits, Refused, brief, group_number, quoted
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
 from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Mapping
+    from typing import Any, Callable, Collection, Iterable, Mapping
 
-    from autogpu.policy.sources import PolicyPaths, Source
+    from autogpu.policy.sources import Source
 
 NOT_FOLLOWED = "it is ignored"
 MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
 _TABLES = [section for section in SECTIONS if section]
 
-# Names by which people look for a key whose own name is not similar.
+# Names by which people look for a key, or an option, whose own name is not similar.
 _ALSO_CALLED = {
-    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids"), "devices"),
+    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids", "device"), "devices"),
     **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
     **dict.fromkeys(("memory", "mem", "vram"), "need"),
     "timeout": "wait",
+    "wait": "timeout",
     "verbose": "level",
 }
 
@@ -111,7 +112,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 def _nearest_variable(name: str, by_variable: Mapping[str, Key]) -> str:
     ends = {known[len(variables.PREFIX) :].lower(): known for known in (*by_variable, *variables.INTERNAL)}
-    near = ends.get(_nearest_name(name[len(variables.PREFIX) :], ends) or "")
+    near = ends.get(nearest_name(name[len(variables.PREFIX) :], ends) or "")
     if near is None:
         return "; `autogpu config` lists the keys"
     return f", nearest is {near}" + (f" ({by_variable[near].kind.allowed})" if near in by_variable else "")
@@ -129,21 +130,20 @@ def flag_layer(flags: Mapping[str, str]) -> Layer:
 class FileLayer(Layer):
     """The keys of a file."""
 
-    def __init__(self, source: Source, paths: PolicyPaths) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__(source.layer, source.problems)
         self._source = source
-        self._paths = paths
         if isinstance(source.table, dict):
             self._read(source.table)
         elif source.table is not None:
-            self._problem((), f"{self._header('')} must be a table, not {brief(source.table)}")
+            self._problem(f"{self._header('')} must be a table, not {brief(source.table)}")
 
     def _read(self, table: Mapping[str, object]) -> None:
         for name, value in table.items():
             if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
                 first = tuple(value["autogpu"])[:1] if isinstance(value["autogpu"], dict) else ()
                 what = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
-                self._problem(("tool", "autogpu", *first), what)
+                self._problem(what, "tool", "autogpu", *first)
             elif name in _TABLES:
                 self._section(name, value)
             else:
@@ -152,7 +152,7 @@ class FileLayer(Layer):
     def _section(self, section: str, table: object) -> None:
         if not isinstance(table, dict):
             names = ", ".join(key.name for key in KEYS if key.section == section)
-            self._problem((section,), f"{section} can't be {brief(table)}; allowed: a table with {names}")
+            self._problem(f"{section} can't be {brief(table)}; allowed: a table with {names}", section)
             return
         for name, value in table.items():
             self._entry(section, name, value)
@@ -160,7 +160,7 @@ class FileLayer(Layer):
     def _entry(self, section: str, name: str, value: object) -> None:
         key = BY_NAME.get(name)
         if key is not None and key.section == section:
-            self.take(key, value, self._origin((section, name) if section else (name,)), key.kind.from_toml)
+            self.take(key, value, self._origin(section, name), key.kind.from_toml)
         else:
             # "[limit]" is no misplaced "limit".
             self._unknown(section, name, value, None if isinstance(value, dict) else key)
@@ -174,7 +174,7 @@ class FileLayer(Layer):
             # The rest is only counted; to look for the nearest of thousands would take seconds.
             problems.append(problems[-1])
             return
-        origin = self._origin((section, name) if section else (name,))
+        origin = self._origin(section, name)
         if key is not None:
             here, there = self._place(section), self._place(key.section)
             what = f"{origin}: {name} belongs {there}, not {here}; allowed: {key.kind.allowed}"
@@ -196,14 +196,12 @@ class FileLayer(Layer):
         names += [] if section else [f"[{table}]" for table in _TABLES]
         return f"; known {self._place(section)}: " + ", ".join(names)
 
-    def _problem(self, path: tuple[str, ...], what: str) -> None:
-        origin = self._origin(path)
+    def _problem(self, what: str, *path: str) -> None:
+        origin = self._source.origin(*path)
         self.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
 
-    def _origin(self, path: tuple[str, ...]) -> Origin:
-        source = self._source
-        assert source.file is not None
-        return self._paths.origin(source.layer, source.file, source.line_of(path))
+    def _origin(self, section: str, name: str) -> Origin:
+        return self._source.origin(*([section] if section else []), name)
 
     def _place(self, section: str) -> str:
         return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
@@ -220,17 +218,22 @@ def locks(system: Layer) -> dict[str, Origin]:
     return {key.dotted: origin for key in found if key is not None}
 
 
-def unknown_locks(system: Layer) -> list[Problem]:
-    """Names in ``locked`` that are no keys. A lock that locks nothing is shown by ``doctor``."""
-    names, origin = _locked(system)
+def unknown_names(system: Layer) -> tuple[Problem, ...]:
+    """Names in the system file that enforce nothing: of no key, in ``locked`` and elsewhere, and of no group."""
     notes = []
+    names, origin = _locked(system)
     for name in sorted(names)[:MOST_PROBLEMS]:
         if name not in BY_DOTTED and name not in BY_NAME:
             near = _nearest_key(name)
             hint = f", nearest is {near.dotted}" if near else ""
             what = f"{origin}: locked names {brief(name)}, which is no key{hint}"
             notes.append(Problem(what, "it locks nothing", origin))
-    return notes
+    limits, origin = system.values.get("limits.per_user", (None, origin))
+    for name in limits.groups[:MOST_PROBLEMS] if isinstance(limits, GroupLimits) else ():
+        if group_number(name) is None:
+            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
+            notes.append(Problem(what, "it applies to nobody", origin))
+    return (*bounded(system.unknown), *notes)
 
 
 def _locked(system: Layer) -> tuple[frozenset[str], Origin]:
@@ -246,16 +249,17 @@ def _nearest_section(name: str, table: object) -> str | None:
 
 
 def _nearest_key(name: str) -> Key | None:
-    return BY_NAME.get(_nearest_name(name, BY_NAME) or "")
+    return BY_NAME.get(nearest_name(name, BY_NAME) or "")
 
 
-def _nearest_name(name: str, names: Iterable[str]) -> str | None:
+def nearest_name(name: str, names: Collection[str]) -> str | None:
     """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar."""
     plain = name.lower().replace("-", "_").split(".")[-1]
     for own in sorted(names, key=len, reverse=True):
         if plain == own or plain.endswith("_" + own):
             return own
-    return _ALSO_CALLED.get(plain) or _nearest(plain, names)
+    also = _ALSO_CALLED.get(plain)
+    return also if also in names else _nearest(plain, names)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:

@@ -7,8 +7,10 @@ raise ``Refused``.
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
+from functools import lru_cache
 
 from autogpu.frozen import frozen
 from autogpu.reporting.text import printable
@@ -41,6 +43,7 @@ _INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
 # Other texts that can't be the name of a device, and why.
 _NO_DEVICES = (
     (".*,", "write each GPU as its own entry"),
+    ("[0-9:-]+( +[0-9:-]+)+$", "write commas between them"),
     # "3090" is far more often a card's name than the index of a GPU.
     ("[0-9]{4}$", 'for a name, write "*{}*"'),
     ("[0-9+-]", ""),
@@ -51,6 +54,7 @@ _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 NONE = "none"
 LEARNED = "learned"
+DEFAULT_GROUP = "default"
 
 
 class Refused(Exception):
@@ -79,6 +83,36 @@ class MemoryLimit:
         return size_text(self.bytes) if self.bytes is not None else f"{self.percent:g}%"
 
 
+@frozen
+class GroupLimits:
+    """A number for each of some Unix groups, by name or number, and by ``default`` for who is in none of them."""
+
+    numbers: tuple[tuple[str, int], ...]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of the groups."""
+        return tuple(name for name, _ in self.numbers if name != DEFAULT_GROUP)
+
+    def of_process(self) -> int:
+        """The largest number of the groups that this process is in; 0, which is no limit, is larger than all."""
+        own = {os.getegid(), *os.getgroups()} if hasattr(os, "getgroups") else set()
+        found = [number for name, number in self.numbers if name != DEFAULT_GROUP and group_number(name) in own]
+        found = found or [dict(self.numbers).get(DEFAULT_GROUP, 0)]
+        return 0 if 0 in found else max(found)
+
+
+@lru_cache(maxsize=64)
+def group_number(name: str) -> int | None:
+    """Of the group of that name, or that number; ``None`` where this host has none."""
+    try:
+        import grp  # not on Windows
+
+        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except (ImportError, KeyError, ValueError):
+        return None
+
+
 def quoted(text: str, longest: int = 60) -> str:
     """``text`` as a TOML string, safe for a terminal."""
     if len(text) > longest:
@@ -105,7 +139,13 @@ def toml_text(value: object) -> str:
     """A plain value (as :meth:`Kind.plain` gives it) as it is written in a TOML file."""
     if isinstance(value, list):
         return "[" + ", ".join(toml_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_bare(name)} = {toml_text(item)}" for name, item in value.items()) + "}"
     return quoted(value, 256) if isinstance(value, str) else brief(value)
+
+
+def _bare(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]{1,64}", name) else quoted(name)
 
 
 def size_text(size_bytes: int) -> str:
@@ -205,6 +245,27 @@ class Number(Kind):
         if text.lower() not in self.words:
             raise Refused
         return text.lower()
+
+
+class NumberByGroup(Number):
+    """A number, or a table of :class:`GroupLimits`."""
+
+    def __init__(self, allowed: str, smallest: int, largest: int) -> None:
+        super().__init__(allowed, smallest, largest)
+        self.schema = {"anyOf": [self.schema, {"type": "object", "additionalProperties": self.schema}]}
+
+    def from_toml(self, value: object) -> object:
+        if not isinstance(value, dict):
+            return super().from_toml(value)
+        for name, number in value.items():
+            try:
+                super().from_toml(number)
+            except Refused as refused:
+                raise Refused(refused.why, element=f"{_bare(name)} = {brief(number)}") from None
+        return GroupLimits(tuple(value.items()))
+
+    def plain(self, value: Any) -> object:
+        return dict(value.numbers) if isinstance(value, GroupLimits) else value
 
 
 class Size(Kind):

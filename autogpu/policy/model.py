@@ -33,7 +33,7 @@ class Policy:
         devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
             (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
         limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
-        per_user: 0 means no cap.
+        per_user: Of this process's user, whatever the groups of others; 0 means no cap.
         locked: Dotted keys that only the system file may change; names of no key are not in it.
     """
 
@@ -43,8 +43,9 @@ class Policy:
     need_bytes: int | Literal["learned"] | None = None
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
     faulty: Literal["last", "never"] = "last"
-    busy: Literal["share", "share-own", "wait", "cpu", "error"] = "share"
+    busy: Literal["share", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
     visible: Literal["pool", "chosen"] = "pool"
@@ -146,15 +147,18 @@ class Setting:
 
     Attributes:
         key: Dotted, such as ``select.count``.
-        text: The value as a TOML file would hold it; safe for a terminal.
         overrides: The next lower layer that sets the key, down to the default.
     """
 
     key: str
     value: object
     origin: Origin
-    text: str
     overrides: Setting | None = None
+
+    @property
+    def text(self) -> str:
+        """The value as a TOML file would hold it; safe for a terminal."""
+        return BY_DOTTED[self.key].written(self.value)
 
 
 @frozen
@@ -263,6 +267,14 @@ KEYS = (
         example='exclude = ["0"]   # the one with the display',
     ),
     Key(
+        "select.prefer",
+        kinds.Devices(),
+        about="of equally good ones, these first; written like devices",
+        more="The GPUs of the first entry come first, then those of the second. It decides only between GPUs that are "
+        "equally free, healthy, roomy, idle and well connected; without it the one with the highest number is taken.",
+        example='prefer = ["2", "3", "0-1"]',
+    ),
+    Key(
         "select.faulty",
         kinds.Choice("last", "never"),
         about='a GPU whose memory has faults: "last", after the healthy ones, or "never"',
@@ -274,19 +286,23 @@ KEYS = (
     ),
     Key(
         "select.busy",
-        kinds.Choice("share", "share-own", "wait", "cpu", "error"),
-        about='when no GPU is free: "share" one with memory left, "share-own" only beside my\n'
-        'own jobs, "wait" for one, "cpu" to continue without, or "error"',
-        more="What happens when every GPU has a job. `share` places this one beside another where memory is left, "
-        "and caps it unless `need` or `limit` says how much it takes; `share-own` does so only beside jobs of the "
-        "same user. `wait` queues for a free GPU, `cpu` continues without one, `error` stops the script.",
+        kinds.Choice("share", "wait", "cpu", "error"),
+        about='when no GPU is free: "share" one with memory left, "wait" for one,\n'
+        '"cpu" to continue without, or "error"',
+        more="What happens when every GPU has a job. With `share` a job that does not say what it needs joins others "
+        "on the GPU with the most free memory, once everything there has run for a minute and a quarter of the GPU is "
+        "free; it may take all that is free; until then it waits in line, for `wait` at most. A job with `need` or "
+        "`limit` starts at once where that is unclaimed, and waits otherwise. `wait` queues for a free GPU, `cpu` "
+        "continues without one, `error` stops the script.",
         example='busy = "wait"',
     ),
     Key(
         "select.wait",
         kinds.Duration(),
-        about='how long "wait" waits',
-        more='Counts for `busy = "wait"`. After that time the script ends with an error and exit status 75.',
+        about='how long "wait" waits, and "share" at most',
+        more='With `busy = "wait"` the script ends after that time with an error and exit status 75. With '
+        '`busy = "share"` it then joins others where the most is free, and may take what is free there: '
+        "`AUTOGPU_WAIT=0` starts it at once.",
         example='wait = "1h30m"',
     ),
     Key(
@@ -349,16 +365,18 @@ KEYS = (
         about="split each chosen GPU into N logical GPUs of `limit` each",
         more="For writing multi-GPU code on one card: a distribution strategy sees N replicas on each chosen GPU. N "
         "times `limit` is claimed. Without `limit` each gets an equal part of what the framework would allocate: "
-        "what is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of its half. "
+        "what is free, less the CUDA context and 6 %; for a best-effort job on a shared GPU, of what it may take. "
         "Percentages that add up to more than the whole GPU are refused.",
         example="virtual_gpus = 2",
     ),
     Key(
         "limits.per_user",
-        kinds.Number("a number of GPUs (0 for no cap)", 0, 1024),
+        kinds.NumberByGroup("a number of GPUs (0 for no cap), or a table of such numbers by Unix group", 0, 1024),
         about="GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
-        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it.",
-        example="per_user = 2",
+        more="Applies to all who use autogpu on this host. It does not apply to programs that use a GPU without it. A "
+        "table gives each Unix group its number, by the group's name, and `default` is for who is in none of them: who "
+        "is in several has the largest.",
+        example="per_user = {default = 2, students = 1, staff = 4}   # or per_user = 2 for all",
         system_only=True,
     ),
     Key(

@@ -47,22 +47,25 @@ class Source:
     """The file of one layer, if there is one, and the table of its keys, if that could be read.
 
     Attributes:
+        place: The file, as people write its name.
         prefix: Where in the file the keys are: ``("tool", "autogpu")`` in a pyproject.toml.
         lines: The lines of keys and tables by their paths; ``None`` where that is not certain.
     """
 
     layer: str
     file: Path | None = None
+    place: str = ""
     table: object = None
     prefix: tuple[str, ...] = ()
     lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
     problems: tuple[Problem, ...] = ()
 
-    def line_of(self, path: tuple[str, ...]) -> int | None:
-        """The line where a key or table of the file is written, or the one that holds it."""
+    def origin(self, *path: str) -> Origin:
+        """The origin of a key or table of the file: the line where that is written, or the one that holds it."""
         path = self.prefix + path
         found = (path[:end] for end in range(len(path), 0, -1))
-        return next((self.lines[each] for each in found if each in self.lines), None)
+        line = next((self.lines[each] for each in found if each in self.lines), None)
+        return Origin(self.layer, self.place, self.file, line)
 
 
 @frozen
@@ -84,10 +87,6 @@ class PolicyPaths:
         """A path as people write it, with ``~`` for the home folder."""
         return short_path(file, tuple(map(str, self.homes)))
 
-    def origin(self, layer: str, file: Path, line: int | None = None) -> Origin:
-        """The origin of something in a file."""
-        return Origin(layer, self.short(file), file, line)
-
 
 def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Source:
     """The project file that ``AUTOGPU_POLICY`` names: trusted, and missed if it is not there."""
@@ -100,7 +99,7 @@ def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Sour
     if source.file is None:
         why, origin = "does not exist or can't be reached", Origin(model.ENVIRONMENT, POLICY_FILE, variable=POLICY_FILE)
     elif source.table is None and not source.problems:
-        why, origin = "has no [tool.autogpu]", paths.origin(model.PROJECT, file)
+        why, origin = "has no [tool.autogpu]", source.origin()
     else:
         return source
     what = f"{POLICY_FILE} names {paths.short(file)}, which {why}"
@@ -146,42 +145,39 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
     No ``file`` in the result: none that counts. No ``table``: nothing in it for us.
     """
     is_shared = file.name == PYPROJECT
-    origin = paths.origin(layer, file)
+    here, none = Source(layer, file, paths.short(file)), Source(layer)
+    origin = here.origin()
     try:
         opened = trust.read_file(file, judge=judge)
     except trust.UnreadableFile as error:
         problems = (Problem(f"{origin} {printable(str(error))}", IGNORED, origin),)
         if not judge:
-            return Source(layer, file, problems=problems)
+            return replace(here, problems=problems)
         # Its owner is unknown, so it hides no other file; a folder or a closed pyproject.toml does not concern us.
-        return Source(layer, problems=() if is_shared or file.is_dir() else problems)
+        return none if is_shared or file.is_dir() else replace(none, problems=problems)
     if opened is None:
-        return Source(layer)
-    if is_shared and b"autogpu" not in opened.content:
-        return Source(layer, file)
-    is_ours = not is_shared or bool(_OUR_HEADER.search(opened.content.decode("utf-8", "replace")))
-    if not opened.distrust:
-        return _parsed_source(paths, layer, file, opened.content, is_ours)
-    what = (
-        f"{origin} does not count as a project file: {printable(opened.distrust)} "
-        f"(to use it: {POLICY_FILE}={printable(str(file))})"
-    )
-    return Source(layer, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
-
-
-def _parsed_source(paths: PolicyPaths, layer: str, file: Path, content: bytes, is_ours: bool) -> Source:
+        return none
+    content, distrust = opened
+    if is_shared and b"autogpu" not in content:
+        return here
+    is_ours = not is_shared or bool(_OUR_HEADER.search(content.decode("utf-8", "replace")))
+    if distrust:
+        what = (
+            f"{origin} does not count as a project file: {printable(distrust)} "
+            f"(to use it: {POLICY_FILE}={printable(str(file))})"
+        )
+        return replace(none, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
     try:
         text = _decoded(content)
         table = _parsed(text)
     except InvalidFile as error:
-        origin = paths.origin(layer, file, error.line)
-        problems = (Problem(f"{origin} {error}", IGNORED, origin),)
-        return Source(layer, file, problems=problems if is_ours else ())
-    if file.name != PYPROJECT:
-        return Source(layer, file, table, (), key_lines(text))
+        origin = replace(here.origin(), line=error.line)
+        return replace(here, problems=(Problem(f"{origin} {error}", IGNORED, origin),) if is_ours else ())
+    if not is_shared:
+        return replace(here, table=table, lines=key_lines(text))
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
-    return Source(layer, file, ours, ("tool", "autogpu"), {} if ours is None else key_lines(text))
+    return replace(here, table=ours, prefix=("tool", "autogpu"), lines={} if ours is None else key_lines(text))
 
 
 def _decoded(content: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
+from typing import Iterator, Sequence
 
 from autogpu.policy.model import KEYS, SECTIONS, Key
 
@@ -27,35 +28,29 @@ _TEMPLATE_HEAD = """\
 
 def example() -> str:
     """The text of ``autogpu.toml.example``: every key with its default."""
-    parts = [_EXAMPLE_HEAD]
-    for section in SECTIONS:
-        parts.append(f"\n[{section}]\n" if section else "\n")
-        parts.append(_example_lines([key for key in KEYS if key.section == section]))
-    return "".join(parts)
+    return _EXAMPLE_HEAD + "".join(_sections(KEYS))
 
 
 def template(schema: str = "") -> str:
     """A project's own file to start from, in which nothing is set; ``schema`` is the address of the JSON schema."""
-    parts = [f"#:schema {schema}\n" if schema else "", _TEMPLATE_HEAD]
-    for section in SECTIONS:
-        keys = [key for key in KEYS if key.section == section and not key.system_only]
-        if keys:
-            lines = _example_lines(keys).splitlines()
-            parts.append(f"\n[{section}]\n" if section else "\n")
-            parts += [f"# {line}\n" for line in lines]
-    return "".join(parts)
+    keys = [key for key in KEYS if not key.system_only]
+    return (f"#:schema {schema}\n" if schema else "") + _TEMPLATE_HEAD + "".join(_sections(keys, "# "))
 
 
-def _example_lines(keys: list[Key]) -> str:
+def _sections(keys: Sequence[Key], mark: str = "") -> Iterator[str]:
+    for section in dict.fromkeys(key.section for key in keys):
+        yield f"\n[{section}]\n" if section else "\n"
+        yield from (mark + line for line in _example_lines([key for key in keys if key.section == section]))
+
+
+def _example_lines(keys: Sequence[Key]) -> Iterator[str]:
     settings = [f"{key.name} = {key.written(key.default)}" for key in keys]
     column = max(_COLUMN, *(len(text) + 3 for text in settings))
-    lines = []
     for key, text in zip(keys, settings):
         for comment in key.about.split("\n"):
             for part in textwrap.wrap(comment, _WIDTH - column - len("# ")):
-                lines.append(text.ljust(column) + "# " + part)
+                yield f"{text:{column}}# {part}\n"
                 text = ""
-    return "".join(line + "\n" for line in lines)
 
 
 def schema() -> str:

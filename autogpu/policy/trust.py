@@ -6,7 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-from autogpu.frozen import frozen
 from autogpu.process import UNKNOWN_UID
 
 LARGEST_FILE_BYTES = 1024**2
@@ -17,28 +16,14 @@ class UnreadableFile(Exception):
     """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""
 
 
-@frozen
-class Opened:
-    """A file as one opening of it gave it.
-
-    Attributes:
-        content: All of it.
-        distrust: Why a file that was merely found does not count, as the end of a sentence; ``""`` if it
-            does.
-    """
-
-    content: bytes
-    distrust: str
-
-
-def read_file(path: Path, *, judge: bool) -> Opened | None:
-    """Read a regular file of bounded size, ``None`` where there is none.
+def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
+    """Read a regular file of bounded size, and tell why it does not count, as the end of a sentence; ``""`` if it does.
 
     Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so that the file can't
     be swapped in between.
 
     Args:
-        path: The file, or a link to it.
+        path: The file, or a link to it; ``None`` is returned where there is none.
         judge: Ask who could have written it. Not asked where there are no owners (Windows).
 
     Raises:
@@ -49,41 +34,27 @@ def read_file(path: Path, *, judge: bool) -> Opened | None:
     except (OSError, ValueError):
         # Also a folder that may not be entered, as with a foreign HOME kept by sudo: no file is known there.
         return None
-    # Opening a device can already have an effect, so it is asked before, and again after opening.
-    if not stat.S_ISREG(mode):
-        raise UnreadableFile("is not a regular file")
-    flags = os.O_RDONLY
-    for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
-        flags |= getattr(os, name, 0)
     try:
-        descriptor = os.open(str(path), flags)
+        # Opening a device can already have an effect, so it is asked before, and again after opening.
+        if not stat.S_ISREG(mode):
+            raise UnreadableFile("is not a regular file")
+        with open(path, "rb", opener=_opened) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise UnreadableFile("is not a regular file")
+            distrust = _distrust(path, file.fileno(), found) if judge and hasattr(os, "geteuid") else ""
+            content = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnreadableFile(f"can't be read ({error.strerror or error})") from None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise UnreadableFile("is not a regular file")
-        distrust = _distrust(path, descriptor, found) if judge and hasattr(os, "geteuid") else ""
-        content = _all_of(descriptor)
-    except OSError as error:
-        raise UnreadableFile(f"can't be read ({error.strerror or error})") from None
-    finally:
-        os.close(descriptor)
     if len(content) > LARGEST_FILE_BYTES:
         raise UnreadableFile(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
-    return Opened(content, distrust)
+    return content, distrust
 
 
-def _all_of(descriptor: int) -> bytes:
-    content = b""
-    while len(content) <= LARGEST_FILE_BYTES:
-        part = os.read(descriptor, LARGEST_FILE_BYTES + 1 - len(content))
-        if not part:
-            break
-        content += part
-    return content
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:

@@ -89,6 +89,17 @@ def short_path(path: str | os.PathLike[str], homes: tuple[str, ...] = ()) -> str
     return printable(text, 200)
 
 
+def sudo() -> str:
+    """Stands before a command that only root may run; empty for root, but for one that only this command is run by."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return "" if is_root and "SUDO_USER" not in os.environ else "sudo "
+
+
+def host_setup_command(sudo: str) -> str:
+    """Prepare the host: sudo has a PATH of its own, in which an environment's autogpu is not."""
+    return "sudo $(command -v autogpu) host-setup" if sudo else "autogpu host-setup"
+
+
 def user_name(uid: int) -> str:
     """The name of a user; ``uid 4711`` for one that this host does not know."""
     try:

@@ -11,11 +11,10 @@ from types import MappingProxyType
 
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
-from autogpu.reporting.text import counted
 from autogpu.selection import eligible, explain, instances, memory
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.model import Cause, Decision, Tier, Verdict
-from autogpu.selection.occupancy import room_bytes, tier
+from autogpu.selection.occupancy import free_bytes, tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
 from autogpu.selection.ranks import WORKERS, LocalRank
 
@@ -32,7 +31,7 @@ _ALL_BYTES = 1 << 50
 def decide(
     request: SelectionRequest,
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
-    is_awaited: IsAwaited = lambda uuid, is_free, room_bytes: False,
+    is_awaited: IsAwaited = lambda candidate: False,
 ) -> Decision:
     """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
     none = eligible.why_none(request)
@@ -92,7 +91,7 @@ class _Pool:
     @property
     def could_have(self) -> int:
         """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
-        return min(self.wanted, self.suitable, max(self.quota, 1))
+        return min(eligible.count_waited_for(self.request), self.suitable, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
@@ -115,7 +114,7 @@ class _Pool:
         """GPUs of the machine that are free while one of ``devices`` is not."""
         if all(map(self.is_free, devices)) or self.request.inventory is None:
             return []
-        others = [d for d in self.request.inventory.devices if d not in devices and not d.mig_enabled]
+        others = [d for d in self.request.inventory.devices if d not in devices and not (d.mig_enabled or d.is_small)]
         return [device for device in others if self.is_free(device)]
 
 
@@ -159,7 +158,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
 
 def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     """The GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
-    excluded = [r.device for r in pool.ranking.rejected if r.cause is Cause.EXCLUDED_BY_POLICY]
+    apart = (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL)
+    excluded = [r.device for r in pool.ranking.rejected if r.cause in apart]
     usable = [device for device in pool.visible if device and device not in excluded]
     if pool.request.promised is not None:
         return [device for device in usable if device.uuid in pool.request.promised]
@@ -180,7 +180,7 @@ def _memory_of_slice(
     caps = memory.caps_of_part(demand, mine) if is_part else {}
     if not pool.is_demand_unknown:
         return claims, caps, ""
-    rooms = [(device, room_bytes(device, request.own_pid, pool.claims(device))) for device in late]
+    rooms = [(device, free_bytes(device, request.own_pid, pool.claims(device))) for device in late]
     return claims, {**caps, **memory.best_effort_caps(rooms, sharers)}, explain.BEST_EFFORT if late else ""
 
 
@@ -196,24 +196,30 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     request = pool.request
-    candidates = [_busy_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
+    candidates = [_last_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
     candidates = eligible.in_order(candidates, request)
     allowed = eligible.takeable(candidates, request)
     allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = eligible.best_of(usable, request)
+    if _waits(request) and len(taken) < pool.could_have:
+        return _take_none(pool, candidates, len(taken))
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
-    if not taken or (request.policy.busy == "wait" and len(taken) < pool.could_have):
-        return _take_none(pool, candidates, len(taken))
+    if not taken:
+        return _take_none(pool, candidates, 0)
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
 
-def _busy_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
+def _waits(request: SelectionRequest) -> bool:
+    return request.policy.busy in ("share", "wait") and not request.joins_at_once
+
+
+def _last_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
     """A GPU that a waiter could have now is as good as taken."""
-    if not is_awaited(candidate.device.uuid, candidate.tier is Tier.FREE, candidate.spare_bytes):
+    if not is_awaited(candidate):
         return candidate
-    return replace(candidate, tier=Tier.BUSY, is_best_effort=True, claim_bytes=0, why=explain.AWAITED)
+    return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0, why=explain.AWAITED)
 
 
 def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
@@ -221,7 +227,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = tuple(map(pool.visible.index, devices))
     moved = eligible.gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(candidate.device, candidate.spare_bytes) for candidate in taken if candidate.is_best_effort]
+    shared = [(candidate.device, candidate.free_bytes) for candidate in taken if candidate.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
@@ -229,16 +235,10 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps=memory.best_effort_caps(shared),
-        why_capped=_why_capped(pool) if shared else "",
+        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
         attainable=attainable,
     )
-
-
-def _why_capped(pool: _Pool) -> str:
-    if not pool.demand.or_best_effort:
-        return explain.BEST_EFFORT
-    return explain.BEST_EFFORT_BY_SCRIPT if pool.request.script_demand else explain.BEST_EFFORT_OF_PART
 
 
 def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) -> str:
@@ -252,20 +252,24 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         if not request.grant.engine and (spec.value is not None or request.in_use):
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
-    return why + explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
+    why += explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
+    why += explain.instances_left(pool.ranking, taken) if pool.wanted > 1 else ""
+    return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
-    verdict = {"wait": Verdict.WAIT, "error": Verdict.REFUSE}.get(policy.busy, Verdict.CPU)
-    if verdict is Verdict.WAIT and not ranking.suitable:
-        verdict = Verdict.CPU  # waiting can't help
+    verdict = Verdict.REFUSE if policy.busy == "error" else Verdict.CPU
+    if _waits(pool.request) and ranking.suitable:
+        verdict = Verdict.WAIT
     if pool.quota <= 0:
-        why = f"you hold {counted(policy.per_user, 'GPU')}, the most that limits.per_user allows"
+        why = explain.quota_reached(policy.per_user)
     elif free:
         why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
     if verdict is Verdict.WAIT and pool.suitable < pool.wanted < sys.maxsize:
         why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
+    if verdict is Verdict.WAIT and policy.busy == "share":
+        why += explain.until_it_shares(policy, is_size_told=not pool.demand.is_whole)
     return Decision(verdict, why)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 
 from autogpu.selection import explain, instances
-from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Candidate, SelectionRequest, Tier
-from autogpu.selection.occupancy import unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +33,17 @@ def wanted_count(request: SelectionRequest) -> int:
     if request.count_is_set:
         return request.policy.count
     return max(request.policy.count, request.named_count, request.asked_count)
+
+
+def count_beside_others(request: SelectionRequest) -> int:
+    """How many it asks for where some are in use: a device name more can mean a logical GPU on one of those."""
+    wanted, policy = wanted_count(request), request.policy
+    return wanted if request.positions or policy.count == "all" else min(policy.count, wanted)
+
+
+def count_waited_for(request: SelectionRequest) -> int:
+    """Without so many GPUs the process waits."""
+    return wanted_count(request) if request.policy.busy == "wait" else count_beside_others(request)
 
 
 def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
@@ -71,13 +80,9 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     """``select.busy`` allows the process to be placed there."""
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
-    demand = demand_of(request)
-    if not (demand.is_whole or demand.or_best_effort):
-        return False  # a best-effort job can't claim what it needs
-    if request.policy.busy == "share-own":
-        owners = {claim.uid for claim in candidate.claims}
-        return owners == {request.own_uid} and not unmanaged_processes(candidate.device, candidate.claims)
-    return request.policy.busy == "share"
+    uuids = request.uuids or ()
+    is_here = candidate.device.uuid in {uuids[ordinal] for ordinal in request.in_use}
+    return request.policy.busy == "share" and (request.joins_at_once or is_here or candidate.is_joinable)
 
 
 def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
@@ -88,10 +93,8 @@ def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
     """The best of those that may be taken, as many as are asked for."""
-    wanted, policy = wanted_count(request), request.policy
-    by_policy = wanted if request.positions or policy.count == "all" else min(policy.count, wanted)
-    # A device name more is no reason to disturb others: it can mean a logical GPU on one of those that there are.
-    return [*usable[:by_policy], *(c for c in usable[by_policy:wanted] if not c.is_best_effort)]
+    wanted, beside_others = wanted_count(request), count_beside_others(request)
+    return [*usable[:beside_others], *(c for c in usable[beside_others:wanted] if not c.is_best_effort)]
 
 
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:

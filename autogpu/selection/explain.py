@@ -27,13 +27,12 @@ ONLY_CUDA_CAN_TELL = (
 )
 COUNT_IS_ZERO = "select.count is 0"
 AWAITED = "a job in the queue waits for it"
+NOT_AMONG, EXCLUDED = "not among select.devices", "excluded by select.exclude"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
 ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
-_HALF = "limited to half of the unclaimed memory; "
-BEST_EFFORT = _HALF + "say what you need: AUTOGPU_NEED=6GiB"
-BEST_EFFORT_BY_SCRIPT = _HALF + "what the script itself allows does not fit there"
-BEST_EFFORT_OF_PART = _HALF + "the granted part of the GPU is not free"
+BEST_EFFORT = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
+BEST_EFFORT_OF_SIZE = "limited to what is free there, which is less than it asks for"
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST = 3
@@ -85,7 +84,7 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
-        why = f"the only one{pool or ' here'}"
+        why = f"the only one{pool or _narrowed(ranking)}"
     elif count == total:
         why = f"all {total}{pool}"
     elif has_context:
@@ -93,6 +92,13 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
     else:
         why = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
     return why + drawbacks(chosen)
+
+
+def _narrowed(ranking: Ranking) -> str:
+    whys = {rejection.why for rejection in ranking.rejected if rejection.cause is Cause.EXCLUDED_BY_POLICY}
+    if NOT_AMONG in whys:
+        return " of select.devices"
+    return " that select.exclude leaves" if EXCLUDED in whys else " here"
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
@@ -130,17 +136,39 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
+    policy = request.policy
+    is_narrowed = bool(policy.devices) and request.visible_spec.admits("select.devices", policy)
     reasons = (
         (is_instance, "a process can have one MIG instance, and there is no whole GPU for it"),
         (quota < wanted, f"limits.per_user allows {request.policy.per_user}"),
         (taken >= wanted, f"select.count is {request.policy.count}"),
         (len(request.uuids or ()) <= taken, "there are no more"),
+        (is_narrowed, f"{taken} of select.devices can be had now"),
         (True, f"{taken} can be had now"),
     )
     reason = next(words for is_so, words in reasons if is_so)
     if named > taken:
         return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
     return f"; select.count asks for {wanted}, {reason}"
+
+
+def instances_left(ranking: Ranking, taken: Sequence[Candidate]) -> str:
+    """Tell that a job of several GPUs shares whole cards although a MIG instance is free; ``""`` where it does not."""
+    is_shared = any(each.is_best_effort for each in taken) and not any(each.device.parent for each in taken)
+    free = [each.device.label for each in ranking.candidates if each.device.parent and each.tier is Tier.FREE]
+    names = gpu_names(free[:_MOST])
+    return f"; {names} {_are(len(free))} free, but several GPUs are whole cards" if free and is_shared else ""
+
+
+def quota_reached(per_user: int) -> str:
+    """Why a user gets no further GPU, whatever is free."""
+    return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
+
+
+def until_it_shares(policy: Policy, *, is_size_told: bool) -> str:
+    """When a process that waits will share a GPU, to follow why it takes none now."""
+    joins = "" if is_size_told else "once all jobs on a GPU have run for a minute and a quarter of it is free, or "
+    return f"; it joins others {joins}after {span(policy.wait_s)}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:
@@ -258,8 +286,8 @@ def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> lis
 
 
 def pool_size(ranking: Ranking) -> int:
-    """How many GPUs the pool has, apart from those that the policy excludes."""
-    rejected = sum(rejection.cause is not Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
+    """How many GPUs the pool has, apart from those that the policy excludes and small cards."""
+    rejected = sum(rejection.cause not in (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL) for rejection in ranking.rejected)
     return len(ranking.candidates) + rejected
 
 

@@ -41,7 +41,6 @@ class EngineFacts:
     Attributes:
         slurm_conf: The text of Slurm's configuration, if it can be read.
         dask: The name of Dask's worker.
-        pbs_gpus: The text of the file that ``PBS_GPUFILE`` names.
         launcher: Names the process that started this one as one of several, and no other process of the host.
         visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
         is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
@@ -51,7 +50,6 @@ class EngineFacts:
     slurm_conf: str | None = None
     ray: RayTask | None = None
     dask: str = ""
-    pbs_gpus: str | None = None
     launcher: str = ""
     visible_of_launcher: str | None = None
     is_given: bool = False
@@ -115,7 +113,7 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     if task:
         why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"
         return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
-    for engine in (_ray, _slurm, _condor, _pbs):
+    for engine in (_ray, _slurm):
         grant = engine(environ, facts)
         if grant is not None:
             return replace(grant, rank=rank)
@@ -197,24 +195,6 @@ def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: s
         return None
     part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
-
-
-def _condor(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
-    if environ.get("BATCH_SYSTEM") != "HTCondor":
-        return None
-    if CUDA_VISIBLE_DEVICES not in environ and environ.get("NVIDIA_VISIBLE_DEVICES") == "none":
-        return Grant("HTCondor", "HTCondor granted no GPU here", "to have one: request_gpus = 1", is_none=True)
-    return Grant("HTCondor")
-
-
-def _pbs(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
-    """Torque names the GPUs in a file, ``host-gpu0`` in each line, and often nowhere else."""
-    if "PBS_JOBID" not in environ:
-        return None
-    numbers = re.findall(r"-gpu([0-9]{1,3})\s*$", facts.pbs_gpus or "", re.MULTILINE)
-    if not numbers or CUDA_VISIBLE_DEVICES in environ:
-        return Grant("PBS")
-    return Grant("PBS", visible=",".join(numbers), counts_by_bus=True)
 
 
 def _manages_gpus(conf: str | None) -> bool:

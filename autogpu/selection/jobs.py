@@ -10,7 +10,7 @@ import sys
 
 from autogpu.frozen import frozen
 from autogpu.selection import instances
-from autogpu.selection.model import Claim
+from autogpu.selection.model import Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.lease import Holder, Processes, Waiter
-    from autogpu.selection.model import IsAwaited
+    from autogpu.lease import Demand, Holder, Processes, Waiter
+    from autogpu.selection.model import Candidate, IsAwaited
 
 
 @frozen
@@ -127,10 +127,22 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
-    """Tell whether one of ``waiters`` could use a GPU now, other than those who hold ``per_user`` of them already."""
-    if per_user:
-        waiters = [waiter for waiter in waiters if len(gpus_of_user(claims_on, waiter.uid)) < per_user]
-    return lambda uuid, is_free, room_bytes: any(
-        waiter.demand.could_use(uuid, room_bytes) and (is_free or waiter.demand.bytes_per_gpu is not None)
-        for waiter in waiters
-    )
+    """Tell whether one of ``waiters`` could use a GPU now, other than those whose user holds as many as he may.
+
+    ``per_user`` is for those that don't tell how many that are: earlier versions had one number for all.
+    """
+
+    def may_have_more(waiter: Waiter) -> bool:
+        most = per_user if waiter.demand.per_user is None else waiter.demand.per_user
+        return not most or len(gpus_of_user(claims_on, waiter.uid)) < most
+
+    waiters = [waiter for waiter in waiters if may_have_more(waiter)]
+    return lambda candidate: any(_could_have(waiter.demand, candidate) for waiter in waiters)
+
+
+def _could_have(demand: Demand, candidate: Candidate) -> bool:
+    uuid = candidate.device.uuid
+    if demand.joins and candidate.is_joinable:
+        return demand.could_use(uuid)
+    is_open = candidate.tier is Tier.FREE or demand.bytes_per_gpu is not None
+    return is_open and demand.could_use(uuid, candidate.spare_bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Decision, MemoryDemand, SelectionRequest
 
@@ -74,7 +75,7 @@ def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
     demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
     if part == 1 or not demand.is_whole:
-        return demand
+        return replace(demand, or_best_effort=True) if request.joins_at_once else demand
     return MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True)  # the CUDA context included
 
 
@@ -106,15 +107,16 @@ def within_context(claim_bytes: int) -> int:
 
 
 def best_effort_caps(rooms: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
-    """By UUID, half of the room on a GPU: a best-effort job must not take what others were about to grow into.
+    """By UUID, what a best-effort job may allocate: all that is free and promised to nobody.
 
-    Where everything is claimed, mostly by jobs that told no size, or the room is unknown, half of what is free.
+    Where that is nothing, and the job has to start, what is free.
     """
     found = {}
     for device, room_bytes in rooms:
         free = device.memory_free_bytes
         if free is not None:
-            found[device.uuid] = (free if room_bytes is None or room_bytes < GIB else room_bytes) // 2 // sharers
+            most = free if room_bytes is None or room_bytes < GIB else room_bytes
+            found[device.uuid] = within_context(most // sharers)
     return found
 
 
@@ -139,8 +141,9 @@ def caps(
             continue
         most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
         if most is None:
-            most = decision.soft_caps.get(device.uuid, usable_whole.get(ordinal))
-        known = [size for size in (most, decision.granted.get(device.uuid)) if size is not None]
+            most = usable_whole.get(ordinal)
+        found_here = (most, decision.soft_caps.get(device.uuid), decision.granted.get(device.uuid))
+        known = [size for size in found_here if size is not None]
         if known:
             found[ordinal] = min(known) // policy.virtual_gpus
     return found

@@ -15,9 +15,16 @@ if TYPE_CHECKING:
 
     from autogpu.policy import Policy
 
-    # Tells whether a waiter is ahead of this process for a GPU and could use it now, by its UUID, whether it is free,
-    # and the bytes that are neither used nor claimed.
-    IsAwaited = Callable[[str, bool, "int | None"], bool]
+    # Tells whether a waiter is ahead of this process for a GPU and could use it now.
+    IsAwaited = Callable[["Candidate"], bool]
+
+
+# A job that has run for so long has most of the memory that it will take, and what is free then may be taken: in
+# replayed days (benchmarks/lab_day.py) nobody is hurt by a later neighbour after one minute, and two are no better.
+SETTLED_S = 60.0
+
+# Of a GPU's memory, the part that has to be free; more makes jobs wait for room that most of them don't need.
+LEAST_FREE_PART = 0.25
 
 
 class Tier(enum.IntEnum):
@@ -26,12 +33,14 @@ class Tier(enum.IntEnum):
     FREE = 0
     IDLE_LEASE = 1
     BUSY = 2
+    AWAITED = 3
 
 
 class Cause(enum.Enum):
     """The kind of reason against a GPU."""
 
     EXCLUDED_BY_POLICY = "the policy excludes it"
+    TOO_SMALL = "frameworks do not take it beside the larger GPUs"
     UNSUITABLE = "it can't serve this job, with or without other jobs on it"
     IN_USE = "other jobs are on it now"
 
@@ -131,6 +140,7 @@ class SelectionRequest:
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
         processes: The ranks of a job for which this is, each of which has its own of these GPUs.
+        waited_s: How long the process has waited for GPUs.
     """
 
     policy: Policy
@@ -150,6 +160,13 @@ class SelectionRequest:
     promised: Mapping[str, int] | None = None
     in_use: Sequence[int] = ()
     processes: int = 1
+    waited_s: float = 0.0
+
+    @property
+    def joins_at_once(self) -> bool:
+        """It shares what there is: it has waited for long enough, or an engine gave it these GPUs and none else."""
+        is_over = self.waited_s >= self.policy.wait_s or bool(self.grant.engine)
+        return self.policy.busy == "share" and is_over
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -168,7 +185,8 @@ class Candidate:
 
     Attributes:
         spare_bytes: What is neither used nor claimed now.
-        room_bytes: What would be left after the claim; for a job that claims all, what is free now.
+        free_bytes: What is not used now, and not claimed by a job that has stated its size.
+        room_bytes: What would be left after the claim; for a job that claims all or nothing, what is free.
         is_best_effort: The job would be placed beside others and claims nothing.
     """
 
@@ -178,8 +196,21 @@ class Candidate:
     claims: tuple[Claim, ...] = ()
     claim_bytes: int = 0
     spare_bytes: int | None = None
+    free_bytes: int | None = None
     room_bytes: int | None = None
     is_best_effort: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Every job there has run for a minute."""
+        return all(claim.age_s >= SETTLED_S for claim in self.claims)
+
+    @property
+    def is_joinable(self) -> bool:
+        """A job that does not say what it needs may join those that are there."""
+        least = LEAST_FREE_PART * (self.device.memory_total_bytes or 0)
+        is_enough = self.free_bytes is not None and self.free_bytes >= least
+        return self.tier is Tier.BUSY and self.is_settled and is_enough
 
 
 # Of what connects two GPUs where that is not a number of NVLinks, how good it is, and its name. One NVLink is better

@@ -66,6 +66,11 @@ def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Clai
     return total - max(used, 0) - claimed
 
 
+def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> int | None:
+    """The memory that is not used, and not claimed by a job that has stated its size; ``None`` where it is unknown."""
+    return room_bytes(device, own_pid, [claim for claim in claims if claim.bytes < (device.memory_total_bytes or 0)])
+
+
 def unmanaged_processes(
     device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None
 ) -> tuple[Process, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autogpu.frozen import replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
@@ -54,6 +56,8 @@ def preview(
     shared = decide_as_member(request, family) if family is not None else None
     if shared is not None:
         return shared
+    if family is not None:
+        request = replace(request, waited_s=math.inf)
     claims_on = claims_by_gpu(jobs_of(rivals(leases.holders, family), processes, inventory, now_s))
     return decide(request, claims_on, is_awaited_by(leases.queue, claims_on, request.policy.per_user))
 

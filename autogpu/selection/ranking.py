@@ -23,7 +23,7 @@ from autogpu.selection.model import (
     VisibleSpec,
     connection_score,
 )
-from autogpu.selection.occupancy import memory_faults, room_bytes, tier, unmanaged_processes
+from autogpu.selection.occupancy import free_bytes, memory_faults, room_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,32 +55,39 @@ def ranking_of(
         demand: What the process claims; ``None`` leaves it to the policy.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
-    candidates, rejected, demand = [], [], demand or memory_demand(policy)
+    candidates, rejected, demand, devices = [], [], demand or memory_demand(policy), tuple(devices)
+    has_larger = any(not device.is_small for device in devices if not _excluded(device, policy, spec))
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
-        rejection = _excluded(device, policy, spec) or _unusable(candidate, own_pid) or _too_full(candidate, demand)
+        rejection = _excluded(device, policy, spec)
+        if rejection is None and device.is_small and has_larger:
+            rejection = Rejection(device, "a small card, taken where it is named or alone", Cause.TOO_SMALL)
+        rejection = rejection or _unusable(candidate, own_pid) or _too_full(candidate, demand)
         if rejection:
             rejected.append(rejection)
         else:
             candidates.append(candidate)
-    # Of equals the last: people and desktops sit on GPU 0.
-    candidates.sort(key=lambda each: (standing(each), -each.device.index, -(each.device.instance or 0)))
+    candidates.sort(key=lambda each: (standing(each), *_order_of_equals(each.device, policy.prefer)))
     return Ranking(tuple(candidates), tuple(rejected))
+
+
+def _order_of_equals(device: Device, preferred: Sequence[str]) -> tuple[int, int, int]:
+    place = next((place for place, entry in enumerate(preferred) if matches(device, (entry,))), len(preferred))
+    # Then the last: people and desktops sit on GPU 0.
+    return place, -device.index, -(device.instance or 0)
 
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
     device_tier, spare, wanted = tier(device, own_pid, claims), room_bytes(device, own_pid, claims), demand.on(device)
+    free = free_bytes(device, own_pid, claims)
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
-    if is_best_effort and device_tier is Tier.BUSY:
-        room = spare
-    else:
-        room = device.memory_free_bytes if demand.is_whole or spare is None else spare - wanted
+    room = free if is_best_effort or demand.is_whole or spare is None else spare - wanted
     why, claim_bytes = explain.occupancy(device, claims, own_pid), 0 if is_best_effort else wanted
-    return Candidate(device, device_tier, why, claims, claim_bytes, spare, room, is_best_effort)
+    return Candidate(device, device_tier, why, claims, claim_bytes, spare, free, room, is_best_effort)
 
 
-def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
+def standing(candidate: Candidate) -> tuple[int, int, bool, bool, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
     room, utilization = candidate.room_bytes, device.utilization_percent
@@ -90,10 +97,10 @@ def standing(candidate: Candidate) -> tuple[int, int, bool, int, int, int]:
         2 if memory_faults(device) else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         room is None or utilization is None,
+        # What free memory will be left beside jobs that have just begun, nobody knows.
+        candidate.is_best_effort and not candidate.is_settled,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
         -(max(room or 0, 0) // GIB),
-        # A best-effort job claims nothing, and does not show before it allocates.
-        sum(claim.bytes == 0 for claim in candidate.claims) if candidate.is_best_effort else 0,
         100 if utilization is None else utilization,
     )
 
@@ -164,9 +171,9 @@ def _best_connected(
 def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     why = ""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
-        why = "not among select.devices"
+        why = explain.NOT_AMONG
     elif spec.admits("select.exclude", policy) and matches(device, policy.exclude):
-        why = "excluded by select.exclude"
+        why = explain.EXCLUDED
     elif policy.faulty == "never" and spec.admits("select.faulty", policy) and memory_faults(device):
         why = f"refused by select.faulty: {listed(memory_faults(device))}"
     return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
@@ -187,7 +194,9 @@ def _unusable(candidate: Candidate, own_pid: int | None) -> Rejection | None:
 def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
     device, spare = candidate.device, candidate.spare_bytes
     wanted, total = demand.on(device), device.memory_total_bytes
-    if demand.is_whole or demand.or_best_effort or spare is None or total is None or wanted <= spare:
+    if demand.is_whole or spare is None or total is None or wanted <= spare:
+        return None
+    if demand.or_best_effort and wanted <= total:
         return None
     if demand.is_limit and candidate.tier is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
@@ -222,7 +231,8 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     found, policy, devices = {}, resolved.policy, inventory.devices
     # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
-    for key, entries in (("select.devices", policy.devices), ("select.exclude", policy.exclude)):
+    lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
+    for key, entries in lists.items():
         unmatched = _unmatched(entries, devices)
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
+from autogpu.devices.model import by_uuid
 from autogpu.frozen import frozen
 from autogpu.selection import instances
 from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
@@ -162,7 +163,16 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     # A GPU that can't be taken now stays addressable: without us the script would see it, too.
     devices += [r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY]
     number = {uuid: number for number, uuid in enumerate(kept_order)}
-    return tuple(sorted(devices, key=lambda device: number.get(device.uuid, len(number))))
+    # What TensorFlow leaves out comes last, so that it counts the others as CUDA does.
+    small = [r.device for r in ranking.rejected if r.cause is Cause.TOO_SMALL]
+    return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
+
+
+def counted_by_framework(uuids: Sequence[str], count: int, devices: Sequence[Device]) -> Sequence[str]:
+    """Of the GPUs that CUDA counts those of a framework that has ``count`` of them: all before the small cards."""
+    known = by_uuid(devices)
+    behind = [known.get(uuid) for uuid in uuids[count:]]
+    return uuids[:count] if count and all(device and device.is_small for device in behind) else uuids
 
 
 def _has_cudas_indices(inventory: Inventory) -> bool:

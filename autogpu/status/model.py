@@ -177,12 +177,14 @@ class HostStatus:
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:
-        """The GPUs that a job can have: instances instead of the card that they are of, and none that is prohibited."""
-        split = {gpu.parent for gpu in self.gpus}
+        """The GPUs that a job can have: instances instead of the card that they are of, none that is prohibited, and no
+        small card beside larger ones."""
+        small = {rejected.uuid for rejected in self.preview.rejected if rejected.cause == "too_small"}
+        apart = small | {gpu.parent for gpu in self.gpus}
         return tuple(
             gpu
             for gpu in self.gpus
-            if gpu.uuid not in split and not gpu.mig_enabled and gpu.compute_mode != "prohibited"
+            if gpu.uuid not in apart and not gpu.mig_enabled and gpu.compute_mode != "prohibited"
         )
 
     def of_user(self, user: str | None) -> HostStatus:

@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterator, Mapping, Optional, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
@@ -20,7 +20,7 @@ from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of
-from autogpu.selection.model import Claim, Decision, SelectionRequest, Tier, Verdict
+from autogpu.selection.model import Candidate, Claim, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
@@ -40,7 +40,7 @@ from autogpu.status.model import (
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
 
-IsAwaited = Callable[[str, bool, Optional[int]], bool]
+IsAwaited = Callable[[Candidate], bool]
 
 # Of a GPU, what is told as it was read.
 _READINGS = (
@@ -200,6 +200,7 @@ def _gpu(
     device: Device, jobs: Sequence[Job], claims: Sequence[Claim], is_awaited: IsAwaited, names: Names
 ) -> GpuStatus:
     device_tier = tier(device, None, claims)
+    candidate = Candidate(device, device_tier, "", spare_bytes=room_bytes(device, None, claims))
     here = [job for job in jobs if device.uuid in job.claims]
     holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(
@@ -211,7 +212,7 @@ def _gpu(
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
-        is_awaited=device_tier is Tier.FREE and is_awaited(device.uuid, True, room_bytes(device, None, claims)),
+        is_awaited=device_tier is Tier.FREE and is_awaited(candidate),
     )
 
 

@@ -19,6 +19,10 @@ from benchmarks.lab.server import GROWTH_STEPS, Run, Server
 NOTICED_S, NOTICED_MEAN_S = 300.0, 600.0
 # From the start of a script to its CUDA context: the framework's import, and the reading of data.
 IMPORT_S = 10.0
+# After so long a wait has its end, by default.
+WAIT_S = 1800.0
+# Those that wait look as often.
+LOOK_S = 2.0
 # No day takes this long: a contender that starts nothing more is a fault, and is said to be one.
 GIVE_UP_S = 60 * DAY_S
 
@@ -181,6 +185,9 @@ class Replay:
             self._serve(now_s)
         elif isinstance(answer, Wait):
             self._queue.append(attempt)
+            for waits in (1, 2):
+                self._at(now_s + waits * WAIT_S + LOOK_S, "look", None)
+            self._serve(now_s)
         elif isinstance(answer, Later):
             self._at(now_s + answer.after_s, "ask", attempt)
         else:
@@ -212,10 +219,9 @@ class Replay:
         self._outcome.starts.append((now_s, attempt.job.number, answer.card, answer.cap_bytes))
         self._foresee(run.card)
         self._grow(run, now_s)
-        # Those that wait look every two seconds; what matters to them changes with time alone for as long as a rule
-        # may ask how long others have run.
+        # What matters to those that wait changes with time alone for as long as a rule asks how long others have run.
         for minutes in (1, 2):
-            self._at(now_s + minutes * 60.0, "look", None)
+            self._at(now_s + minutes * 60.0 + LOOK_S, "look", None)
 
     def _grow(self, run: Run, now_s: float) -> None:
         card = self._server.cards[run.card]

@@ -6,7 +6,7 @@ and claims, the queue becomes what is awaited, and ``decide`` decides. What stan
 * the driver's readings and the leases are made from the replayed server; a claim is seen from the instant on at which
   it was made, as the mutex has it, and readings are fresh;
 * processes that wait look at each change of the server, those ahead first, instead of being woken by files;
-* the wait has no end (``AUTOGPU_WAIT`` is longer than any day).
+* of ``busy = "wait"`` the wait has no end (``AUTOGPU_WAIT`` is longer than any day).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.model import Decision, SelectionRequest, Verdict, VisibleSpec
-from benchmarks.lab.replay import Answer, Attempt, NoGpu, Start, Wait
+from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
 
 # The user and the process that asks; its pid is none of the server's.
@@ -34,24 +34,22 @@ class Autogpu:
     Args:
         busy: ``select.busy``.
         has_true_needs: Each process states what it will take to the byte, as nobody can.
+        wait_s: ``select.wait``.
     """
 
     lag_s = 0.0
 
-    def __init__(self, busy: str = "share", *, has_true_needs: bool = False) -> None:
+    def __init__(self, busy: str = "share", *, has_true_needs: bool = False, wait_s: float | None = None) -> None:
         self.busy = busy
+        self._wait_s = (WAIT_S if busy == "share" else float("inf")) if wait_s is None else wait_s
         self._has_true_needs = has_true_needs
 
     def need_bytes_of(self, attempt: Attempt) -> int | None:
         """What one start says that it needs."""
         return attempt.job.peak_bytes if self._has_true_needs else attempt.job.need_bytes
 
-    def busy_of(self, attempt: Attempt) -> str:
-        """``select.busy`` of one start."""
-        return self.busy
-
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
-        policy = Policy(need_bytes=self.need_bytes_of(attempt), busy=self.busy_of(attempt), wait_s=float("inf"))
+        policy = Policy(need_bytes=self.need_bytes_of(attempt), busy=self.busy, wait_s=self._wait_s)
         inventory = Inventory(tuple(_device(card) for card in server.cards))
         uuids = [device.uuid for device in inventory.devices]
         request = SelectionRequest(
@@ -62,6 +60,7 @@ class Autogpu:
             gpu_count=len(uuids),
             own_uid=FIRST_UID + attempt.job.user,
             own_pid=OWN_PID,
+            waited_s=now_s - attempt.asked_s - IMPORT_S,
         )
         runs = sorted(server.runs, key=lambda run: run.pid)
         holders = [_holder(run, uuids[run.card]) for run in runs]
@@ -87,12 +86,12 @@ class Autogpu:
         return self._demand(refused).includes(self._demand(attempt))
 
     def _demand(self, attempt: Attempt) -> Demand:
-        return Demand(1, self.need_bytes_of(attempt))
+        need_bytes = self.need_bytes_of(attempt)
+        return Demand(1, need_bytes, joins=need_bytes is None and self.busy == "share")
 
     def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
         return Waiter(
             name=f"wait.{place}",
-            place=place,
             uid=FIRST_UID + attempt.job.user,
             is_mine=False,
             is_readable=True,

@@ -6,81 +6,93 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from benchmarks.lab.day import GIB, HOUR_S
-from benchmarks.lab.replay import Answer, Attempt, Start, Wait
+from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, Start, Wait
 from benchmarks.lab.rules import Autogpu
 from benchmarks.lab.server import CONTEXT_BYTES, Card, Server
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of a job that would share a card and has not said what it needs.
+    """What becomes of a job for which no card is free, or has what it says that it needs.
 
     Attributes:
         sentence: The rule as a user hears it.
         share: Of what is free, the part that it may take; ``None`` for no cap.
-        is_freest_first: It goes where the most is free, instead of where autogpu puts it.
-        counts_caps: What the best-effort jobs of a card may still take does not count as free.
+        counts_caps: What the jobs of a card that have a cap may still take does not count as free.
         settle_s: It joins a card only where every job has run for so long; else it waits.
-        least_part: It starts only where it may take that part of the card; else it waits.
+        least_part: It starts only where that part of the card is free; else it waits.
         most_jobs: It starts only where fewer than so many jobs are; else it waits.
         after_failure: Started again after it ended for memory, it waits for a card of its own (``"card"``), or states
             what it needs and waits for that (``"need"``), as the message tells its user.
-        waits_for_need: A job that states its need waits where that fits nowhere, instead of going without a GPU.
+        need: What becomes of a need that fits nowhere: it goes without a GPU (``"cpu"``), waits until that much is
+            promised to nobody (``"wait"``), or is free where every job has run for ``settle_s`` (``"join"``).
+        wait_s: After so long it joins where the most is free, whatever the rule.
+        ends_anywhere: It does not even prefer cards where every job has run for ``settle_s`` then.
     """
 
     sentence: str
-    share: float | None = 0.5
-    is_freest_first: bool = False
+    share: float | None = 1.0
     counts_caps: bool = False
-    settle_s: float = 0.0
-    least_part: float = 0.0
+    settle_s: float = 60.0
+    least_part: float = 0.25
     most_jobs: int = 0
     after_failure: str = ""
-    waits_for_need: bool = False
+    need: str = "wait"
+    wait_s: float = WAIT_S
+    ends_anywhere: bool = False
 
 
 class Tried(Autogpu):
-    """autogpu with another rule for best-effort jobs."""
+    """autogpu with another rule for jobs that find no card free."""
 
     def __init__(self, rule: Rule) -> None:
-        super().__init__()
+        super().__init__("cpu")
         self._rule = rule
-
-    def busy_of(self, attempt: Attempt) -> str:
-        rule = self._rule
-        has_need = rule.waits_for_need and self.need_bytes_of(attempt) is not None
-        return "wait" if has_need or (attempt.earlier and rule.after_failure) else self.busy
 
     def need_bytes_of(self, attempt: Attempt) -> int | None:
         is_told = attempt.earlier > 0 and self._rule.after_failure == "need"
         return -(-attempt.job.peak_bytes // GIB) * GIB if is_told else super().need_bytes_of(attempt)
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
-        answer, rule = super().place(attempt, now_s, server, ahead), self._rule
-        if not isinstance(answer, Start) or answer.claim_bytes:
+        answer, rule, need_bytes = super().place(attempt, now_s, server, ahead), self._rule, self.need_bytes_of(attempt)
+        if isinstance(answer, Start) or (need_bytes is not None and rule.need == "cpu"):
             return answer
-        cards = [
-            card
-            for card in server.cards
-            if (rule.is_freest_first or card.number == answer.card)
-            and (not rule.most_jobs or len(card.runs) < rule.most_jobs)
-            and all(now_s - run.started_s >= rule.settle_s for run in card.runs)
-        ]
+        is_over = now_s - attempt.asked_s - IMPORT_S >= rule.wait_s
+        if not is_over and (
+            (attempt.earlier and rule.after_failure) or (need_bytes is not None and rule.need == "wait")
+        ):
+            return Wait()
+        cards = [card for card in server.cards if card.runs and (is_over or self._may_join(card, now_s))]
         if not cards:
             return Wait()
-        best = max(cards, key=lambda card: (self._free_bytes(card) // GIB, -card.utilization))
-        cap = int(self._free_bytes(best) * (1 if rule.share is None else rule.share))
-        if cap < rule.least_part * best.total_bytes:
+        best = max(cards, key=lambda card: self._standing(card, now_s))
+        free_bytes = self._free_bytes(best)
+        if need_bytes is not None and not is_over:
+            return Start(best.number, need_bytes) if need_bytes <= free_bytes else Wait()
+        if free_bytes < rule.least_part * best.total_bytes and not is_over:
             return Wait()
-        return Start(best.number, 0, None if rule.share is None else cap)
+        return Start(best.number, 0, None if rule.share is None else int(free_bytes * rule.share))
+
+    def _is_settled(self, card: Card, now_s: float) -> bool:
+        return all(now_s - run.started_s >= self._rule.settle_s for run in card.runs)
+
+    def _may_join(self, card: Card, now_s: float) -> bool:
+        most = self._rule.most_jobs
+        return self._is_settled(card, now_s) and (not most or len(card.runs) < most)
+
+    def _standing(self, card: Card, now_s: float) -> tuple[bool, int, float]:
+        is_preferred = self._rule.ends_anywhere or self._is_settled(card, now_s)
+        return is_preferred, self._free_bytes(card) // GIB, -card.utilization
 
     def _free_bytes(self, card: Card) -> int:
-        if not self._rule.counts_caps:
-            return card.free_bytes
-        open_bytes = sum(
-            max(0, run.cap_bytes + CONTEXT_BYTES - run.used_bytes) for run in card.runs if run.cap_bytes is not None
-        )
-        return max(0, card.free_bytes - open_bytes)
+        """What is not used, nor promised to jobs that have stated their size."""
+        promised = 0
+        for run in card.runs:
+            if run.claim_bytes < card.total_bytes:
+                promised += max(0, run.claim_bytes - run.used_bytes)
+            if self._rule.counts_caps and run.cap_bytes is not None:
+                promised += max(0, run.cap_bytes + CONTEXT_BYTES - run.used_bytes)
+        return max(0, card.free_bytes - promised)
 
 
 class InOrder(Autogpu):
@@ -105,32 +117,35 @@ class InOrder(Autogpu):
         return sorted(queue, key=key)
 
 
-# A job joins the card with the most free memory, once all that is there has run for a minute and a quarter is free.
-_SETTLED = Rule("", share=1.0, is_freest_first=True, settle_s=60, least_part=0.25)
+# At once, beside whoever is there.
+_AT_ONCE = Rule("", settle_s=0.0, least_part=0.0)
+# That of autogpu itself; the others change one thing of it.
+_OURS = Rule("")
 
 RULES = (
-    Rule("a third of what is free", share=1 / 3),
-    Rule("all that is free", share=1.0),
-    Rule("no cap", share=None),
-    Rule("at most two on a card, else wait", most_jobs=2),
-    Rule("after a failure wait for a card", after_failure="card"),
-    Rule("after a failure say the need and wait", after_failure="need"),
-    Rule("a stated need that fits nowhere waits", waits_for_need=True),
-    Rule("F: where most is free", is_freest_first=True),
-    Rule("F, no cap", share=None, is_freest_first=True),
-    Rule("F, caps of others count as taken", is_freest_first=True, counts_caps=True),
-    Rule("F, at most three on a card, else wait", is_freest_first=True, most_jobs=3),
-    Rule("F, a quarter free, else wait", is_freest_first=True, least_part=0.125),
-    Rule("M: F, all there has run for a minute, else wait", is_freest_first=True, settle_s=60),
-    Rule("M, all that is free", share=1.0, is_freest_first=True, settle_s=60),
-    Rule("Q: M and a quarter free, half of it", is_freest_first=True, settle_s=60, least_part=0.125),
-    Rule("Q, three quarters of it", share=0.75, is_freest_first=True, settle_s=60, least_part=0.1875),
-    replace(_SETTLED, sentence="Q, all of it"),
-    replace(_SETTLED, sentence="Q, all of it, after two minutes", settle_s=120),
-    replace(_SETTLED, sentence="Q, all of it; a stated need waits", waits_for_need=True),
-    replace(_SETTLED, sentence="Q, no cap", share=None),
-    replace(_SETTLED, sentence="Q, all of it, half free", least_part=0.5),
-    replace(_SETTLED, sentence="Q, all of it; after a failure say the need", after_failure="need"),
+    replace(_AT_ONCE, sentence="at once: half of what is free", share=0.5, need="cpu"),
+    replace(_AT_ONCE, sentence="at once: a third of it", share=1 / 3),
+    replace(_AT_ONCE, sentence="at once: all of it"),
+    replace(_AT_ONCE, sentence="at once: no cap", share=None),
+    replace(_AT_ONCE, sentence="at once: half, caps of others count as taken", share=0.5, counts_caps=True),
+    replace(_AT_ONCE, sentence="at once: half, at most two on a card", share=0.5, most_jobs=2),
+    replace(_AT_ONCE, sentence="at once: half, after a failure wait for a card", share=0.5, after_failure="card"),
+    replace(_AT_ONCE, sentence="at once: half, after a failure say the need", share=0.5, after_failure="need"),
+    replace(_AT_ONCE, sentence="where a quarter is free", least_part=0.25),
+    replace(_OURS, sentence="Q: after a minute, where a quarter is free"),
+    replace(_OURS, sentence="Q, half of it", share=0.5),
+    replace(_OURS, sentence="Q, no cap", share=None),
+    replace(_OURS, sentence="Q, anything free", least_part=0.0),
+    replace(_OURS, sentence="Q, half free", least_part=0.5),
+    replace(_OURS, sentence="Q, after two minutes", settle_s=120.0),
+    replace(_OURS, sentence="Q, after two minutes, half free", settle_s=120.0, least_part=0.5),
+    replace(_OURS, sentence="Q, at most three on a card", most_jobs=3),
+    replace(_OURS, sentence="Q, a need that fits nowhere goes without a GPU", need="cpu"),
+    replace(_OURS, sentence="Q, a need joins where that much is free", need="join"),
+    replace(_OURS, sentence="Q, after a failure say the need", after_failure="need"),
+    replace(_OURS, sentence="Q, the wait ends anywhere", ends_anywhere=True),
+    replace(_OURS, sentence="Q, the wait ends after an hour", wait_s=2 * WAIT_S),
+    replace(_OURS, sentence="Q, the wait has no end", wait_s=float("inf")),
 )
 ORDERS = (
     ("true needs, smallest first", "smallest", float("inf")),

@@ -63,19 +63,30 @@ class Ended(Exception):
 def main(arguments: list[str] | None = None) -> int:
     """Have a server and a shell on it, or a shell on the one that there is."""
     parser = argparse.ArgumentParser(prog="python -m demo.lab", description="A shell on a living simulated GPU server.")
-    parser.add_argument("--fleet", default=FLEET, help=f"{', '.join(FLEETS)}, or a file as tests/gpusim/lab.toml")
+    parser.add_argument(
+        "--fleet", help=f"{', '.join(FLEETS)}, or a file as tests/gpusim/lab.toml; else {FLEET}, or the one that runs"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what comes and goes")
     options = parser.parse_args(arguments)
     people.adopt_orphans()
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, _end)
     try:
-        with _registered().open("a+") as lab:
-            try:
-                fcntl.flock(lab, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _join(lab)
-            return _have(lab, options.fleet, options.seed)
+        while True:
+            registered = _registered()
+            with registered.open("a+") as lab:
+                try:
+                    fcntl.flock(lab, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return _join(lab, options.fleet)
+                if not registered.exists() or not os.path.samestat(registered.stat(), os.fstat(lab.fileno())):
+                    continue  # that of a server which has just ended
+                try:
+                    return _have(lab, options.fleet or FLEET, options.seed)
+                finally:
+                    registered.unlink()
+                    with contextlib.suppress(OSError):  # the next one has come meanwhile
+                        registered.parent.rmdir()
     except (FleetError, BuildError, OSError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
@@ -116,7 +127,7 @@ def _have(lab: IO[str], name: str, seed: int) -> int:
                 assert stage.stdout is not None
                 if stage.stdout.readline() != b"ready\n":
                     return 1
-                json.dump({"pid": os.getpid(), "folder": made, "environ": environ}, lab)
+                json.dump({"pid": os.getpid(), "fleet": name, "folder": made, "environ": environ}, lab)
                 lab.flush()
                 print(_welcome(name, fleet, users, has_tensorflow=(folder / "home" / "train.py").exists()), flush=True)
                 _in_shell(environ, folder)
@@ -126,10 +137,14 @@ def _have(lab: IO[str], name: str, seed: int) -> int:
                 end_all_below()
 
 
-def _join(lab: IO[str]) -> int:
+def _join(lab: IO[str], asked: str | None) -> int:
     told = _told(lab)
     if told is None:
         print("lab: the server that there was has ended; once more: make lab", file=sys.stderr)
+        return 1
+    if asked not in (None, told["fleet"]):
+        what = f"a server runs already, and it is {shlex.quote(told['fleet'])}"
+        print(f"lab: {what}; end that first (`exit` in its first shell)", file=sys.stderr)
         return 1
     people.join(told["pid"])
     print("A shell on the server that runs already; it ends with the first shell.")
@@ -174,20 +189,12 @@ def _in_shell(environ: Mapping[str, str], folder: Path, until_free: IO[str] | No
 
 def _lay_out(fleet: Fleet, folder: Path) -> dict[str, str]:
     """Make the server, and what a visitor finds there; the environment of a process on it."""
-    leases, home, commands, library = (folder / name for name in ("leases", "home", "bin", "lib"))
-    for each in (leases, home, commands, library):
+    leases, home = folder / "leases", folder / "home"
+    for each in (leases, home):
         each.mkdir()
     leases.chmod(0o1777)
     tensorflow = environments.tensorflow_if_there()
-    # TensorFlow's environment has no autogpu: it is given that, and what that needs.
-    (library / "autogpu").symlink_to(ROOT / "autogpu")
-    (library / "sitecustomize_template").symlink_to(ROOT / "sitecustomize_template")
-    (library / "pynvml.py").symlink_to(Path(__import__("pynvml").__file__ or ""))
-    python = f'PYTHONPATH="$PYTHONPATH:{library}" exec {tensorflow}' if tensorflow else f"exec {sys.executable}"
-    for name, program in (("python", python), ("autogpu", f"exec {sys.executable} -m autogpu")):
-        wrapper = commands / name
-        wrapper.write_text(f'#!/bin/sh\n{program} "$@"\n', encoding="utf-8")
-        wrapper.chmod(0o755)
+    _make_environment(folder, Path(tensorflow or sys.executable))
     (home / "job.py").write_text(JOB, encoding="utf-8")
     if tensorflow:
         (home / "train.py").write_text((ROOT / "demo" / "train.py").read_text(encoding="utf-8"), encoding="utf-8")
@@ -195,6 +202,9 @@ def _lay_out(fleet: Fleet, folder: Path) -> dict[str, str]:
     server = with_libraries_in_front(lay_out(fleet, folder, folder / "gpusim.log", device_nodes=True), given)
     paths = [str(template_folder()), given.get("PYTHONPATH", "")]
     return {
+        # As a real driver does, the simulated one refuses to answer for NVLinks that a GPU does not have, of which
+        # TensorFlow 2.21 asks; its log of that would drown the one line of autogpu.
+        "TF_CPP_MIN_LOG_LEVEL": "3",
         **given,
         **server,
         "AUTOGPU_LEASE_DIR": str(leases),
@@ -202,8 +212,30 @@ def _lay_out(fleet: Fleet, folder: Path) -> dict[str, str]:
     }
 
 
+def _make_environment(folder: Path, other: Path) -> None:
+    """Make ``folder`` a virtual environment that has autogpu and all packages of the environment of ``other``."""
+    theirs = environments.site_packages(other)
+    packages, commands = folder / "lib" / theirs.parent.name / "site-packages", folder / "bin"
+    for each in (packages, commands):
+        each.mkdir(parents=True)
+    (packages / "of_another.pth").write_text(f"{theirs}\n", encoding="utf-8")
+    for name in ("autogpu", "sitecustomize_template"):
+        (packages / name).symlink_to(ROOT / name)
+    # TensorFlow's environment has no autogpu, and not all that this needs.
+    for name in ("click", "pynvml"):
+        file = Path(__import__(name).__file__ or "")
+        own = file.parent if file.stem == "__init__" else file
+        (packages / own.name).symlink_to(own)
+    (folder / "pyvenv.cfg").write_text(f"home = {other.resolve().parent}\n", encoding="utf-8")
+    for name in ("python", "python3"):
+        (commands / name).symlink_to(other.resolve())
+    (commands / "autogpu").write_text(f'#!/bin/sh\nexec {commands}/python -m autogpu "$@"\n', encoding="utf-8")
+    (commands / "autogpu").chmod(0o755)
+
+
 def _welcome(name: str, fleet: Fleet, users: Mapping[str, int], *, has_tensorflow: bool) -> str:
-    others = f"{', '.join(users)}" if users else "here under your name; started by root, it has several users"
+    others = ", ".join(PEOPLE) + ("" if users else " (all are you here; a script's name says whose it is)")
+    others += _about_su(users)
     script = (
         "python train.py                       a Keras script that names no GPU"
         if has_tensorflow
@@ -223,6 +255,13 @@ Another shell on it: `make lab` in another terminal. `exit` ends the server.
 Other servers: make lab FLEET=NAME; there are {", ".join(others_than(name)[:4])},
 {", ".join(others_than(name)[4:])}.
 """
+
+
+def _about_su(users: Mapping[str, int]) -> str:
+    if users and people.is_reachable(ROOT / "autogpu") and people.is_reachable(Path(sys.executable).resolve().parent):
+        return f".\nTo be one of them: su {next(iter(users))}"
+    why = "this checkout or its Python is closed to them" if users else "only root can"
+    return f".\nYou can't become one of them with su: {why}"
 
 
 def others_than(name: str) -> list[str]:

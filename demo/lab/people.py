@@ -28,13 +28,12 @@ def add_users(names: Sequence[str], folder: Path) -> Mapping[str, int]:
     Returns:
         Uids by name; empty where we are not root, or where others can't reach the server's folder.
     """
-    is_reachable = all(part.stat().st_mode & stat.S_IXOTH for part in (folder, *folder.parents))
-    if os.getuid() != 0 or not is_reachable:
+    if os.getuid() != 0 or not is_reachable(folder):
         return NO_NEW_USERS
     taken = {each.pw_uid for each in pwd.getpwall()}
     free = (uid for uid in range(FIRST_UID, 65_000) if uid not in taken)
     users = dict(zip(names, free))
-    ours = "".join(f"{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n" for name, uid in users.items())
+    ours = "".join(f"{name}:*:{uid}:{uid}::/nonexistent:/bin/sh\n" for name, uid in users.items())
     known = folder / "passwd"
     known.write_text(PASSWD.read_text(encoding="utf-8") + ours, encoding="utf-8")
     known.chmod(0o644)
@@ -46,6 +45,11 @@ def add_users(names: Sequence[str], folder: Path) -> Mapping[str, int]:
         # In a container that may not; the uids are real all the same, and are shown as numbers.
         pass
     return users
+
+
+def is_reachable(folder: Path) -> bool:
+    """Every user may use what is in this folder."""
+    return all(part.stat().st_mode & stat.S_IXOTH for part in (folder, *folder.parents))
 
 
 def join(pid: int) -> None:

@@ -28,7 +28,7 @@ def open_shell(environ: Mapping[str, str], folder: Path) -> subprocess.Popen[byt
     bash = shutil.which("bash")
     # For a person; a file of commands on stdin needs none of it.
     command = [bash, "--rcfile", str(rc), "-i"] if bash and sys.stdin.isatty() else [bash or "/bin/sh"]
-    own = {"PATH": f"{folder / 'bin'}{os.pathsep}{environ.get('PATH', '')}"}
+    own = {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{environ.get('PATH', '')}"}
     parent = os.getpid()
 
     def prepare() -> None:

@@ -20,7 +20,7 @@ from autogpu import lease
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from demo.lab import job, people
-from demo.lab.scene import Part, comings, scene_for
+from demo.lab.scene import MOST_FOR_VISITORS, Part, comings, scene_for
 from tests.gpusim.__main__ import fleet_named
 from tests.gpusim.fleet import Fleet
 from tests.gpusim.fleets import FLEETS
@@ -112,8 +112,10 @@ class Stage:
 
     def go_on(self) -> None:
         """Let jobs come and go until the input is closed."""
-        coming: Iterator[tuple[float, Part]] = comings(self._orders.seed)
+        coming: Iterator[tuple[float, Part]] = comings(self._orders.seed, self._free()[:MOST_FOR_VISITORS])
         next_s, part = float("inf"), None
+        for one in self._running:
+            self._will_end(one)
         while True:
             if not self._orders.is_still and part is None:
                 delay_s, part = next(coming)
@@ -129,12 +131,24 @@ class Stage:
                     self._start(part)
                 part = None
 
+    def _will_end(self, one: Running) -> None:
+        is_for_good = self._orders.is_still or one.part.stays_s is None
+        one.until_s = None if is_for_good else time.monotonic() + (one.part.stays_s or 0)
+
+    def _free(self) -> list[str]:
+        """UUIDs of the GPUs and MIG instances that can be read and on which nobody is."""
+        taken = {uuid for one in self._running for uuid in one.uuids}
+        readable = probe.finish(probe.start(os.environ)).devices
+        return [device.uuid for device in readable if not device.mig_enabled and device.uuid not in taken]
+
     def close(self) -> None:
         """End every job."""
         for one in list(self._running):
             self._end(one)
 
     def _start(self, part: Part) -> Running:
+        if not (self._orders.users or self._orders.is_still):
+            part = replace(part, script=f"{part.who}-{part.script}")  # all are of one user, and a person is to be seen
         reader, writer = os.pipe()
         memory = self._last.devices[0].memory_total_bytes or 0
         pid = job.start(part, self._orders.users.get(part.who), self._last, memory, writer)
@@ -166,7 +180,7 @@ class Stage:
             word, *rest = text.splitlines()[-1].split(" ")
             if word == "on":
                 one.state, one.uuids = "on", tuple(rest)
-                one.until_s = None if one.part.stays_s is None else time.monotonic() + one.part.stays_s
+                self._will_end(one)
                 self._show_load()
             else:
                 one.state = text.splitlines()[-1] if word == "failed" else word

@@ -183,7 +183,8 @@ def test_autogpu_takes_the_free_card_whole():
 def test_autogpu_makes_a_late_one_a_best_effort_job_and_waits_or_not_as_it_is_told():
     server = Server(1, 24 * GIB)
     server.start(job(1), 0, 0.0, claim_bytes=24 * GIB).step = 12
-    answer = Autogpu().place(attempt_of(job(2)), 10.0, server, ())
+    assert Autogpu().place(attempt_of(job(2)), 59.0, server, ()) == Wait()
+    answer = Autogpu().place(attempt_of(job(2)), 60.0, server, ())
 
     assert (answer.card, answer.claim_bytes) == (0, 0)
     assert 0 < answer.cap_bytes < 21 * GIB
@@ -239,11 +240,18 @@ def test_exclusive_cards_are_given_in_the_order_of_submission():
     assert outcome.took_s[2] == pytest.approx(2.1 * HOUR_S - 120 + 10)
 
 
-def test_a_rule_that_waits_is_served_when_a_minute_has_passed():
-    rule = Rule("", share=1.0, is_freest_first=True, settle_s=60, least_part=0.25)
-    outcome = replayed(Tried(rule), job(0), job(1, at_s=5), job(2, at_s=6))
+@pytest.mark.parametrize("contender", [Autogpu(), Tried(Rule(""))], ids=["autogpu", "as-tried"])
+def test_who_waits_to_share_is_served_when_a_minute_has_passed(contender):
+    outcome = replayed(contender, job(0), job(1, at_s=5), job(2, at_s=6))
 
-    assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 70), (2, 130)]
+    assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 72), (2, 132)]
+
+
+@pytest.mark.parametrize("contender", [Autogpu(), Tried(Rule(""))], ids=["autogpu", "as-tried"])
+def test_a_wait_to_share_has_an_end(contender):
+    outcome = replayed(contender, job(0, gib=20), job(1, gib=2, at_s=5))
+
+    assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 5 + 10 + 1802)]
 
 
 def test_nobody_is_passed_over_for_longer_than_said():

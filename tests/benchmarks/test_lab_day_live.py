@@ -1,7 +1,8 @@
 """A day on the simulated server, with processes that choose by autogpu: it goes as the replay foretells.
 
 The processes are real, and so are their readings, claims, queue and memory; the clock is not: each is told when to
-start, to grow and to end, at the times of the day's jobs, and the next one is told once the last has done it. Jobs use
+start, to grow and to end, at the times of the day's jobs, and the next one is told once the last has done it. How old a
+claim is by that clock is written into its lease. Jobs use
 little of a GPU, so that none slows another down, and take their memory in whole pieces of the driver. Then everything
 agrees: who starts when, in which order, on which GPU and under which cap, and what dies.
 """
@@ -24,10 +25,11 @@ import pytest
 
 from benchmarks.contention_start import a_place, lease_folder
 from benchmarks.lab.day import GIB, Setting, jobs_of_day
-from benchmarks.lab.replay import IMPORT_S, Replay, noticed_after_s, users_of
+from benchmarks.lab.replay import IMPORT_S, LOOK_S, Replay, noticed_after_s, users_of
 from benchmarks.lab.rules import Autogpu
 from benchmarks.lab.server import CONTEXT_BYTES, GROWTH_S, GROWTH_STEPS
 from tests.gpusim import Gpu, Server
+from tests.support.holders import write_lease
 
 SETTING = Setting(load=1.2, gpus=2, card_bytes=11 * GIB, jobs=16)
 SEED, UTILIZATION_PERCENT = 7, 5
@@ -70,6 +72,7 @@ class Day:
         self._users = users_of(SEED)
         self._events, self._order = [], 0
         self._waiting = {}
+        self._since_s = {}
         self._on = [0 for _ in server.gpus]
 
     def run(self, jobs):
@@ -79,6 +82,8 @@ class Day:
             now_s, _, what, job, process = heapq.heappop(self._events)
             if what == "go":
                 self._ask(job, now_s)
+            elif what == "look":
+                self._let_others_look(now_s)
             elif process.poll() is None:
                 self._tell(process, what)
                 if what == "end":
@@ -92,6 +97,7 @@ class Day:
         heapq.heappush(self._events, (time_s, self._order, what, job, process))
 
     def _ask(self, job, now_s):
+        self._tell_ages(now_s)
         process = self._begin(job)
         assert self._hear(process)["event"] == "ready"
         self._tell(process, "go")
@@ -102,12 +108,16 @@ class Day:
             self._started(job, process, now_s)
         else:
             self._waiting[process] = job
+        self._let_others_look(now_s)
 
     def _started(self, job, process, now_s):
         told = self._hear(process)
         index = [gpu.uuid for gpu in self._server.gpus].index(told["gpus"][0])
         self.starts.append((now_s, job.number, index, told["cap_bytes"]))
         self._load(index, 1)
+        self._since_s[process.pid] = now_s
+        for minutes in (1, 2):
+            self._at(now_s + minutes * 60.0 + LOOK_S, "look", None)
         if told["died"]:
             self._die(job, process, now_s)
             return
@@ -124,6 +134,10 @@ class Day:
         """Its GPU is free for others: let those that wait have the time to take it."""
         process.wait(30)
         self._load(next(index for _, number, index, _ in reversed(self.starts) if number == job.number), -1)
+        self._let_others_look(now_s)
+
+    def _let_others_look(self, now_s):
+        self._tell_ages(now_s)
         # A look of each that waits, and a second one after half a second.
         until_s = time.monotonic() + (2.5 if self._waiting else 0)
         while self._waiting and time.monotonic() < until_s:
@@ -131,6 +145,13 @@ class Day:
                 if self._has_said(process, 0.02):
                     del self._waiting[process]
                     self._started(waiting, process, now_s)
+
+    def _tell_ages(self, now_s):
+        for file in self._leases.glob("job.*"):
+            fields = json.loads(file.read_text())
+            age_s = now_s - self._since_s.get(fields["pid"], now_s)
+            # While the clock stands, nobody comes to be a minute old.
+            write_lease(file, {**fields, "t": time.time() - (120.0 if age_s >= 60.0 else 0.0)})
 
     def _begin(self, job):
         environ = {
@@ -184,7 +205,7 @@ def folder():
 @pytest.mark.parametrize("busy", ["share", "wait"])
 def test_real_processes_do_what_the_replay_foretells(folder, busy):
     jobs = jobs_of(busy)
-    outcome = Replay(SETTING, SEED, Autogpu(busy), jobs).run()
+    outcome = Replay(SETTING, SEED, Autogpu(busy, wait_s=float("inf")), jobs).run()
     place = a_place(folder, sys.executable)
     shutil.copy(Path(__file__).with_name("lab_job.py"), folder / "code")
     gpus = [Gpu(memory=SETTING.card_bytes)] * SETTING.gpus

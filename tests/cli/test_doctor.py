@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import install
 from tests.gpusim import Gpu, Server
 from tests.support import environments
 
@@ -94,17 +93,6 @@ def test_a_missing_pynvml_is_one_finding(server):
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == {"pynvml", "tensorflow"}
     assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
-
-
-def test_a_hook_that_another_sitecustomize_hides_is_found(server, tmp_path):
-    for name in ("installed", "hiding"):
-        (tmp_path / name).mkdir()
-    install.install(tmp_path / "installed", "sitecustomize")
-    (tmp_path / "hiding" / "sitecustomize.py").write_text("")
-    folders = os.pathsep.join(str(tmp_path / name) for name in ("hiding", "installed"))
-    failed, said = findings({**server.environ, "PYTHONPATH": folders})
-    assert "hook" in failed
-    assert said["hook"].endswith(f"does not load autogpu; its sitecustomize is {tmp_path}/hiding/sitecustomize.py")
 
 
 @pytest.mark.thorough

@@ -17,7 +17,14 @@ from tests.support import environments
 pytestmark = pytest.mark.slow
 
 # Where something fails that is not the example's fault: what a test machine lacks.
-STATUS = {"autogpu doctor": 1, "autogpu doctor --json": 1, "autogpu host-setup --check": 1}
+NO_JOB = dict.fromkeys(("autogpu stop train.py", "autogpu stop --gpu 2", "autogpu stop train.py --yes --kill"), 1)
+STATUS = {
+    **NO_JOB,
+    "autogpu wait --job 4121 && python next.py": 1,
+    "autogpu doctor": 1,
+    "autogpu doctor --json": 1,
+    "autogpu host-setup --check": 1,
+}
 NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
 
 
@@ -54,7 +61,7 @@ def place(tmp_path):
     (project / "my-cuda-program").chmod(0o755)
     # A desktop's, which a test machine lacks.
     (project / "bin").mkdir()
-    (project / "bin" / "notify-send").write_text("#!/bin/sh\ntest \"$*\" = 'GPUs are free'\n")
+    (project / "bin" / "notify-send").write_text('#!/bin/sh\ntest "$*" = \'GPUs are free\' -o "$*" = done\n')
     (project / "bin" / "notify-send").chmod(0o755)
     return project
 
@@ -96,8 +103,8 @@ def test_a_shell_completes_verbs(folder_of_autogpu, shell):
 
 
 def test_a_shell_completes_a_policys_words_and_the_command_to_run(folder_of_autogpu):
-    words = completed(folder_of_autogpu, "bash", "autogpu run --busy share").split()
-    assert words == ["plain,share", "plain,share-own"]
+    words = completed(folder_of_autogpu, "bash", "autogpu run --busy sh").split()
+    assert words == ["plain,share"]
     assert completed(folder_of_autogpu, "bash", "autogpu run -- tra").split() == ["file,tra"]
 
 

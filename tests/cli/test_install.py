@@ -11,6 +11,7 @@ import pytest
 
 from autogpu.cli import main as frame
 from autogpu.cli.install import why_not_meant
+from autogpu.install.source import pip_source
 from tests.support import environments
 from tests.support.environments import ROOT
 
@@ -70,7 +71,8 @@ def test_environment_that_has_no_autogpu_is_told_how_to_get_it(capsys: pytest.Ca
     assert frame.run(["install", "--python", str(other)]) == 1
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"autogpu: {other} has no autogpu, which the hook would import"
-    assert second.startswith(f"autogpu: {other} -m pip install ")
+    # uv has made it, and without pip.
+    assert second == f"autogpu: uv pip install {pip_source()} --python {other}, and this again"
 
 
 def test_python_that_is_none_is_named(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:

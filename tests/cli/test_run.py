@@ -70,6 +70,42 @@ def test_picked_gpus_are_one_line(server, options, printed):
     assert done.stderr.startswith(f"autogpu: {gpus} picked, not reserved: ")
 
 
+@pytest.mark.parametrize(
+    ("options", "environ", "taken"),
+    [
+        (("--prefer", "1"), {}, "1"),
+        ((), {"AUTOGPU_PREFER": "0,1,2"}, "1"),  # 0 is a colleague's
+        (("--prefer", "2", "--prefer", "1"), {"AUTOGPU_PREFER": "1"}, "2"),
+    ],
+)
+def test_of_equally_idle_gpus_the_preferred_one_is_picked(server, options, environ, taken):
+    done = autogpu(server, "pick", "--format", "index", *options, **environ)
+    assert (done.returncode, done.stdout) == (0, f"{taken}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--devices", "1"), "the only one of select.devices"),
+        (("--exclude", "0,2"), "the only one that select.exclude leaves"),
+        (
+            ("--devices", "0-1", "--exclude", "0", "--count", "2"),
+            "the only one of select.devices; select.count asks for 2",
+        ),
+    ],
+)
+def test_where_the_policy_narrows_it_is_said_of_what_it_is_the_only_one(server, options, why):
+    assert f": {why}" in autogpu(server, "pick", *options).stderr
+
+
+def test_a_list_without_commas_an_option_of_run_and_an_unknown_user_are_told_what_was_meant(server):
+    done = autogpu(server, "pick", AUTOGPU_DEVICES="1 2")
+    assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2" (write commas between them)' in done.stderr
+    assert "no option --wait; did you mean --timeout?" in autogpu(server, "wait", "--wait", "1h").stderr
+    done = autogpu(server, "status", "--user", "roott")
+    assert (done.returncode, "there is no user roott here; did you mean root?" in done.stderr) == (2, True)
+
+
 def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():
     policy, whole = Policy(identifier="index"), gpu(1)
     numbered = listing([whole], policy, inventory(gpu(0), whole))
@@ -151,7 +187,7 @@ def test_a_list_that_names_no_gpu_here_is_spoken_of(server, command):
     said = "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 2: "
     assert said in autogpu(server, *command, AUTOGPU_DEVICES="7").stderr
     assert "7 in select.devices" in autogpu(server, *command, AUTOGPU_DEVICES="1,7").stderr
-    assert "select.devices" not in autogpu(server, *command, AUTOGPU_DEVICES="1").stderr
+    assert "matches" not in autogpu(server, *command, AUTOGPU_DEVICES="1").stderr
 
 
 @asked_in_each_way
@@ -177,7 +213,7 @@ def test_a_hold_explains_its_choice_to_those_who_ask(server):
 def test_a_pick_asks_for_what_a_limit_leaves_and_stays_inside_the_inherited_list(server):
     server.change(1, processes={5004243: "8GiB"})
     assert autogpu(server, "pick", "--devices", "0,1", "--limit", "8GiB", "--format", "index").stdout == "1\n"
-    assert autogpu(server, "pick", "--devices", "0", "--limit", "8GiB").returncode == 1
+    assert autogpu(server, "pick", "--devices", "0", "--limit", "8GiB").returncode == 75
     inherited = {"CUDA_VISIBLE_DEVICES": server.gpus[1].uuid}
     assert autogpu(server, "pick", "--format", "index", **inherited).stdout == "1\n"
 
@@ -328,12 +364,13 @@ def test_the_command_sees_the_held_gpus_alone_idlest_first_and_they_are_free_aga
 @pytest.mark.slow
 def test_what_is_shared_is_not_called_held(server, lease_folder):
     ask = f"{sys.executable} -m autogpu"
-    done = autogpu(server, "run", "--hold", "--devices", "0", "--", "sh", "-c", f"{ask} pick; {ask} status --json")
+    hold = ("run", "--hold", "--devices", "0", "--wait", "0")
+    done = autogpu(server, *hold, "--", "sh", "-c", f"{ask} pick; {ask} status --json")
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
     assert first.endswith("; not reserved: others may join. To wait for a free GPU: --busy wait")
     assert second.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
-    assert "limited to half" in done.stdout
+    assert "limited to what is free" in done.stdout
 
 
 @pytest.mark.slow

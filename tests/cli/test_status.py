@@ -52,6 +52,9 @@ sys.stdin.read()
 """
 
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+
 def coloured(view):
     return list(screens.lines(view, View(100, True)))
 
@@ -72,8 +75,7 @@ def lab(tmp_path_factory):
     leases.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     with Server([Gpu(), Gpu(processes={UNKNOWN_PID: "2GiB"}, utilization=40)], folder=folder) as server:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **pipes)
+        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **PIPES)
         try:
             assert job.stdout.readline() == "ready\n"
             yield server, environ, job
@@ -133,24 +135,68 @@ def test_mine_says_what_ones_scripts_took(lab, tmp_path):
     assert mine[-1] not in ask((lab[0], environ, lab[2])).stdout
 
 
-def test_an_idle_lease_is_seen_at_a_glance():
-    machine = inventory(gpu(0, used_gib=1, pids=[7], idle_s=99.0))
-    lines = screen(host(machine, [holder("a", (0, 24), script="eda.ipynb", age_s=26 * HOUR_S)]))
-    assert lines[1].endswith("idle lease")
-    assert "eda.ipynb (pid 7) uses 1.0 of 24.0 GiB, for 26 h" in lines[2]
-    assert lines[2].endswith(", idle 99 s or more")
-    # Nor is a job idle for longer than it has its GPU.
-    young = screen(host(inventory(gpu(0, idle_s=99.0)), [holder("a", (0, 6), age_s=1.0)]))
-    assert young[2].endswith(", for 1 s, idle")
+def idle(job_age_s):
+    return host(inventory(gpu(0, used_gib=1, pids=[7], idle_s=99.0)), [holder("a", (0, 24), age_s=job_age_s)])
 
 
-def test_the_queue_and_the_preview_are_told():
-    view = host(inventory(gpu(0)), [holder("a", (0, 24))], [waiter(1, "a.py"), waiter(2, "b.py", gib=6, silent_s=9)])
-    lines = screen(view)
-    at = lines.index("Waiting for a GPU, in this order:")
-    assert lines[at + 1] == "  1. bob a.py (pid 88): 1 whole GPU, for 90 s"
-    assert lines[at + 2].endswith("b.py (pid 88): 1 GPU with 6.0 GiB, for 90 s, unresponsive: passed over")
-    assert any(line.startswith("A script started here would get ") for line in lines)
+def queued(**wanted):
+    return host(inventory(*map(gpu, range(6))), [], [waiter(1, "w.py", **wanted)])
+
+
+def shared():
+    processes = (Process(4391, int(4.9 * GIB)), Process(4392, GIB // 8))
+    machine = inventory(gpu(0, used_gib=5, busy=40, compute_processes=processes, active_pids=[4391]))
+    return host(machine, [holder("a", (0, 6), pid=4391, age_s=2520), holder("b", (0, 0), pid=4392, age_s=2520)])
+
+
+def claimed():
+    machine = inventory(gpu(0, used_gib=6, pids=[7]), gpu(1, used_gib=2, compute_processes=(Process(9, 2 * GIB),)))
+    return host(machine, [holder("a", (0, 12)), holder("b", (0, 6), pid=8)])
+
+
+def unread(cause, said):
+    return host(Inventory(failure=f"NVML reports: {said}", failure_cause=cause))
+
+
+LOST = inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))
+UNKNOWN = inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))
+FOUR = inventory(*map(gpu, range(4)))
+
+
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        pytest.param(idle(26 * HOUR_S), r"GPU 0 .*  idle lease", id="idle-lease"),
+        pytest.param(idle(26 * HOUR_S), r".* uses 1.0 of 24.0 GiB, for 26 h, idle 99 s or more", id="idle-since"),
+        pytest.param(idle(1.0), r".*, for 1 s, idle", id="not-idle-for-longer-than-it-has-its-gpu"),
+        pytest.param(queued(), r"  1. bob w.py \(pid 88\): 1 whole GPU, for 90 s", id="queue"),
+        pytest.param(
+            queued(gib=6, silent_s=9),
+            r"  1. .*: 1 GPU with 6.0 GiB, for 90 s, unresponsive: passed over",
+            id="silent",
+        ),
+        pytest.param(queued(gpus=(0, 1, 2, 3, 4, 5)), r".*: 1 whole GPU, for 90 s", id="queue-for-any"),
+        pytest.param(queued(gpus=(2,)), r".*: 1 whole GPU, only GPU 2, for 90 s", id="queue-for-one"),
+        pytest.param(queued(gpus=(5, 0, 3)), r".*, only GPU 0, GPU 3 and GPU 5, for 90 s", id="queue-for-several"),
+        pytest.param(queued(gpus=(9,)), r".*, only GPUs that are not shown here, for 90 s", id="queue-for-none-here"),
+        pytest.param(queued(), r"A script started here would get .*", id="preview"),
+        pytest.param(shared(), r" +ann +train.py \(pid 4391\) uses 4.9 of 6.0 GiB, for 42 min, active", id="one-of-2"),
+        pytest.param(shared(), r" +ann .*\(pid 4392\) best effort, uses 0.1 GiB, for 42 min, idle", id="best-effort"),
+        pytest.param(claimed(), r"GPU 0 .* ████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 .*", id="claimed-beyond-used"),
+        pytest.param(claimed(), r"GPU 1 .* █░░░░░░░░░░░░░░░  2.0 of 24.0        - .*", id="not-claimed"),
+        pytest.param(unread("no-driver", "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
+        pytest.param(unread("driver", "mismatch"), "NVML reports: mismatch", id="broken-driver"),
+        pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),
+        pytest.param(host(UNKNOWN), r"GPU 0  NVIDIA GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
+        pytest.param(
+            host(FOUR, AUTOGPU_DEVICES="7"),
+            r"select.devices = 7 \(AUTOGPU_DEVICES\) matches none of the GPUs here; there are the indices 0 to 3: .*",
+            id="a-list-that-names-no-gpu-here",
+        ),
+    ],
+)
+def test_the_screen_has_the_line(view, line):
+    assert [each for each in screen(view) if re.fullmatch(line, each)], "\n".join(screen(view))
 
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
@@ -229,7 +275,7 @@ def test_a_watched_screen_says_less_before_it_is_cut():
     crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
     machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
     high, middle, low, least = (fitted(host(machine), height) for height in (200, 40, 24, 10))
-    assert sum("and 9 more processes" in line for line in high) == 16
+    assert sum("and 12 more processes" in line for line in high) == 16
     for lines in (middle, low):
         assert sum(line.startswith("GPU ") for line in lines) == 16
         assert any(line.startswith("A script started here would get ") for line in lines)
@@ -253,23 +299,6 @@ def crowded(gpus, jobs, processes):
 
 
 @pytest.mark.parametrize(
-    "view",
-    [crowded(4, 1, 0), crowded(8, 1, 1), crowded(8, 3, 0), crowded(8, 0, 2), crowded(3, 12, 9)],
-    ids=["a-job-each", "both", "three-jobs", "processes", "many"],
-)
-def test_few_rows_of_a_watched_screen_are_free_while_something_is_hidden(view):
-    whole = fitted(view, 500)
-    for height in range(8, 60, 3):
-        lines = fitted(view, height)
-        assert len(lines) < height
-        if lines[-1].endswith("more lines: autogpu status"):
-            assert len(lines) == height - 1
-        elif [line for line in lines if "more" in line] != [line for line in whole if "more" in line]:
-            # What is hidden comes in steps: a job's line, folded, and the number of those that are left.
-            assert len(lines) >= height - 5, "\n".join(lines)
-
-
-@pytest.mark.parametrize(
     ("view", "width", "owners"),
     [
         (crowded(16, 1, 0), 80, " ann"),
@@ -290,13 +319,6 @@ def test_what_a_script_would_get_is_told_in_short_before_owners_are_hidden():
     lines = fitted(crowded(8, 1, 0), 21)
     assert sum("ann        train.py" in line for line in lines) == 8
     assert lines[-1].startswith("A script started here would get GPU ")
-
-
-def test_what_is_claimed_is_in_the_bar_and_beside_it():
-    machine = inventory(gpu(0, used_gib=6, pids=[7]), gpu(1, used_gib=2, compute_processes=(Process(9, 2 * GIB),)))
-    lines = screen(host(machine, [holder("a", (0, 12)), holder("b", (0, 6), pid=8)]))
-    assert "████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 " in lines[1]
-    assert "█░░░░░░░░░░░░░░░  2.0 of 24.0        - " in lines[4]
 
 
 def test_gpus_that_are_free_and_alike_are_one_row():
@@ -372,33 +394,6 @@ def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_
     assert next(screens.lines(one, View(100, True))).plain.endswith(", 1 job waiting")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "said"),
-    [
-        ((), "1 whole GPU, for 90 s"),
-        ((0, 1, 2, 3, 4, 5), "1 whole GPU, for 90 s"),
-        ((2,), "1 whole GPU, only GPU 2, for 90 s"),
-        ((5, 0, 3, 2), "1 whole GPU, only GPU 0, GPU 2, GPU 3 and GPU 5, for 90 s"),
-        ((9,), "1 whole GPU, only GPUs that are not shown here, for 90 s"),
-    ],
-    ids=["any", "all", "one", "several", "none-here"],
-)
-def test_the_queue_tells_which_gpus_a_job_waits_for(gpus, said):
-    lines = screen(host(inventory(*map(gpu, range(6))), [], [waiter(1, "w.py", gpus=gpus)]))
-    assert f"  1. bob w.py (pid 88): {said}" in lines
-
-
-def test_jobs_that_share_a_gpu_have_a_line_each_on_a_narrow_screen():
-    processes = (Process(4391, int(4.9 * GIB)), Process(4392, GIB // 8))
-    shared = gpu(0, used_gib=5, busy=40, compute_processes=processes, active_pids=[4391])
-    jobs = [holder("a", (0, 6), pid=4391, age_s=42 * 60), holder("b", (0, 0), pid=4392, age_s=42 * 60)]
-    view = host(inventory(shared), jobs)
-    assert screen(view, width=80)[2:4] == [
-        "      ann        train.py (pid 4391) uses 4.9 of 6.0 GiB, for 42 min, active",
-        "      ann        train.py (pid 4392) best effort, uses 0.1 GiB, for 42 min, idle",
-    ]
-
-
 def test_hostile_names_do_nothing_to_a_terminal():
     evil = "\x1b[2J[red]x[/red]\u202e" + "A" * 10_000
     machine = inventory(gpu(0, name=evil, used_gib=1, pids=[7]), unreadable=(UnreadableDevice(1, evil),))
@@ -406,19 +401,6 @@ def test_hostile_names_do_nothing_to_a_terminal():
     assert ("\x1b" in text, "\u202e" in text) == (False, False)
     assert "[red]x[/red]" in text, "markup is text"
     assert max(map(len, text.splitlines())) < 1200
-
-
-@pytest.mark.parametrize(
-    ("machine", "line"),
-    [
-        (Inventory(failure="NVML reports: no library", failure_cause="no-driver"), "No NVIDIA driver on this machine."),
-        (Inventory(failure="NVML reports: mismatch", failure_cause="driver"), "NVML reports: mismatch"),
-        (inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),)), "GPU 1  not readable: GPU is lost"),
-    ],
-    ids=["no-driver", "broken-driver", "lost"],
-)
-def test_what_can_not_be_read_is_said(machine, line):
-    assert line in screen(host(machine))
 
 
 @pytest.mark.parametrize(
@@ -436,28 +418,18 @@ def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
     assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
 
 
-def test_a_list_that_names_no_gpu_here_is_spoken_of():
-    view = host(inventory(*map(gpu, range(4))), AUTOGPU_DEVICES="7")
-    said = "select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 3: "
-    assert screen(view)[-1].startswith(said)
-
-
-def test_a_reading_that_is_missing_is_a_question_mark():
-    line = screen(host(inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))))[1]
-    assert (line.startswith("GPU 0  NVIDIA GB10"), "????" in line, "  ? %" in line) == (True, True, True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["ctrl-c", "q"])
 def test_watching_redraws_and_ends(lab, end):
     server, environ, _ = lab
     controller, terminal = pty.openpty()
-    environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "24"}
     command = [sys.executable, "-m", "autogpu", "status", "-w", "--interval", "0.5"]
     before = termios.tcgetattr(controller)
     watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
     try:
         shown = until_shown(controller, b"", b"train.py", 2)
+        shown = until_shown(controller, shown, b"q: leave, s: order (number), h: help", 1)
         os.write(controller, b"h")
         shown = until_shown(controller, shown, b"held for half an hour or more", 2)
         os.write(controller, b"hs")
@@ -477,6 +449,26 @@ def test_watching_redraws_and_ends(lab, end):
     assert b"\x1b[?1049h" in shown
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"train.py"), "the screen is as it was before"
     assert b"Traceback" not in shown
+
+
+@pytest.mark.slow
+def test_the_pid_of_a_job_that_is_held_ends_it(tmp_path):
+    environ = {"AUTOGPU_LEASE_DIR": str(tmp_path / "leases")}
+    command, hold = [sys.executable, "-m", "autogpu"], ["run", "--hold", "--", "sh", "-c", "echo on; exec sleep 300"]
+
+    def jobs():
+        told = server.run([*command, "status", "--json"], environ=environ).stdout
+        return [job["pid"] for gpu in json.loads(told)["gpus"] for job in gpu["jobs"]]
+
+    (tmp_path / "server").mkdir()
+    with Server([Gpu()], folder=tmp_path / "server") as server:
+        held = server.popen([*command, *hold], environ=environ, **PIPES)
+        with held:
+            assert held.stdout.readline() == "on\n"
+            (pid,) = jobs()
+            os.kill(pid, signal.SIGTERM)
+            held.communicate(timeout=60)
+        assert jobs() == []
 
 
 @pytest.mark.slow

@@ -7,19 +7,29 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import Inventory
-from autogpu.doctor.facts import Cuda, Facts
+from autogpu.doctor.model import Cuda, Facts
 from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.support.values import gpu, inventory
 
 TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "has_rocm": False, "gpus": 2, "missing": {}}
+TORCH = {"version": "2.15.0", "cuda": "13.2", "is_available": True, "gpus": 2, "missing": {}, "obstacle": ""}
+JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "missing": {}, "obstacle": ""}
 NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
 
 
 def tensorflow(**changes):
     """What an environment's TensorFlow says of itself, for ``replace``."""
     return {"frameworks": {"tensorflow": {**TENSORFLOW, **changes}}}
+
+
+def torch(**changes):
+    return {"frameworks": {"torch": {**TORCH, **changes}}}
+
+
+def jax(**changes):
+    return {"frameworks": {"jax": {**JAX, **changes}}}
 
 
 @pytest.fixture

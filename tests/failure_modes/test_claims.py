@@ -11,6 +11,7 @@ import pytest
 from tests.failure_modes.holding import ALICE, as_user, needs_other_users
 from tests.gpusim import Gpu
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
+from tests.support.holders import let_age
 from tests.support.live_jobs import claims, leases
 
 pytestmark = pytest.mark.timeout(600)
@@ -97,7 +98,7 @@ def test_04_a_holder_that_one_may_not_signal_is_alive(lab):
 @pytest.mark.parametrize(
     ("busy", "status", "contexts", "said"),
     [
-        ("share", 0, [0], "half of the unclaimed memory"),
+        ("share", 0, [0], "limited to what is free there"),
         ("cpu", 0, [], "TensorFlow starts on CPU"),
         ("error", 1, [], "no GPU is free"),
         ("wait", 75, [], "waiting"),
@@ -110,6 +111,28 @@ def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, 
     ran = run(script, exit_status=status, AUTOGPU_BUSY=busy, AUTOGPU_WAIT="1s")
     assert ran.contexts == contexts
     assert said in ran.stderr, ran.stderr
+
+
+@pytest.mark.slow
+def test_25_two_that_start_in_the_same_second_join_others_one_after_the_other(lab, lease_folder):
+    autogpu = lab(Gpu())
+    assert autogpu.hold().gpus() == [0]
+    first = autogpu.hold()
+    line = first.line("stderr")
+    assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, 0 s of 30 min: no GPU is free"), line
+    assert "; to start now: AUTOGPU_WAIT=0; Ctrl-C stops" in line
+    second = autogpu.hold()
+    assert "place 2 in the queue" in second.line("stderr")
+    assert autogpu.pick() == []
+
+    let_age(lease_folder, 60)
+    assert first.gpus() == [0]
+    assert autogpu.pick("--wait", "0") == [0]
+    # The first one has just begun.
+    assert len(list(lease_folder.glob("wait.*"))) == 1
+    let_age(lease_folder, 60)
+    assert second.gpus() == [0]
+    assert autogpu.pick() == []
 
 
 @pytest.mark.slow

@@ -112,7 +112,9 @@ def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train, co
     # CUDA counts the fastest first, NVML by the bus.
     run = train(*LAB)
     for number in range(4):
-        ran = run(USE, AUTOGPU_DEVICES=str(number), AUTOGPU_IDENTIFIER=identifier, AUTOGPU_VISIBLE="chosen")
+        ran = run(
+            USE, AUTOGPU_DEVICES=str(number), AUTOGPU_IDENTIFIER=identifier, AUTOGPU_VISIBLE="chosen", AUTOGPU_WAIT="0"
+        )
         assert ran.contexts == [number]
         assert f"GPU {number} ({LAB[number].name}" in ran.said[0]
 

@@ -216,3 +216,12 @@ def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(host, installed, 
     said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
     assert [LINE.format(lease_folder) in line for line in said].count(True) == 1, said
     assert {call.gpu for call in server.calls(call="context")} == {2}
+
+
+def test_who_is_refused_is_told_a_process_of_the_holder_that_has_not_computed_yet(lab):
+    autogpu = lab(Gpu())
+    job = autogpu.hold()
+    assert job.gpus() == [0]
+    refused = autogpu("run", "--hold", "--busy", "error", "--", "true")
+    assert refused.returncode != 0
+    assert f"(pid {job.process.pid})" in refused.stderr, refused.stderr

@@ -81,7 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder)
         return _fail(str(error), NOT_STARTED)
     _start_attendant(file, folder)
-    return _become(command, {**os.environ, **with_libraries_in_front(environ, os.environ)})
+    leases = folder / "leases"  # its own, as each machine has
+    leases.mkdir()
+    leases.chmod(0o1777)
+    own = {"AUTOGPU_LEASE_DIR": str(leases), **os.environ}
+    return _become(command, {**own, **with_libraries_in_front(environ, os.environ)})
 
 
 def fleet_named(name: str) -> Fleet:

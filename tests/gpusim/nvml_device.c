@@ -56,9 +56,15 @@ API nvmlReturn nvmlDeviceGetCudaComputeCapability(nvmlDevice device, int *major,
   return NVML_SUCCESS;
 }
 
+/* CUDA C++ Programming Guide: 32-bit floating-point operations per clock cycle and multiprocessor. */
+static int cores_of_multiprocessor(const Gpu *gpu) {
+  bool is_first_of_age = gpu->minor == 0 && (gpu->major == 6 || gpu->major == 8);
+  return gpu->major == 3 ? 192 : gpu->major == 7 || is_first_of_age ? 64 : 128;
+}
+
 API nvmlReturn nvmlDeviceGetNumGpuCores(nvmlDevice device, unsigned *cores) {
   NEEDS_GPU(device, READING_OF_CARD);
-  *cores = (unsigned)gpu->multiprocessors * 128;
+  *cores = (unsigned)(gpu->multiprocessors * cores_of_multiprocessor(gpu));
   /* github.com/DataDog/datadog-agent/pull/45266 */
   return gpu->in_mig_mode ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }

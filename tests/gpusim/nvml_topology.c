@@ -24,6 +24,7 @@ static nvmlReturn find_link(const Gpu *gpu, unsigned link, PciAddress *remote) {
   if (!gpu->link_count) {
     return NVML_ERROR_NOT_SUPPORTED;
   }
+  /* Seen on real ones: github.com/NVIDIA/TensorRT-LLM/pull/17060. */
   if (link >= (unsigned)gpu->link_count) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }

@@ -148,7 +148,8 @@ RANK = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 def test_ranks_of_a_launcher_get_an_instance_each(host, lease_folder):
     start = host(a100("3g.20gb", "3g.20gb"))
     numbers = [{"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank} for rank in ("0", "1")]
-    ranks = [start(**RANK, **number) for number in numbers]
+    # Each has a parent of its own here, and so the second one shares what the first one has claimed.
+    ranks = [start(**RANK, **number, AUTOGPU_WAIT="0") for number in numbers]
     assert [rank.ready() for rank in ranks] == ["ready GPU:0"] * 2
     used = {rank.pid: places(start.server.calls(pid=rank.pid)) for rank in ranks}
     assert sorted(used.values()) == [["0:0"], ["0:1"]]

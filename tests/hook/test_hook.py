@@ -21,7 +21,7 @@ from tests.hook.throwaway import TEMPLATES, Throwaway
 from tests.support.environments import interpreter
 
 HOOK = TEMPLATES / "_autogpu_hook.py"
-FILES = ("_autogpu_hook.py", "autogpu.pth", "autogpu.start", "sitecustomize.py")
+FILES = ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth", "autogpu.start", "sitecustomize.py")
 
 
 @pytest.fixture(scope="session", params=each_python())
@@ -71,6 +71,33 @@ def test_an_autogpu_of_the_project_is_not_run(place: Throwaway, tmp_path: Path, 
         # By the script's own import alone, afterwards.
         assert (ran.returncode, ran.steps) == (0, "body theirs")
         assert "the script has an autogpu of its own, which hides the package" in ran.stderr
+
+
+def test_the_second_file_is_never_one_of_the_script(place: Throwaway, tmp_path: Path) -> None:
+    for folder in ("project", "project/_autogpu_hook"):
+        throwaway.write(tmp_path / folder, {"_autogpu_steps.py": "raise SystemExit('theirs')\n"})
+    script = tmp_path / "project" / "script.py"
+    script.write_text("import tensorflow")
+    ran = place.run("", tmp_path, options=[str(script)], environ={"PYTHONPATH": str(script.parent)})
+    assert (ran.returncode, ran.steps, ran.stderr) == (0, "before body after", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "def find(:\n", "import _autogpu_gone\n", "\0"],
+    ids=["missing", "empty", "cut-off", "cannot-import", "null-byte"],
+)
+def test_a_hook_whose_second_file_is_missing_or_broken_is_silent(
+    place: Throwaway, tmp_path: Path, text: str | None
+) -> None:
+    # A copy in front of the installed one.
+    ours = tmp_path / "ours"
+    throwaway.write(ours, {"_autogpu_hook.py": HOOK.read_text()})
+    if text is not None:
+        throwaway.write(ours, {"_autogpu_steps.py": text})
+    code = f"import sys, tensorflow, tensorflow.python; assert sys.meta_path[0].__file__.startswith({str(ours)!r})"
+    ran = place.run(code, tmp_path, environ={"PYTHONPATH": str(ours)})
+    assert (ran.returncode, ran.steps, ran.stderr) == (0, "body", "")
 
 
 @pytest.mark.parametrize(
@@ -186,10 +213,10 @@ def test_finder_keeps_no_part_of_another_module_alive() -> None:
         del sys.modules["_autogpu_hook"]
     held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
     functions = {name for name, value in held.items() if callable(value)}
-    finders = {"find_spec", "find_later", "notice_bypass", "is_off"}
-    steps = {"exec_module", "take_step", "import_package", "give_up", "stderr_is_read"}
-    assert functions == {"install", *finders, *steps}
-    assert set(held) - functions == {"sys", "frameworks", "inside", "done", "started_with", "started_path"}
+    # Each function costs something at every start: what only the import of a framework needs is in the other file.
+    assert functions == {"install", "find_spec"}
+    kept = {"frameworks", "inside", "started_with", "started_path", "too_late", "this", "find"}
+    assert set(held) - functions == {"sys", *kept}
 
 
 def test_start_up_files_are_ascii_carry_the_marker_and_hold_one_plain_import() -> None:

@@ -130,7 +130,7 @@ def make(base: Path, version: tuple[int, int], folder: Path) -> Throwaway:
     )
     site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
     write(site_packages, PACKAGES)
-    for name in ("_autogpu_hook.py", "autogpu.pth"):
+    for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
         (site_packages / name).write_bytes(template(TEMPLATES, name).read_bytes())
     return Throwaway(folder / "bin" / "python", version, site_packages)
 

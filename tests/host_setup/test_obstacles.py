@@ -150,6 +150,15 @@ def test_only_root_may_change_the_host_and_is_told_the_full_command(monkeypatch)
         assert refused.value.remedy == remedy
 
 
+@pytest.mark.parametrize(("by_sudo", "begin"), [(True, f"sudo {sys.executable} "), (False, f"{sys.executable} ")])
+def test_root_is_told_no_sudo_unless_that_is_how_one_is_root(monkeypatch, by_sudo: bool, begin: str) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    if by_sudo:
+        monkeypatch.setenv("SUDO_USER", "ann")
+    assert hosts.Host().command("--undo") == f"{begin}-m autogpu host-setup --undo"
+
+
 # Undo
 
 
@@ -169,7 +178,7 @@ def test_folder_in_use_stays_and_its_users_are_named(image: Path, paths) -> None
 
 def test_folder_in_which_a_job_waits_stays(image: Path, paths) -> None:
     host_image.setup(image)
-    ticket = paths.folder / f"wait.0000000001.{os.geteuid()}.{os.getpid()}"
+    ticket = paths.folder / f"wait.{os.geteuid()}.{os.getpid()}.00000000"
     with ticket.open("wb") as stream:
         locks.own(stream.fileno())
         assert "is in use by" in host_image.undo(image)[paths.folder][1]
@@ -180,7 +189,7 @@ def test_folder_in_which_a_job_waits_stays(image: Path, paths) -> None:
 def test_stale_files_go_with_the_folder(image: Path, paths) -> None:
     before = names(image)
     host_image.setup(image)
-    for name in ("job.12345.1.00000000", "wait.0000000001.12345.1", ".job.12345.1.00000000"):
+    for name in ("job.12345.1.00000000", "wait.12345.1.00000000", ".job.12345.1.00000000"):
         (paths.folder / name).touch()
     assert paths.folder in removed(host_image.undo(image))
     assert names(image) == before

@@ -61,7 +61,7 @@ def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, pat
     assert (boot.name, boot.is_required) == ("boot", False)
     assert boot.problem == "does not exist: nothing on this system reads tmpfiles.d at boot"
     assert "/etc/rc.local" in boot.consequence
-    assert hosts.BOOT_LINE in boot.consequence
+    assert boot.consequence.endswith(f"\n    {hosts.BOOT_LINE}"), "it stands alone, to be copied"
 
     expected = paths.folder.stat().st_mode
     shutil.rmtree(str(paths.folder))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import marshal
 import os
 import shutil
 import subprocess
@@ -51,12 +50,9 @@ def test_plan_ends_with_what_switches_on() -> None:
         plan = files.plan_install(Path("/env"), method, "1.2", TEMPLATES)
         return [str(path.relative_to("/env")) for path, _ in plan]
 
-    tag = sys.implementation.cache_tag
     info = [f"autogpu_autoload-1.2.dist-info/{name}" for name in ("METADATA", "WHEEL", "INSTALLER", "RECORD")]
-    hook = ["_autogpu_hook.py", f"__pycache__/_autogpu_hook.{tag}.pyc"]
-    assert names("pth") == [*hook, *info, "autogpu.pth"]
-    assert names("start") == [*hook, *info, "autogpu.start", "autogpu.pth"]
-    assert names("sitecustomize") == [*hook, f"__pycache__/sitecustomize.{tag}.pyc", *info, "sitecustomize.py"]
+    assert names("pth") == ["_autogpu_steps.py", "_autogpu_hook.py", *info, "autogpu.start", "autogpu.pth"]
+    assert names("sitecustomize") == ["_autogpu_steps.py", "_autogpu_hook.py", *info, "sitecustomize.py"]
 
 
 def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
@@ -64,7 +60,7 @@ def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
     (info,) = files.distributions(folder)
     assert info.name == f"autogpu_autoload-{autogpu.__version__}.dist-info"
     rows = {row[0]: row[1:] for row in csv.reader((info / "RECORD").read_text().splitlines())}
-    assert set(rows) == {name for name in tree(folder) if (folder / name).is_file()}
+    assert set(rows) == {name for name in tree(folder) if (folder / name).is_file() and not name.endswith(".pyc")}
     for name, (digest, size) in rows.items():
         if not name.endswith("RECORD"):
             content = (folder / name).read_bytes()
@@ -72,35 +68,20 @@ def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
             assert (digest, size) == (f"sha256={expected}", str(len(content)))
 
 
-def test_compiled_hook_is_what_python_would_compile_and_a_second_install_touches_no_file(folder: Path) -> None:
-    first = installing.install(folder)
-    compiled = files.cache_path(folder / files.HOOK).read_bytes()
-    assert int.from_bytes(compiled[4:8], "little") == 0b01  # hash-based, unchecked
-    assert marshal.loads(compiled[16:]) == compile((folder / files.HOOK).read_bytes(), "", "exec", dont_inherit=True)
-    os.utime(str(folder / files.HOOK), (1, 1))
+def test_a_second_install_touches_no_file(folder: Path) -> None:
+    installing.install(folder)
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     second = installing.install(folder)
-    assert (second.written, second.removed, second.unchanged) == ((), (), first.written)
+    assert (second.written, second.removed) == ((), ())
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 40, None], ids=["empty", "zeros", "cut"])
-def test_damaged_compiled_file_is_repaired(folder: Path, damage: bytes) -> None:
-    installing.install(folder)
-    before = tree(folder)
-    compiled = files.cache_path(folder / files.HOOK)
-    compiled.write_bytes(compiled.read_bytes()[:200] if damage is None else damage)
-    done = installing.install(folder)
-    assert compiled in done.written
-    assert tree(folder).keys() == before.keys()
-
-
-def test_compiled_file_goes_where_python_looks_in_daily_life(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"), raising=False)
-    done = installing.install(folder)
-    assert folder / "__pycache__" / f"_autogpu_hook.{sys.implementation.cache_tag}.pyc" in done.written
+def test_the_hook_is_compiled_for_the_starts_that_follow_however_this_shell_has_python_compile(folder: Path) -> None:
+    here = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(folder / "elsewhere"), "PYTHONOPTIMIZE": "2"}
+    installing.install(folder, environ={**os.environ, **here})
+    names = {f"{name}.{sys.implementation.cache_tag}.pyc" for name in ("_autogpu_hook", "sitecustomize")}
+    assert {path.name for path in folder.rglob("*.pyc")} == names
+    assert not (folder / "elsewhere").exists()
 
 
 def test_uninstall_leaves_the_folder_as_it_was(folder: Path) -> None:
@@ -113,7 +94,8 @@ def test_uninstall_leaves_the_folder_as_it_was(folder: Path) -> None:
         (folder / name).write_bytes(b"")
     assert installing.uninstall(folder)[1]
     assert tree(folder) == before
-    assert installing.uninstall(folder) == (folder, ())
+    for target in (folder, folder / "gone", folder / "__pycache__" / "other.cpython-311.pyc"):
+        assert installing.uninstall(target) == (target, ())
 
 
 def test_files_are_readable_for_others(folder: Path) -> None:
@@ -185,10 +167,9 @@ def test_what_does_not_prove_itself_is_taken_away(folder: Path, earlier: bool) -
         installing.install(folder)
         (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
     broken = installing.this_interpreter()._replace(executable=shutil.which("false"))
-    with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1") as refused:
+    with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1"):
         installing.install(folder, interpreter=broken)
     assert tree(folder) == {}
-    assert ("the earlier start-up files are gone" in refused.value.what) == earlier
 
 
 def test_what_is_as_it_was_stays_where_its_proof_fails_now(folder: Path) -> None:
@@ -201,7 +182,7 @@ def test_what_is_as_it_was_stays_where_its_proof_fails_now(folder: Path) -> None
 
 
 def test_pth_where_python_reads_none_is_taken_back(folder: Path) -> None:
-    with pytest.raises(InstallError, match=r"reads no autogpu.pth in ") as refused:
+    with pytest.raises(InstallError, match="did not load") as refused:
         installing.install(folder, "pth")
     assert "leave out --method" in refused.value.remedy
     assert tree(folder) == {}
@@ -212,7 +193,7 @@ def test_hidden_sitecustomize_is_run_in_our_place(folder: Path, tmp_path: Path) 
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.path.insert(0, '/added')\nprint('hidden')\n")
     done = installing.install(folder, environ={**os.environ, "PYTHONPATH": str(hidden)})
-    assert (done.method, done.on_pythonpath) == ("sitecustomize", True)
+    assert done.on_pythonpath
     code = (
         "import sys, sitecustomize; print(sitecustomize.__file__); print('_autogpu_hook' in sys.modules)\n"
         "print([p for p in sys.path if p][:3])"
@@ -243,7 +224,7 @@ def test_error_of_the_hidden_one_is_reported_as_python_does(folder: Path, tmp_pa
 def test_sitecustomize_without_its_hook_is_silent(folder: Path) -> None:
     installing.install(folder)
     (folder / files.HOOK).unlink()
-    files.cache_path(folder / files.HOOK).unlink()
+    shutil.rmtree(str(folder / "__pycache__"))
     ran = start("pass", folder)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 

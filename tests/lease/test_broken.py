@@ -176,7 +176,7 @@ def test_a_lease_can_not_pass_for_another_process(folder, locked):
 def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
     good = json.dumps(GOOD).encode()
     names = ["job", "job.1.2", "job.1.2.ABCDEF01", "job.1.2.abcdef012", "job.x.2.abcdef01", "job.1.2.abcdef01~"]
-    names += ["wait.1.2.3", "wait.00000000001.2.3", "job.\u0661.2.abcdef01", "README", ".git"]
+    names += ["wait.1.2.3", "wait.00000000001.2.abcdef01", "wait.1.2", "job.\u0661.2.abcdef01", "README", ".git"]
     for name in names:
         locked(name, good)
     (path / "jobs").mkdir()

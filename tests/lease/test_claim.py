@@ -59,7 +59,7 @@ def test_what_choosing_raises_comes_through_and_the_mutex_is_free_again(folder):
 
 def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
     lease = acquire_lease(folder, lambda *_: {"GPU-0": 5}, script="a")
-    mode = Path(lease.path).stat().st_mode
+    mode = (folder.path / lease.name).stat().st_mode
     lease.release()
     assert stat.S_IMODE(mode) & 0o777 == 0o644
     # What keeps systemd-tmpfiles from removing the lease of a job that has run for a month.
@@ -81,7 +81,7 @@ def test_a_killed_holder_gives_its_gpu_back_and_the_next_claim_removes_its_file(
 def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
     name = f"job.{os.geteuid()}.{os.getpid()}.00000000"
     live = acquire_lease(folder, take, script="a")
-    (path / name).write_bytes(Path(live.path).read_bytes())
+    (path / name).write_bytes((path / live.name).read_bytes())
     assert [holder.name for holder in holders(folder)] == [live.name]
     live.release()
 

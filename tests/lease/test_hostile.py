@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import json
 import os
 import resource
 import signal
@@ -15,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from autogpu import process
-from autogpu.lease import Uncoordinated, locks
+from autogpu.lease import Uncoordinated
 from tests.lease.choosers import promised
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
 from tests.lease.test_broken import mount
-from tests.lease.test_record import TICKET
 
 
 @pytest.fixture(params=["plain", "overlay"])
@@ -222,16 +220,16 @@ def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, sta
 
 
 @needs_root
-def test_a_planted_last_place_does_not_turn_the_queue_round(folder, path, start):
-    holder = start()
+def test_who_plants_places_before_others_is_served_after_them(folder, start):
+    """Whatever numbers stand in the names; as another user, who can have no earlier time on any file."""
+    alice, holder = start("--uid", str(ALICE)), start()
     holder.ask("acquire", free=["GPU-0"])
-    planted = os.open(str(path / "wait.9999999999.4444.abcdef01"), os.O_CREAT | os.O_RDWR, 0o644)
-    locks.own(planted)
     line = [start("--uid", str(uid)) for uid in (3000, 2000, 1000)]
     for worker in line:
         worker.wait_in_line(free=["GPU-0"])
-    os.write(planted, json.dumps({**TICKET, "pid": os.getpid()}).encode())
+    for name in ("wait.0000000000.0.00000000", "wait.9999999999.0.00000000"):
+        alice.ask("plant_ticket", name=name)
+    assert [waiter.pid for waiter in waiters(folder)] == [*(worker.pid for worker in line), alice.pid, alice.pid]
     for before, worker in zip([holder, *line], line):
         before.kill()
         assert worker.result() == {"claims": {"GPU-0": 1}}
-    os.close(planted)

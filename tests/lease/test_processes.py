@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from autogpu import process
 from autogpu.frozen import replace
 from autogpu.lease import Processes, processes_of, snapshot
 from autogpu.process import start_time
@@ -43,9 +44,9 @@ def job(folder):
     yield job
     for pid in below:
         os.kill(pid, signal.SIGKILL)
-    for process in started:
-        process.kill()
-        process.communicate(timeout=60)
+    for each in started:
+        each.kill()
+        each.communicate(timeout=60)
 
 
 def found(folder, *listed, **options):
@@ -58,8 +59,17 @@ def test_what_is_below_a_holder_is_of_its_job_and_no_other_process_is(folder, jo
     holder, shell, program = job()
     assert found(folder, program, os.getpid(), GONE) == ((holder.pid, program), {GONE})
     assert found(folder, shell, program) == ((holder.pid, shell, program), frozenset())
-    # Those that the driver does not list cost no look, unless they are to be shown.
-    assert (found(folder)[0], found(folder, is_complete=True)[0]) == ((), (holder.pid,))
+    # As soon as it claims, and before the driver lists any of them.
+    assert (found(folder)[0], found(folder, is_complete=True)[0]) == ((holder.pid,), (holder.pid,))
+
+
+def test_a_thousand_holders_that_the_driver_does_not_list_cost_a_few_looks(folder, job, monkeypatch):
+    job()
+    (lease,) = snapshot(folder).holders
+    holders, looks = [replace(lease, name=f"job.0.1.{number:08x}") for number in range(1000)], []
+    monkeypatch.setattr(process, "pid_here", lambda *who: looks.append(who))
+    assert set(processes_of(holders, []).of_lease.values()) == {()}
+    assert 0 < len(looks) <= 16
 
 
 @pytest.mark.parametrize("is_left", [True, False], ids=["its-programs-keep-the-lease", "they-do-not"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -291,24 +292,143 @@ def test_a_waiter_whose_clock_is_wrong_is_served_in_its_turn_and_passes_nobody_o
         assert [waiter.is_unresponsive for waiter in waiters(folder)] == [False] * (len(line) - line.index(worker) - 1)
 
 
-def test_a_last_place_that_is_taken_is_shared(folder, path, start):
-    with (path / "wait.9999999999.0.1").open("w") as ticket:
-        locks.own(ticket.fileno())
-        ticket.write(json.dumps(TICKET))
-        ticket.flush()
-        start().wait_in_line(gpus=None)
-        assert [waiter.place for waiter in waiters(folder)] == [9999999999, 9999999999]
+@pytest.fixture
+def ticket(path):
+    """A ticket as anybody may make one: a file that is open and locked, and whatever its maker does to it."""
+
+    def ticket(name, **fields):
+        ticket.files.append((path / name).open("w+"))
+        locks.own(ticket.files[-1].fileno())
+        ticket.files[-1].write(json.dumps({**TICKET, "pid": os.getpid(), **fields}))
+        ticket.files[-1].flush()
+        return path / name
+
+    ticket.files = []
+    yield ticket
+    for file in ticket.files:
+        file.close()
 
 
-def test_each_reading_has_the_heartbeats_of_its_own_moment(folder):
-    ticket = folder.path / f"wait.0000000001.{os.geteuid()}.00000000"
-    ticket.write_text(json.dumps(TICKET))
-    with ticket.open("r+b") as file, folder.opened() as descriptor:
+def pids(folder):
+    return [waiter.pid for waiter in waiters(folder)]
+
+
+FIRST = "wait.0000000000.0.00000000"
+TRICKS = {
+    "a-rename": lambda file: file.rename(file.with_name("wait.0.0.00000000")),
+    "an-old-mtime": lambda file: os.utime(str(file), (0, 0)),
+    "another-mode": lambda file: file.chmod(0o640),
+    "a-second-name": lambda file: os.link(str(file), str(file.with_name("wait.0.0.00000000"))),
+}
+TICK_S = 0.02  # the kernel's clock for files goes by ticks of 1 to 10 ms
+
+
+@pytest.fixture
+def waiting(start):
+    """A waiter that comes at once, and then the one who holds the GPU."""
+    holder, waiting = start(), start()
+    holder.ask("acquire", free=GPU)
+    waiting.wait_in_line(free=GPU)
+    time.sleep(TICK_S)
+    return waiting, holder
+
+
+@pytest.mark.parametrize("trick", [lambda file: None, *TRICKS.values()], ids=["the-lowest-name", *TRICKS])
+def test_who_comes_later_can_not_pass_for_the_first(folder, waiting, ticket, trick):
+    first, holder = waiting
+    trick(ticket(FIRST, t=0))
+    assert pids(folder) == [first.pid, os.getpid()]
+    holder.kill()
+    assert first.result() == {"claims": {"GPU-0": 1}}
+
+
+def test_a_file_that_was_kept_ready_by_another_name_comes_when_it_becomes_a_ticket(folder, path, ticket, request):
+    ready = [ticket(name, t=0) for name in (".wait.0", "ready")]
+    time.sleep(TICK_S)
+    first, _ = request.getfixturevalue("waiting")
+    ready[0].rename(path / FIRST)
+    os.link(str(ready[1]), str(path / "wait.0.0.00000001"))
+    assert pids(folder) == [first.pid, os.getpid(), os.getpid()]
+
+
+@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
+def test_whatever_is_done_to_a_ticket_makes_it_come_later(folder, ticket, trick, request):
+    planted = ticket(FIRST)
+    time.sleep(TICK_S)
+    first, _ = request.getfixturevalue("waiting")
+    assert pids(folder) == [os.getpid(), first.pid]
+    trick(planted)
+    assert pids(folder) == [first.pid, os.getpid()]
+
+
+def test_a_heartbeat_changes_no_place_and_no_other_process_makes_one(folder, start):
+    holder, *line = start(), start(), start()
+    holder.ask("acquire", free=GPU)
+    for worker in line:
+        worker.wait_in_line(free=GPU)
+    came = [(folder.path / waiter.name).stat().st_ctime_ns for waiter in waiters(folder)]
+    begun_s = time.monotonic()
+    # As the first heartbeats are made after two seconds.
+    until(lambda: time.monotonic() - begun_s > 3.0)
+    assert [(folder.path / waiter.name).stat().st_ctime_ns for waiter in waiters(folder)] == came
+    assert all(-0.5 < waiter.silent_s < 2.5 for waiter in waiters(folder))
+    assert pids(folder) == [worker.pid for worker in line]
+
+
+def test_a_clock_that_is_set_back_or_ahead_costs_nobody_the_place(path, monkeypatch):
+    with (path / FIRST).open("w+") as file, (path / FIRST).open() as other:
+        assert locks.last_beat(other.fileno()) is None
         locks.own(file.fileno())
-        os.utime(ticket, (time.time() - 100, time.time() - 100))
+        assert locks.last_beat(other.fileno()) == 0.0
+        for now_s in (5000.0, 5003.5, 1400.25, 9000.0):
+            monkeypatch.setattr(locks, "file_time_s", lambda now_s=now_s: now_s)
+            locks.beat(file.fileno())
+            assert locks.last_beat(other.fileno()) == now_s
+
+
+def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, monkeypatch):
+    """A read lock needs no more than that, and would be in the way of a write lock."""
+    with (path / FIRST).open("w+") as file, (path / FIRST).open() as another, (path / FIRST).open() as other:
+        locks.own(file.fileno())
+        for now_s in (5000.0, 5002.0, 5004.0):
+            monkeypatch.setattr(locks, "file_time_s", lambda now_s=now_s: now_s)
+            locks.beat(file.fileno())
+            taken = []
+            for start_ms in (0, 4999000, int(now_s * 1000), int(now_s * 1000) + 1, 10**15):
+                try:
+                    locks._set_owned(another.fileno(), fcntl.F_RDLCK, start_ms, 1)
+                    taken.append(start_ms)
+                except BlockingIOError:
+                    pass
+            assert taken == [0, 4999000]
+            assert locks.last_beat(other.fileno()) == now_s
+    # The owner has ended, and a lock of another remains.
+    with (path / FIRST).open() as another, (path / FIRST).open() as other:
+        locks._set_owned(another.fileno(), fcntl.F_RDLCK, 0, 0)
+        assert locks.last_beat(other.fileno()) is None
+
+
+def test_an_earlier_versions_ticket_stands_by_its_last_heartbeat(folder, ticket, request):
+    """Such a ticket is named by a number; its heartbeat is its file's mtime, and sets its ctime."""
+    earlier = ticket("wait.0000000001.0.abcdef01")
+    time.sleep(TICK_S)
+    first, holder = request.getfixturevalue("waiting")
+    assert pids(folder) == [os.getpid(), first.pid]
+    os.utime(str(earlier))
+    assert pids(folder) == [first.pid, os.getpid()]
+    os.utime(str(earlier), (time.time() - 6, time.time() - 6))
+    assert [waiter.is_unresponsive for waiter in waiters(folder)] == [False, True]
+    holder.kill()
+    assert first.result() == {"claims": {"GPU-0": 1}}
+
+
+def test_each_reading_has_the_heartbeats_of_its_own_moment(folder, ticket):
+    made = ticket(FIRST)
+    os.utime(str(made), (0, 0))
+    with folder.opened() as descriptor:
         reader = FolderReader()
         (before,) = reader.read(descriptor).waiters
-        os.utime(ticket)
-        (after,) = reader.read(descriptor, fresh_s=60.0).waiters
+        locks.beat(ticket.files[-1].fileno())
+        (after,) = reader.read(descriptor).waiters
     assert before.silent_s > 90
-    assert after.silent_s < 60
+    assert -1 < after.silent_s < 60

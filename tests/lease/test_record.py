@@ -105,6 +105,8 @@ def test_what_no_version_writes_is_unreadable(raw):
         {"count": True},
         {"count": 10**9},
         {"bytes": -1},
+        {"per_user": -1},
+        {"per_user": "2"},
         {"bytes": 1.5},
         {"uuids": "GPU-a"},
         {"uuids": [1]},

@@ -8,9 +8,10 @@ from autogpu.policy import Policy
 
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
+PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
-SELECT = "a table with count, need, devices, exclude, faulty, busy, wait, script, visible, identifier"
+SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
 PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
@@ -42,7 +43,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
-        '"share-own", "wait", "cpu" or "error"; the default "share" is used',
+        '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",
@@ -124,7 +125,7 @@ def test_wrong_types_and_ranges(workplace, text, what):
         ),
         pytest.param(
             "[limits]\nper-user = 1",
-            ":2: unknown key limits.per-user, nearest is limits.per_user (a number of GPUs (0 for no cap))",
+            f":2: unknown key limits.per-user, nearest is limits.per_user ({PER_USER})",
             id="hyphen",
         ),
         pytest.param(

@@ -138,6 +138,8 @@ def test_what_has_no_sensible_meaning_is_refused(dotted, value, why):
     [
         ("3-0", "the smaller number comes first"),
         ("0,1", "write each GPU as its own entry"),
+        ("1 3", "write commas between them"),
+        ("0-1 3", "write commas between them"),
         ("3090", 'for a name, write "*3090*"'),
         ("GPU-xyz", "a UUID has only hexadecimal digits and dashes"),
         ("-1", ""),

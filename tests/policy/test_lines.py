@@ -27,4 +27,4 @@ from autogpu.policy.sources import Source, key_lines
     ],
 )
 def test_line_of_a_key_is_right_or_unknown(text, path, line):
-    assert Source("project", lines=key_lines(text)).line_of(tuple(path.split("."))) == line
+    assert Source("project", lines=key_lines(text)).origin(*path.split(".")).line == line

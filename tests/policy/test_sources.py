@@ -205,7 +205,7 @@ def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode
 
 
 LOOKS = "import sys; from pathlib import Path; from autogpu.policy.trust import *; " + (
-    "print(read_file(Path(sys.argv[1]), judge=True).distrust)"
+    "print(read_file(Path(sys.argv[1]), judge=True)[1])"
 )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failure_modes.holding import ALICE, as_user, needs_other_users
 from tests.gpusim.fleets import FLEETS
 from tests.support.environments import ROOT
 from tests.support.terminal import PATIENCE_S, Terminal
@@ -26,8 +29,11 @@ def terminals():
         # The person's own start-up file is no part of this.
         environ = {**os.environ, "TMPDIR": folder, "HOME": folder}
 
-        def open_one(*arguments):
-            command = [sys.executable, "-m", "demo.lab", *arguments]
+        def open_one(*arguments, before=(), is_refused=False):
+            command = [*before, sys.executable, "-m", "demo.lab", *arguments]
+            if is_refused:
+                done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, timeout=120, check=False)
+                return done.stderr.decode()
             return opened.enter_context(Terminal(ROOT, environ, command, r"lab\$ "))
 
         open_one.folder = folder
@@ -64,7 +70,9 @@ def test_the_server_lives_and_others_join(terminals):
     assert "8 GPUs (rtx-4090)" in first.greeting
     found = json.loads(first.type("autogpu status --json").text)
     jobs = [job for gpu in found["gpus"] for job in gpu["jobs"]]
-    assert {"ipykernel_launcher.py", "bert.py", "resnet.py", "train.py", "eval.py"} <= {job["script"] for job in jobs}
+    scripts = {job["script"].rpartition("-")[2] for job in jobs}
+    assert {"ipykernel_launcher.py", "bert.py", "resnet.py", "train.py", "eval.py"} <= scripts
+    assert sum(gpu["state"] == "free" for gpu in found["gpus"]) == 1, "for the visitor"
     (notebook,) = [gpu for gpu in found["gpus"] if gpu["state"] == "idle_lease"]
     assert notebook["jobs"][0]["age_s"] > 25 * 3600
     assert [gpu["index"] for gpu in found["gpus"] if gpu["unmanaged_processes"]] == [0]
@@ -74,18 +82,34 @@ def test_the_server_lives_and_others_join(terminals):
     owners = {job["uid"] for job in jobs}
     assert len(owners) >= 4 if os.getuid() == 0 else owners == {os.getuid()}
 
+    other = terminals("--fleet", "t4", is_refused=True)
+    assert "a server runs already, and it is rtx-4090; end that first" in other
     second = terminals()
     assert "A shell on the server that runs already" in second.greeting
     assert "ipykernel_launcher.py" in second.type("autogpu status").text
-    held = second.type("autogpu run --hold --need 1GiB -- autogpu status --mine | cat").text
-    assert " for autogpu: " in held, held
+    assert "not reserved: the idlest of 7" in first.type("autogpu pick").text
+    held = second.type("autogpu run --hold -- autogpu status --mine | cat").text
+    assert re.search(r"GPU \d for autogpu: the idlest of 7", held), held
+    assert re.search("ok +environment", first.type("autogpu doctor").text)
     first.type("sleep 1000 &")
     first.write("exit\n")
     assert first.process.wait(timeout=PATIENCE_S) == 0
     second.until(r"The server has ended\.")
     assert second.process.wait(timeout=PATIENCE_S) == 0
     wait_until_nothing_is_left(terminals.folder)
-    assert list(Path(terminals.folder).glob("autogpu-lab-*")) == [], "no folder either"
+    assert list(Path(terminals.folder).glob("autogpu-lab*")) == [], "no folder either"
+
+
+@needs_other_users
+@pytest.mark.slow
+def test_for_a_plain_user_scripts_say_whose_they_are(terminals):
+    Path(terminals.folder).chmod(0o1777)
+    lab = terminals("--fleet", "t4", before=as_user(ALICE))
+    assert "all are you here" in lab.greeting
+    assert "only root can" in lab.greeting
+    page = lab.type("autogpu status").text
+    assert [name for name in ("chen-ipyk", "anna-train.py", "fatma-sweep.py") if name not in page] == []
+    assert "1 of 4 GPUs free" in page
 
 
 @pytest.mark.slow
@@ -119,5 +143,6 @@ def test_nothing_is_left_however_it_ends(terminals, end):
 @pytest.mark.parametrize("name", [name for name in FLEETS if name not in ("rtx-4090", "t4")])
 def test_every_server_that_ships_can_be_had(terminals, name):
     page = terminals("--fleet", name).type("autogpu status").text
+    assert "0 of" not in page.splitlines()[0], "the visitor finds a free one"
     # The last one waits.
     assert [who for who in ("dora", "anna", "fatma") if who not in page] == []

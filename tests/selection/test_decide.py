@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
-from autogpu.selection.explain import AWAITED, BEST_EFFORT, NO_UUIDS
+from autogpu.selection.explain import AWAITED, BEST_EFFORT, BEST_EFFORT_OF_SIZE, NO_UUIDS
 from autogpu.selection.grants import Grant
-from autogpu.selection.memory import CONTEXT_BYTES, caps
+from autogpu.selection.memory import CONTEXT_BYTES, caps, within_context
 from autogpu.selection.model import Verdict, VisibleSpec
 from autogpu.selection.ranks import WORKERS, LocalRank
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
@@ -26,10 +27,12 @@ LEFT, NOT_OURS = Verdict.CANNOT_CHOOSE, Verdict.NOT_OUR_CHOICE
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", "script")}
 NAMED = {"chosen": [0]}
 TWO_LARGE = {"busy": "wait", "need_bytes": 12 * GIB, "count": 2}
-OWN = {"busy": "share-own"}
 # Claims on GPU 0
-ALL, MINE, LITTLE = ({"held": {0: each}} for each in (claim(24), claim(24, uid=ME), claim(4, uid=ME)))
-BOTH = (claim(11), claim(0, pid=8))
+SETTLED = {"age_s": 60.0}
+ALL, MINE, LITTLE = (
+    {"held": {0: each}} for each in (claim(24, **SETTLED), claim(24, uid=ME, **SETTLED), claim(4, uid=ME, **SETTLED))
+)
+MOST_FREE = {"held": {0: claim(11, **SETTLED), 1: claim(11, pid=8, **SETTLED)}}
 CAP, CAP_OF_TWO = {"per_user": 1, **MINE}, {"per_user": 2, "count": 2, **MINE}
 TOO_SMALL = (
     "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; "
@@ -37,6 +40,8 @@ TOO_SMALL = (
 )
 FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
 IN_USE = "1 of 3, where another library of this process has a CUDA context"
+AT_THE_CAP = "you hold 1 GPU, the most that limits.per_user allows"
+HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
 WHILE_IDLE = ", busy while GPU 1 and GPU 2 are idle"
 TWO_ALLOWED = "select.count asks for 2, limits.per_user allows 2"
 
@@ -79,7 +84,6 @@ def rank(number, size, launcher="MPICH"):
         case("a-wait-for-fewer-than-asked", [SMALL, gpu(1)], {**TWO_LARGE, "held": {1: claim(24)}}, why=FEWER),
         case("no-second-one-to-wait-for", ONE, {"busy": "wait", "count": 2}, ordinals=(0,)),
         case("one-that-nobody-awaits", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
-        case("one-that-is-awaited", ONE, {"awaited": [UUID]}, claims={UUID: 0}, soft_caps={UUID: 12 * GIB}),
         case("more-are-attainable", [SMALL, *THREE[1:]], {}, attainable=3),
         case("those-with-room-are-attainable", [SMALL, *THREE[1:]], {"need_bytes": 12 * GIB}, attainable=2),
         case("those-within-the-cap-are-attainable", THREE, {"per_user": 2, **MINE}, attainable=1),
@@ -87,19 +91,15 @@ def rank(number, size, launcher="MPICH"):
             "best-effort",
             [gpu(0, used_gib=4)],
             ALL,
-            soft_caps={UUID: 10 * GIB},
+            soft_caps={UUID: within_context(20 * GIB)},
             claims={UUID: 0},
             why_capped=BEST_EFFORT,
         ),
-        case("of-the-unclaimed", [gpu(0, used_gib=2, pids=[7])], {"held": {0: claim(14)}}, soft_caps={UUID: 5 * GIB}),
-        case("where-the-most-is-unclaimed", ELEVENS, {"held": {0: claim(4), 1: claim(11)}}, ordinals=(0,)),
-        case("then-where-the-fewest-are-best-effort", ELEVENS, {"held": {0: claim(11), 1: BOTH}}, ordinals=(0,)),
-        case("beside-my-own-jobs", TWO, {**OWN, "held": {0: claim(24), 1: claim(24, uid=ME)}}, ordinals=(1,)),
-        case("not-beside-unmanaged-ones", [gpu(0, pids=[9], used_gib=3)], {**OWN, **MINE}, verdict=CPU),
-        case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why="you hold 1 GPU, the most that limits.per_user allows"),
+        case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why=AT_THE_CAP),
         case("cap-reached-and-waiting", TWO, {**CAP, "count": 2, "busy": "wait"}, verdict=WAIT),
-        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={UUID: 12 * GIB}),
-        case("cap-reached-share-own", TWO, {**CAP, **OWN}, ordinals=(0,), soft_caps={UUID: 12 * GIB}),
+        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={UUID: within_context(24 * GIB)}),
+        case("which-is-said", TWO, CAP, why=f"the least busy of 2 (shared: {HELD}); {AT_THE_CAP}"),
+        case("cap-reached-and-nothing-to-join", TWO, {"per_user": 1, "held": {0: claim(24, uid=ME)}}, verdict=WAIT),
         case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), soft_caps={}),
         case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
         case("cap-for-no-more-one-waits", TWO, {"per_user": 1, "count": 2, "busy": "wait"}, ordinals=(1,)),
@@ -129,9 +129,10 @@ def test_the_gpus_are_named_idlest_first():
     assert (decision.ordinals, [device.index for device in decision.devices]) == ((0, 1), [1, 0])
 
 
-ALIKE = dict.fromkeys(("share", "share-own", "wait", "cpu", "error"), TAKE)
-NEVER = {**ALIKE, "share": CPU, "share-own": CPU, "wait": CPU, "cpu": CPU, "error": REFUSE}
-LATER, NOW, SOME = {**NEVER, "wait": WAIT}, {**NEVER, "share": TAKE, "wait": WAIT}, {**ALIKE, "wait": WAIT}
+ALIKE = dict.fromkeys(("share", "wait", "cpu", "error"), TAKE)
+NEVER = {**ALIKE, "share": CPU, "wait": CPU, "cpu": CPU, "error": REFUSE}
+LATER, NOW = {**NEVER, "share": WAIT, "wait": WAIT}, {**NEVER, "share": TAKE, "wait": WAIT}
+SOME, MORE = {**ALIKE, "wait": WAIT}, {**ALIKE, "share": WAIT, "wait": WAIT}
 
 
 def outcome(rule, gpus, asked, verdicts, why):
@@ -140,40 +141,106 @@ def outcome(rule, gpus, asked, verdicts, why):
 
 
 AWAITED_BY_ONE = f"no GPU is free (GPU 0: {AWAITED})"
-CLAIMED = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
 LARGE, HUGE = {"need_bytes": 12 * GIB, "held": {1: claim(24)}}, {"need_bytes": 30 * GIB}
 MOST = {"count": "all", "need_bytes": 20 * GIB, "held": {0: claim(10)}}
 IDLE = {"held": {0: claim(24, age_s=7200.0)}}
+NINE_AND_HALF, FIVE = within_context(10 * GIB), within_context(int(5.5 * GIB))
 
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "verdicts", "why"),
     [
-        outcome("claimed", ONE, ALL, NOW, f"no GPU is free (GPU 0: {CLAIMED})"),
+        outcome("claimed", ONE, ALL, NOW, f"no GPU is free (GPU 0: {HELD})"),
         outcome("excluded", ONE, {"exclude": ("0",)}, NEVER, "no GPU is suitable (GPU 0: excluded by select.exclude)"),
         outcome("not-named", ONE, {"devices": ("A",)}, NEVER, "no GPU is suitable (GPU 0: not among select.devices)"),
         outcome(
             "never-enough-memory", ONE, HUGE, NEVER, "no GPU is suitable (GPU 0: 30.0 GiB do not fit, it has 24.0 GiB)"
         ),
         outcome("too-little-memory-or-claimed", [SMALL, gpu(1)], LARGE, LATER, TOO_SMALL),
-        outcome("awaited", ONE, {"awaited": [UUID]}, NOW, AWAITED_BY_ONE),
+        outcome("awaited", ONE, {"awaited": [UUID]}, LATER, AWAITED_BY_ONE),
+        outcome("awaited-to-be-joined", ONE, {"awaited": [UUID], **ALL}, LATER, AWAITED_BY_ONE),
         outcome("awaited-and-a-need", ONE, {"awaited": [UUID], "need_bytes": GIB}, LATER, AWAITED_BY_ONE),
         outcome("some-are-free", ONE_BUSY, {"count": 3}, SOME, "3 GPUs wanted, 2 are free: waiting for 1 more"),
-        outcome("all-that-fit-are-waited-for", TWO, MOST, SOME, "2 GPUs wanted, 1 is free: waiting for 1 more"),
+        outcome("all-that-fit-are-waited-for", TWO, MOST, MORE, "2 GPUs wanted, 1 is free: waiting for 1 more"),
         outcome("an-idle-lease-is-shared", [gpu(0, pids=[7], used_gib=20)], IDLE, ALIKE, None),
     ],
 )
 def test_busy_says_what_becomes_of_a_process_without_enough_free_gpus(gpus, asked, verdicts, why):
     found = {busy: decided(*gpus, busy=busy, **asked) for busy in verdicts}
     assert {busy: decision.verdict for busy, decision in found.items()} == verdicts
-    assert {decision.why for decision in found.values() if decision.verdict is not TAKE} <= {why}
+    whys = {decision.why.partition("; it joins")[0] for decision in found.values() if decision.verdict is not TAKE}
+    assert whys <= {why}
+
+
+OLD, YOUNG, FULL = claim(24, **SETTLED), claim(24, age_s=59.0), gpu(0, used_gib=18.5, pids=[7])
+NOT_ANY_MORE = {"waited_s": 1800.0}
+LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
+HELD_BY_ALL = {"held": dict.fromkeys((1, 2), OLD)}
+PROMISED = {"held": {0: claim(20, **SETTLED)}}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "expected"),
+    [
+        case("after-a-minute", ONE, {"held": {0: OLD}}, verdict=TAKE, claims={UUID: 0}),
+        case("not-before", ONE, {"held": {0: YOUNG}}, verdict=WAIT),
+        case("not-before-the-last-one-has-run-for-it", ONE, {"held": {0: (OLD, YOUNG)}}, verdict=WAIT),
+        case("beside-processes-without-a-claim", [gpu(0, pids=[9], used_gib=18)], {}, verdict=TAKE),
+        case("a-quarter-is-free", [gpu(0, used_gib=18, pids=[7])], {"held": {0: OLD}}, verdict=TAKE),
+        case("less-is-not-enough", [FULL], {"held": {0: OLD}}, verdict=WAIT),
+        case("what-was-promised-is-not-free", ONE, PROMISED, verdict=WAIT),
+        case(
+            "what-was-promised-is-not-taken", ONE, {"held": {0: claim(14, **SETTLED)}}, soft_caps={UUID: NINE_AND_HALF}
+        ),
+        case("where-the-most-is-free", [LESS, MORE_FREE], HELD_BY_ALL, ordinals=(1,)),
+        case("of-those-that-can-be-joined", [LESS, MORE_FREE], {"held": {1: OLD, 2: YOUNG}}, ordinals=(0,)),
+        case("a-free-one-first", [LESS, gpu(0)], {"held": {1: OLD}}, ordinals=(1,), claims={UUID: 24 * GIB}),
+        case("unknown-memory", [replace(FULL, memory_used_bytes=None)], {"held": {0: OLD}}, verdict=WAIT),
+        case("as-many-as-asked-for", [gpu(0), LESS], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
+        case("or-a-wait-for-them", [gpu(0), LESS], {"count": 2, "held": {1: YOUNG}}, verdict=WAIT),
+        case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, soft_caps={UUID: FIVE}),
+        case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, verdict=TAKE, claims={UUID: 0}),
+        case("then-where-all-is-promised", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
+        case(
+            "best-where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, "held": {1: OLD, 2: YOUNG}}, ordinals=(0,)
+        ),
+        case(
+            "and-nobody-awaits-it", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)
+        ),
+        case("a-need-that-fits-nowhere", ONE, {"need_bytes": 8 * GIB, "held": {0: OLD}}, verdict=WAIT),
+        case(
+            "in-the-end-too",
+            [FULL],
+            {"need_bytes": 8 * GIB, "held": {0: OLD}, **NOT_ANY_MORE},
+            claims={UUID: 0},
+            soft_caps={UUID: FIVE},
+            why_capped=BEST_EFFORT_OF_SIZE,
+        ),
+        case("never-one-that-can-not-fit", ONE, {"need_bytes": 30 * GIB, "wait_s": 0.0}, verdict=CPU),
+        case("an-idle-lease-at-once", [gpu(0, pids=[7], used_gib=20)], IDLE, verdict=TAKE),
+    ],
+)
+def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quarter_is_free(gpus, asked, expected):
+    assert fields(decided(*gpus, **asked), expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "joins"),
+    [
+        ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or after 30 min"),
+        ({"need_bytes": 8 * GIB, "wait_s": 90.0}, "after 90 s"),
+    ],
+)
+def test_who_waits_to_share_is_told_until_when(asked, joins):
+    why = decided(*ONE, held={0: YOUNG}, **asked).why
+    assert why.partition("); ")[2] == f"it joins others {joins}; to start now: AUTOGPU_WAIT=0"
 
 
 @pytest.mark.parametrize(
     ("busy", "count", "why"),
     [
         ("share", 3, "all 3 (shared: GPU 0: "),
-        *((busy, 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now") for busy in ("share-own", "cpu")),
+        ("cpu", 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now"),
     ],
 )
 def test_more_gpus_than_are_free(busy, count, why):

@@ -7,9 +7,9 @@ import pytest
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
-from autogpu.selection.explain import BEST_EFFORT, BEST_EFFORT_OF_PART
+from autogpu.selection.explain import BEST_EFFORT, BEST_EFFORT_OF_SIZE
 from autogpu.selection.grants import Grant
-from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings
+from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings, within_context
 from autogpu.selection.model import MemoryDemand, Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
 from tests.support.selections import INHERITED, case, claim, decided, fields, request
@@ -47,15 +47,21 @@ PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 *
             [gpu(0), BUSY],
             PLACED,
             claims={OTHER: 0},
-            soft_caps={OTHER: 4 * GIB},
+            soft_caps={OTHER: within_context(8 * GIB)},
             why_capped=BEST_EFFORT,
         ),
         case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, soft_caps={ZERO: 6 * GIB - CONTEXT_BYTES}),
         case("half", ONE, HALF, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
         case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
         case(
-            "a-used-half", [BUSY], HALF, claims={OTHER: 0}, soft_caps={OTHER: 4 * GIB}, why_capped=BEST_EFFORT_OF_PART
+            "a-used-half",
+            [BUSY],
+            HALF,
+            claims={OTHER: 0},
+            soft_caps={OTHER: within_context(8 * GIB)},
+            why_capped=BEST_EFFORT_OF_SIZE,
         ),
+        case("without-a-wait", ONE, {**HALF, "held": {0: claim(24)}}, verdict=TAKE, claims={ZERO: 0}),
         case(
             "no-other-gpu-is-recommended-and-lists-of-the-policy-have-no-effect",
             [BUSY],

@@ -74,6 +74,11 @@ def test_which_is_taken(asked, expected):
     assert sorted(labels(choice(MIXED, **asked).devices)) == expected
 
 
+ONE_CARD = [*SEVEN[:2], gpu(1, pids=[7], used_gib=4, busy=90)]
+LEFT_FREE = (
+    "the least busy of 2 (shared: pid 7 on it without a claim, 90 % busy, 20.0 of 24.0 GiB free); select.count asks "
+    "for 2, 1 can be had now; GPU 0:0 is free, but several GPUs are whole cards"
+)
 SECOND_BUSY = {"chosen": (1,), "held": held(SEVEN[2])}
 HALF = {"limit": MemoryLimit(percent=50.0), "limit_includes": "process"}
 
@@ -84,6 +89,7 @@ HALF = {"limit": MemoryLimit(percent=50.0), "limit_includes": "process"}
         case("the-free-one", SEVEN, {"held": held(*SEVEN[1:4], *SEVEN[5:])}, ordinals=(3,), why="the idlest of 7"),
         case("no-instance", cut(0), {}, verdict=CPU, why=f"no GPU is suitable (GPU 0: {instances.WITHOUT_INSTANCE})"),
         case("one-of-two", SEVEN, {"count": 2}, why=f"the idlest of 7; select.count asks for 2, {NO_CARD}"),
+        case("a-busy-card-and-not-a-free-instance", ONE_CARD, {"count": 2}, ordinals=(1,), why=LEFT_FREE),
         case("no-wait-for-two", SEVEN, {"count": 2, "busy": "wait", "held": held(*SEVEN[1:3])}, verdict=Verdict.TAKE),
         case("all-are-held", SEVEN, {"busy": "cpu", "held": held(*SEVEN[1:])}, verdict=CPU),
         case("a-wait-for-one-of-all", SEVEN, {"busy": "wait", "held": held(*SEVEN[1:])}, verdict=Verdict.WAIT),

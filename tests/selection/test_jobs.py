@@ -9,7 +9,7 @@ from autogpu.frozen import replace
 from autogpu.lease import Demand, Holder, Processes, Waiter
 from autogpu.reporting.text import GIB
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.model import Claim
+from autogpu.selection.model import Candidate, Claim, Tier
 from autogpu.selection.occupancy import room_bytes, unmanaged_processes
 from tests.support.values import gpu, inventory
 
@@ -130,9 +130,31 @@ HELD = {UUID: (claim(1, uid=1001),)}
         pytest.param({}, HELD, 1, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
         pytest.param({}, HELD, 2, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
         pytest.param({}, {}, 1, ("GPU-else", True, 24), True, id="who-holds-none-does"),
+        pytest.param({"per_user": 1}, HELD, 4, ("GPU-else", True, 24), False, id="at-the-cap-of-his-group"),
+        pytest.param({"per_user": 2}, HELD, 1, ("GPU-else", True, 24), True, id="below-the-cap-of-his-group"),
+        pytest.param({"per_user": 0}, HELD, 1, ("GPU-else", True, 24), True, id="his-group-has-no-cap"),
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, per_user, asked, expected):
-    waiter = Waiter("wait.1", 1, 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
     uuid, is_free, room_gib = asked
-    assert is_awaited_by([waiter], claims_on, per_user)(uuid, is_free, room_gib * GIB) is expected
+    candidate = Candidate(
+        replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
+    )
+    assert is_awaited_by([waiter], claims_on, per_user)(candidate) is expected
+
+
+@pytest.mark.parametrize(
+    ("joins", "age_s", "free_gib", "expected"),
+    [
+        pytest.param(True, 60.0, 6, True, id="by-one-that-joins"),
+        pytest.param(False, 60.0, 6, False, id="by-none-that-wants-it-whole"),
+        pytest.param(True, 59.0, 6, False, id="not-before-a-minute-has-passed"),
+        pytest.param(True, 60.0, 5, False, id="not-below-a-quarter"),
+    ],
+)
+def test_a_gpu_that_can_be_joined_is_awaited(joins, age_s, free_gib, expected):
+    waiter = Waiter("wait.1", 1, 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(joins=joins))
+    here = (Claim(24 * GIB, (11,), 1000, "train.py", age_s),)
+    candidate = Candidate(gpu(0), Tier.BUSY, "", here, spare_bytes=0, free_bytes=free_gib * GIB, is_best_effort=True)
+    assert is_awaited_by([waiter], {})(candidate) is expected

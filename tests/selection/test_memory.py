@@ -45,9 +45,11 @@ def test_what_is_capped_and_what_is_claimed(policy, caps_gib, claims_gib):
 @pytest.mark.parametrize(
     ("gpus", "asked", "reserves", "expected_mib"),
     [
-        pytest.param([IN_USE], {**SPLIT, "held": {0: claim(24)}}, {}, {0: 5120}, id="parts-of-a-best-effort-job"),
+        pytest.param(
+            [IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="parts-of-a-best-effort-job"
+        ),
         pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="a-limit-also-where-none-is-taken"),
-        pytest.param([IN_USE, gpu(1, pids=[8], used_gib=20)], {}, {}, {0: 10240}, id="a-share-where-it-is-shared"),
+        pytest.param([IN_USE, gpu(1, pids=[8], used_gib=20)], {}, {}, {0: 19968}, id="what-is-free-where-it-is-shared"),
         pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="less-a-measured-context"),
     ],
 )

@@ -7,7 +7,8 @@ import pytest
 from autogpu.policy import MemoryLimit
 from autogpu.reporting.text import GIB
 from autogpu.selection.eligible import gpus_of_positions
-from autogpu.selection.explain import BEST_EFFORT_BY_SCRIPT as CAP
+from autogpu.selection.explain import BEST_EFFORT_OF_SIZE as CAP
+from autogpu.selection.memory import within_context
 from autogpu.selection.model import MemoryDemand, Verdict
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu
@@ -16,11 +17,13 @@ BUSY = gpu(1, pids=[7], used_gib=9, busy=90)
 LESS_BUSY = gpu(2, pids=[7], used_gib=1, busy=90)
 # The pool as the process counts it, idlest first when it began.
 POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
+PROHIBITED = [gpu(0, compute_mode="prohibited")]
 ONE, FULL, ZERO = [gpu(0)], [gpu(0, used_gib=14, pids=[7])], gpu(0).uuid
-HALF = {gpu(1).uuid: int(7.5 * GIB)}  # of what is free on the busy one
+FREE_BESIDE = {gpu(1).uuid: within_context(15 * GIB)}
 TWO_GIB = MemoryLimit(bytes=2 * GIB)
-ALL = {"held": {index: claim(24) for index in range(4)}}
-MINE = {"held": {0: claim(24, uid=ME)}, "per_user": 1}
+YOUNG = {"held": {index: claim(24) for index in range(4)}}
+ALL = {"held": {index: claim(24, age_s=60.0) for index in range(4)}}
+MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
 CPU, LEFT, TAKE = Verdict.CPU, Verdict.NOT_OUR_CHOICE, Verdict.TAKE
 NAMED, MOVED = "position 2 of 4, named by the script", "; GPU 1 at that position is taken"
 EIGHT = {"script_demand": MemoryDemand(bytes=8 * GIB, is_limit=True, or_best_effort=True)}
@@ -53,15 +56,30 @@ def by_position(*positions, **asked):
         case("leased", POOL, by_position(2, held={1: claim(24)}), moved={2: 0}, ordinals=(0,), why=NAMED + MOVED),
         case("busy", [*POOL[:2], BUSY, gpu(0)], by_position(2), moved={2: 0}, why=NAMED + MOVED),
         case("several", POOL, by_position(2, 0), ordinals=(2, 0), why="positions 2 and 0 of 4, named by the script"),
-        case("several-keep-theirs", [gpu(3), LESS_BUSY, BUSY], by_position(0, 2), moved={0: 0, 2: 2}, soft_caps=HALF),
+        case(
+            "several-keep-theirs",
+            [gpu(3), LESS_BUSY, BUSY],
+            by_position(0, 2),
+            moved={0: 0, 2: 2},
+            soft_caps=FREE_BESIDE,
+        ),
         case("where-it-has-a-context", POOL, by_position(2, in_use=[2], held={1: claim(24)}), moved={2: 2}),
         case("beside-its-context", POOL, by_position(2, in_use=[0], held={1: claim(24)}), moved={2: 0}),
         case("without-sharing", [*POOL[:2], BUSY], by_position(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
-        case("the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, soft_caps={gpu(3).uuid: 12 * GIB}),
+        case(
+            "the-fifth-shares",
+            POOL,
+            by_position(1, **ALL),
+            verdict=TAKE,
+            soft_caps={gpu(3).uuid: within_context(24 * GIB)},
+        ),
+        case("the-fifth-before-a-minute", POOL, by_position(1, **YOUNG), verdict=Verdict.WAIT),
         case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),
         case("the-fifth-stops", POOL, by_position(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
-        case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **ALL), verdict=LEFT, claims={ZERO: 0}),
+        case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **ALL), verdict=Verdict.WAIT),
+        case("which-has-an-end", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **ALL), claims={ZERO: 0}, verdict=TAKE),
+        case("where-nothing-helps", PROHIBITED, by_position(0), verdict=LEFT),
         case("at-the-cap-ones-own", POOL, by_position(0, **MINE), claims={ZERO: 0}),
         case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),
         # Not by position.
@@ -70,7 +88,14 @@ def by_position(*positions, **asked):
         # What the script allows itself is what is claimed.
         case("a-limit-is-claimed", ONE, {**EIGHT, "need_bytes": 2 * GIB}, claims={ZERO: 8 * GIB}),
         case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, soft_caps={}),
-        case("where-it-does-not-fit", FULL, NEARLY_ALL, claims={ZERO: 0}, soft_caps={ZERO: 5 * GIB}, why_capped=CAP),
+        case(
+            "where-it-does-not-fit",
+            FULL,
+            NEARLY_ALL,
+            claims={ZERO: 0},
+            soft_caps={ZERO: within_context(10 * GIB)},
+            why_capped=CAP,
+        ),
         case("not-capped-alone", ONE, NEARLY_ALL, soft_caps={}, why_capped=""),
     ],
 )

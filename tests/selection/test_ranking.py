@@ -44,6 +44,26 @@ def test_order(devices, expected):
     assert [candidate.device.index for candidate in ranked(*devices).candidates] == expected
 
 
+FOUR = [gpu(number) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "prefer", "expected"),
+    [
+        pytest.param(FOUR, ["0", "1", "3", "2"], [0, 1, 3, 2], id="in-its-order"),
+        pytest.param(FOUR, ["1"], [1, 3, 2, 0], id="the-others-as-without"),
+        pytest.param(FOUR, ["0-1"], [1, 0, 3, 2], id="in-one-entry-as-without"),
+        pytest.param(FOUR, ["2", "0-3"], [2, 3, 1, 0], id="by-the-first-entry-that-means-it"),
+        pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1)], ["0"], [1, 0], id="not-before-a-better-tier"),
+        pytest.param([gpu(0, total_gib=11), gpu(1)], ["0"], [1, 0], id="not-before-more-room"),
+        pytest.param([gpu(0, busy=30), gpu(1)], ["0"], [1, 0], id="not-before-an-idler-one"),
+    ],
+)
+def test_the_preferred_of_equals_come_first(devices, prefer, expected):
+    ranking = ranked(*devices, prefer=tuple(prefer))
+    assert [candidate.device.index for candidate in ranking.candidates] == expected
+
+
 EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
 TAKEN = "its compute mode is EXCLUSIVE and a process has it"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]

@@ -36,6 +36,15 @@ def test_a_command_has_its_server_and_leaves_a_log(tmp_path, fleet, gpus):
     assert [json.loads(line)["call"] for line in log.read_text().splitlines()] == ["cuInit"]
 
 
+def test_each_server_has_a_lease_folder_of_its_own_unless_one_is_named(tmp_path):
+    given = {name: value for name, value in os.environ.items() if name != "AUTOGPU_LEASE_DIR"}
+    said = [command("--", "sh", "-c", "stat -c '%a %n' $AUTOGPU_LEASE_DIR", env=given).stdout for _ in range(2)]
+    assert [each.split()[0] for each in said] == ["1777", "1777"]
+    assert said[0] != said[1]
+    named = {**os.environ, "AUTOGPU_LEASE_DIR": str(tmp_path)}
+    assert command("--", "sh", "-c", "echo $AUTOGPU_LEASE_DIR", env=named).stdout == f"{tmp_path}\n"
+
+
 @pytest.mark.slow
 def test_an_edited_fleet_moves_the_load_under_a_running_command(tmp_path):
     fleet = tmp_path / "lab.toml"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import replace
@@ -193,12 +192,3 @@ def test_metrics_are_for_a_file(option, capfd):
     assert run(["status", "--format", "prometheus", option]) == 2
     said = capfd.readouterr()
     assert (said.out, said.err.count("--format prometheus can't be combined with --")) == ("", 1)
-
-
-def test_json_has_two_names(server):
-    script = "from autogpu.cli.main import run; run(['status', '--format', 'json']); run(['status', '--json'])"
-    text = server.run([sys.executable, "-c", script]).stdout
-    by_format, end = json.JSONDecoder().raw_decode(text)
-    by_flag = json.loads(text[end:])
-    assert by_format.pop("time_s") <= by_flag.pop("time_s")
-    assert by_format == by_flag

@@ -102,7 +102,7 @@ SECOND_RANK = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", VISIBLE: "0,1"}
 CHIEF = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
 OF_CHIEF = {"TF_CONFIG": json.dumps(CHIEF)}
 OFF = {"verdict": "cannot_choose", "why": "autogpu is switched off", "policy": "AUTOGPU"}
-AWAITED = f"the least busy of 2 (shared: a job in the queue waits for it); {BEST_EFFORT}"
+BESIDE = "the least busy of 2 (shared: claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free); " + BEST_EFFORT
 HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
 
 
@@ -110,7 +110,7 @@ HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
     ("holders", "waiters", "environ", "indices", "expected"),
     [
         pytest.param(HELD, [], {}, [0], {"verdict": "take", "why": "the idlest of 2"}, id="what-is-not-claimed"),
-        pytest.param(HELD, [waiter(1, "w.py")], {}, [0], {"why": AWAITED}, id="what-is-awaited-is-shared"),
+        pytest.param(HELD, [waiter(1, "w.py")], {}, [1], {"why": BESIDE}, id="another-than-what-is-awaited"),
         pytest.param(HELD, [SILENT], {}, [0], {"why": "the idlest of 2"}, id="what-only-a-silent-one-awaits"),
         pytest.param([], [], {VISIBLE: "0"}, [0], {}, id="inside-the-inherited-list"),
         pytest.param([], [], {VISIBLE: "-1"}, [], HIDDEN, id="none-of-an-empty-list"),
@@ -144,7 +144,7 @@ def test_what_a_job_would_get_inside_a_job_is_what_that_holds(claims, environ, i
     machine = inventory(gpu(0, used_gib=1, pids=[8]), gpu(1))
     preview = host(machine, [bash], parent=bash, **environ).preview
     assert preview.uuids == (gpu(index).uuid,)
-    assert (preview.why.startswith(why), "limited to half" in preview.why) == (True, is_capped)
+    assert (preview.why.startswith(why), "limited to what is free" in preview.why) == (True, is_capped)
 
 
 def test_the_reason_for_each_gpu_is_told():

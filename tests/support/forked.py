@@ -128,6 +128,7 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
     if hook is not None:
         # It notes what the process was started with, and which frameworks were there before it.
         sys.meta_path.remove(hook)  # type: ignore[arg-type]
+        sys.modules.pop("_autogpu_hook._autogpu_steps", None)
         __import__("_autogpu_hook")
     if framework != "tensorflow":
         # Behind the hook, and before what finds the file.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import contextmanager
+from pathlib import Path
 
 from autogpu.lease import acquire_lease, find_folder
+from autogpu.lease.queue import wait_for_lease
 
 TIMEOUT_S = 60
+
+# What ends the jobs that live: a later one must not keep it open.
+_pipes: set[int] = set()
 
 
 class OtherJob:
@@ -21,35 +27,88 @@ class OtherJob:
     def end(self):
         """Let it end, and wait for that."""
         if self._pipe is not None:
+            _pipes.remove(self._pipe)
             os.close(self._pipe)
             self._pipe = None
             os.waitpid(self.pid, 0)
 
 
 @contextmanager
-def other_job(environ, claims, script="other.py", group=None, caps=None):
-    """A process that holds ``claims`` (bytes by UUID) in the lease folder that ``environ`` names."""
+def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0.0, uid=None):
+    """A process of user ``uid`` that has held ``claims`` (bytes by UUID) for ``age_s``, in ``environ``'s folder."""
+
+    def hold(folder, is_ready):
+        if uid is not None:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+        held = acquire_lease(folder, lambda *_: claims, script=script, group=group, caps=lambda: caps or {})
+        if age_s:
+            let_age(folder.path, age_s, os.getpid())
+        is_ready(bool(held))
+
+    with _process(environ, hold) as job:
+        yield job
+
+
+@contextmanager
+def waiting_job(environ, demand):
+    """A process that waits in the queue for what it never gets."""
+
+    def wait(folder, is_ready):
+        def waiting(queue):
+            is_ready(True)
+            raise InterruptedError
+
+        wait_for_lease(folder, lambda *_: None, demand=demand, script="w.py", timeout_s=TIMEOUT_S, on_wait=waiting)
+
+    with _process(environ, wait) as job:
+        yield job
+
+
+@contextmanager
+def _process(environ, run):
+    """A fork that runs ``run`` until the test closes its end of a pipe, or ends."""
     ready, reader_end = os.pipe(), os.pipe()
+
+    def is_ready(is_so):
+        os.write(ready[1], b"x" if is_so else b"-")
+        os.read(reader_end[0], 1)
+
     pid = os.fork()
     if not pid:
         try:
             signal.alarm(TIMEOUT_S)
-            os.close(reader_end[1])
-            folder = find_folder(environ)
-            held = acquire_lease(folder, lambda *_: claims, script=script, group=group, caps=lambda: caps or {})
-            os.write(ready[1], b"x" if held else b"-")
-            os.read(reader_end[0], 1)  # until the test closes its end, or ends
+            for pipe in (reader_end[1], *_pipes):
+                os.close(pipe)
+            run(find_folder(environ), is_ready)
         finally:
             os._exit(0)
     os.close(reader_end[0])
     os.close(ready[1])
     assert os.read(ready[0], 1) == b"x"
     os.close(ready[0])
+    _pipes.add(reader_end[1])
     job = OtherJob(pid, reader_end[1])
     try:
         yield job
     finally:
         job.end()
+
+
+def let_age(folder, seconds, pid=None):
+    """Let the leases in ``folder``, or those of one process, be so much older: a claim tells when it was made."""
+    for file in Path(folder).glob("job.*"):
+        fields = json.loads(file.read_text())
+        if pid in (None, fields["pid"]):
+            write_lease(file, {**fields, "t": fields["t"] - seconds})
+
+
+def write_lease(file, fields):
+    """Write a lease anew at once and in place: the holder's lock is the file's, and others read it meanwhile."""
+    length = file.stat().st_size
+    with file.open("r+b", buffering=0) as opened:
+        opened.write(json.dumps(fields).encode().ljust(length))
 
 
 def claims_on(*devices):

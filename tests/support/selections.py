@@ -37,7 +37,7 @@ def decided(*gpus, held=(), awaited=(), **asked):
         held: The claims of others, by the index of a GPU or its UUID.
         awaited: The UUIDs of GPUs that a job in the queue could use.
     """
-    return decide(request(*gpus, **asked), claims_on(held), lambda uuid, is_free, room_bytes: uuid in awaited)
+    return decide(request(*gpus, **asked), claims_on(held), lambda candidate: candidate.device.uuid in awaited)
 
 
 def claims_on(held):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from autogpu.doctor.model import failed, passed
+from typing import Any, Mapping
+
+from autogpu.doctor.model import Facts, Finding, failed, passed
 from autogpu.frameworks.diagnosis import hooks, program
 from autogpu.reporting.text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping
-
-    from autogpu.doctor.facts import Facts
-    from autogpu.doctor.model import Finding
 
 # JAX is not asked for its devices: it would make a context on each.
 PROGRAM = program(
@@ -27,8 +22,6 @@ except ImportError:
 """,
 )
 
-ENVIRONMENT: Mapping[str, str] = {}
-
 
 def _plugins(found: Mapping[str, Any]) -> list[str]:
     return [name for name in found.get("plugins", ()) if name.startswith("xla_cuda")]
@@ -41,7 +34,7 @@ def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
     if not facts.inventory.devices:
         return passed(f"JAX {version} without a plug-in for CUDA, as there is no GPU")
     what = f"JAX {version} has no plug-in for CUDA and uses no GPU"
-    return failed(what, f"{facts.executable} -m pip install 'jax[cuda12]=={version}'")
+    return failed(what, facts.pip(f"install 'jax[cuda12]=={version}'"))
 
 
 CHECKS = {

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from autogpu.doctor.model import failed, not_applicable, passed
+from typing import Any, Mapping
+
+from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed
 from autogpu.frameworks.diagnosis import hooks, program
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.reporting.text import counted, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping
-
-    from autogpu.doctor.facts import Facts
-    from autogpu.doctor.model import Finding
 
 PROGRAM = program(
     "tensorflow",
@@ -30,9 +25,6 @@ except ImportError:  # PackageNotFoundError is one
 """,
 )
 
-# Its log is not what doctor shows.
-ENVIRONMENT: Mapping[str, str] = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-
 
 def _check_growth(found: Mapping[str, Any], facts: Facts) -> Finding:
     value = facts.environ.get(FORCE_GROWTH)
@@ -46,7 +38,7 @@ def _check_growth(found: Mapping[str, Any], facts: Facts) -> Finding:
 
 
 def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
-    install = f"{facts.executable} -m pip install 'tensorflow[and-cuda]'"
+    install = facts.pip("install 'tensorflow[and-cuda]'")
     if not found:
         return failed(f"no TensorFlow, PyTorch or JAX in this environment ({facts.executable})", install)
     name = f"TensorFlow {found['version']}"
@@ -58,7 +50,7 @@ def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return passed(f"{name}, built without CUDA, as there is no GPU")
     # Both packages write into one folder: the second over the first, and the first's removal takes that away.
-    remove = f"{facts.executable} -m pip uninstall -y tensorflow-cpu && " if found.get("is_cpu_package") else ""
+    remove = facts.pip("uninstall tensorflow-cpu") + " && " if found.get("is_cpu_package") else ""
     return failed(f"{name} is built without CUDA and uses no GPU", remove + install)
 
 
@@ -71,7 +63,7 @@ def _check_libraries(found: Mapping[str, Any], facts: Facts) -> Finding:
     version = found["version"]
     what = f"TensorFlow {version} lists no GPU of {len(devices)}: it finds no CUDA libraries that fit"
     remedy = (
-        f"{facts.executable} -m pip install 'tensorflow[and-cuda]=={version}'; "
+        facts.pip(f"install 'tensorflow[and-cuda]=={version}'") + "; "
         f"TF_CPP_MIN_LOG_LEVEL=0 {facts.executable} -c 'import tensorflow as tf; tf.config.list_physical_devices()' "
         "names the libraries that it looks for"
     )

@@ -178,7 +178,7 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
     if gpus is None:
         return None
     named = listed_ordinals(proto, count) or range(count)
-    ordinals = [ordinal for ordinal in named if ordinal < len(gpus)][:wanted]
+    ordinals = [ordinal for ordinal in named if ordinal < min(len(gpus), count)][:wanted]
     kind = original.__globals__["device_attributes_pb2"].DeviceAttributes
     fraction = proto.gpu_options.per_process_gpu_memory_fraction
     entries = [_gpu_entry(kind, number, o, gpus[o], fraction) for number, o in enumerate(ordinals)]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from autogpu.doctor.model import failed, passed
+from typing import Any, Mapping
+
+from autogpu.doctor.model import Facts, Finding, failed, passed
 from autogpu.frameworks.diagnosis import hooks, program
 from autogpu.reporting.text import counted, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping
-
-    from autogpu.doctor.facts import Facts
-    from autogpu.doctor.model import Finding
 
 # No GPU gets a context.
 PROGRAM = program(
@@ -22,8 +17,6 @@ found["is_available"] = bool(torch.cuda.is_available())
 found["gpus"] = torch.cuda.device_count()
 """,
 )
-
-ENVIRONMENT: Mapping[str, str] = {}
 
 
 def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:

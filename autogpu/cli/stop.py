@@ -1,0 +1,221 @@
+"""``autogpu stop``: end a job of one's own, after showing what it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Iterator, NamedTuple, Sequence
+
+import click
+
+from autogpu import lease, process
+from autogpu.cli.jobs import JobHere, Record, Watch, named, only_one, own_job, read_jobs, told_in_json, uid_of
+from autogpu.cli.policy_options import duration
+from autogpu.devices import probe
+from autogpu.errors import AutoGpuError, WaitTimeout
+from autogpu.frozen import replace
+from autogpu.lease import Folder, Holder
+from autogpu.process import monotonic_s
+from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable, span, user_name
+
+_LOOK_EVERY_S = 0.05
+
+
+class _Process(NamedTuple):
+    """One for ever: its pid may be another's later, with another start."""
+
+    pid: int
+    start: int
+
+
+@click.command(
+    epilog="""Exit status: 0 when the job has ended, 1 if nothing was stopped, 75 if it still runs after --grace.
+
+\b
+Examples:
+  autogpu stop train.py
+  autogpu stop --gpu 2
+  autogpu stop train.py --yes --kill"""
+)
+@click.argument("name", metavar="[PID|SCRIPT]", required=False)
+@click.option("--gpu", metavar="NUMBER", help="The job of yours that is on this GPU, as `autogpu status` numbers it.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Don't ask.")
+@click.option("--kill", "is_killed", is_flag=True, help="Send SIGKILL, to all of its processes.")
+@click.option(
+    "--grace",
+    "grace_s",
+    callback=duration,
+    default="10s",
+    show_default=True,
+    metavar="VALUE",
+    help="How long it may take to end.",
+)
+@click.option("--user", metavar="NAME", help="For root: a job of this user.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
+def stop(
+    name: str | None, gpu: str | None, is_sure: bool, is_killed: bool, grace_s: float, user: str | None, as_json: bool
+) -> int:
+    """End a job of yours, also one that waits in the queue: by a pid, the name of its script, or its GPU.
+
+    It shows the job, and asks. Then it sends SIGTERM, at which a program may save what it has; without --kill it does
+    no more, and says what still runs after --grace. A process that is of no job of autogpu's is not touched, nor is a
+    job of another user; root ends those with --user.
+    """
+    if (name is None) == (gpu is None):
+        raise click.UsageError(
+            "name one job: by a pid, the name of its script, or --gpu; `autogpu status --mine` has them"
+        )
+    number = signal.SIGKILL if is_killed else signal.SIGTERM
+    with told_in_json("not_stopped", as_json=as_json) as told:
+        folder, job = _job_to_stop(name, gpu, _uid_for(user))
+        told["jobs"] = [job.values()]
+        # Now: a person may take long to answer, and a pid may be another's by then.
+        known = [*_running(job.pids)]
+        _ask(job, is_sure=is_sure)
+        assert folder is not None, "where the job's lease is"
+        if not _ends(folder, job, known, number, grace_s):
+            remedy = f"to end it at once: autogpu stop {job.pid} --kill"
+            remedy += f" --user {printable(user)}" if user else ""
+            raise WaitTimeout(
+                f"{job.name} still runs {span(grace_s)} after {number.name}",
+                remedy="`ps` shows what it waits for" if is_killed else remedy,
+            )
+        told["why"] = f"{job.name} has ended"
+    say(str(told["why"]))
+    return 0
+
+
+def _uid_for(user: str | None) -> int:
+    own = os.getuid()
+    uid = own if user is None else uid_of(user)
+    if own not in (0, uid):
+        raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
+    return uid
+
+
+def _job_to_stop(name: str | None, gpu: str | None, uid: int) -> tuple[Folder | None, JobHere]:
+    """The folder of the leases, and the one job of that user that is meant, if its processes can be told here."""
+    inventory = probe.finish(probe.start(os.environ))
+    if gpu is not None and inventory.failure:
+        raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
+    folder, everything = read_jobs([name or ""], inventory)
+    if name is not None:
+        found, subject, none = named(everything, name), name, ""
+    else:
+        subject, none = f"GPU {gpu}", f"no job of autogpu's is on GPU {printable(gpu or '', 20)}"
+        found = [job for job in everything if any(gpu in (label, label.partition(":")[0]) for label in job.gpus)]
+    theirs = [job for job in found if job.uid == uid]
+    if found and not theirs:
+        raise _not_yours(found[0])
+    job = only_one(theirs, [each for each in everything if each.uid == uid], subject, "stop", none)
+    if job.is_own:
+        raise own_job(job, "stop it from outside")
+    if not job.pids:
+        what = f"the processes of {job.name} can't be told here: they are in a container, or hidden"
+        raise AutoGpuError(what, remedy="stop it where it was started")
+    return folder, job
+
+
+def _not_yours(job: JobHere) -> AutoGpuError:
+    owner = user_name(job.uid)
+    remedy = f"autogpu stop {job.pid} --user {owner}" if os.getuid() == 0 else f"ask {owner}"
+    return AutoGpuError(f"nothing is stopped: {job.name} is a job of {owner}", remedy=remedy)
+
+
+def _ask(job: JobHere, *, is_sure: bool) -> None:
+    click.echo(job.described(), err=True)
+    if is_sure:
+        return
+    if not sys.stdin.isatty():
+        raise AutoGpuError("nothing is stopped: there is no terminal to ask on", remedy=f"autogpu stop {job.pid} --yes")
+    if not click.confirm("Stop it?", err=True):
+        raise AutoGpuError("nothing is stopped", remedy="")
+
+
+def _ends(folder: Folder, job: JobHere, known: Sequence[_Process], number: signal.Signals, grace_s: float) -> bool:
+    """Send the signal to those whose leases it are, and to what outlives them; the job has ended in time.
+
+    What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
+    handler that writes a checkpoint. SIGKILL can't be handed on, and goes to all of them.
+    """
+    watch, until_s = Watch([job]), monotonic_s() + grace_s
+    sent: set[_Process] = set()
+    while True:
+        # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
+        left = watch.alive(lease.snapshot(folder)) or watch.alive(lease.snapshot(folder))
+        alive = [each for each in known if each in _running([each.pid])]
+        if not left and not alive:
+            return True
+        targets = _first_of(left)
+        targets += alive if not left or number == signal.SIGKILL else []
+        for each in targets:
+            if each not in sent:
+                sent.add(each)
+                _send(each, job.uid, number)
+        if monotonic_s() >= until_s:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _first_of(records: Sequence[Record]) -> list[_Process]:
+    """The processes that hold or wait; where one has ended the oldest that keeps its lease alive."""
+    found, ended = [], []
+    for record in records:
+        first = _Process(record.pid_here or 0, record.start_time or 0)
+        if first in _running([first.pid]):
+            found.append(first)
+        elif isinstance(record, Holder):
+            # Without its pid: whose parent has not asked for its status is still there, as the one that ended.
+            ended.append(replace(record, pid=None))
+    processes = lease.processes_of(ended, (), is_complete=True) if ended else lease.Processes({})
+    return [*found, *_running([pid for record in ended for pid in processes.of(record)])]
+
+
+def _running(pids: Sequence[int]) -> Iterator[_Process]:
+    """Those of them that run; one that has ended is there until its parent asks for its status."""
+    for pid in pids:
+        with suppress(OSError, IndexError, ValueError):
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):
+                yield _Process(pid, int(fields[19]))
+
+
+def _send(target: _Process, uid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that still is the one that it was, and this user's."""
+    try:
+        descriptor = os.pidfd_open(target.pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel before 5.3
+        descriptor = None
+    try:
+        # The descriptor stays with the process that it was opened for: what is true now is true of that one.
+        if process.start_time(target.pid) != target.start or _real_user(target.pid) != uid:
+            return
+        # A job that is stopped (Ctrl-Z) takes no other signal before it goes on.
+        for each in (number, signal.SIGCONT) if number != signal.SIGKILL else (number,):
+            if descriptor is None:
+                os.kill(target.pid, each)
+            else:
+                signal.pidfd_send_signal(descriptor, each)
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        say(f"pid {target.pid} can't be stopped: {error.strerror}")
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _real_user(pid: int) -> int | None:
+    """Not the owner of its files in ``/proc``, who is root where it may not be dumped."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("Uid:"):
+                return process.user_of(int(line.split()[1]))
+    return None

@@ -1,0 +1,167 @@
+# autogpu start-up file, version 1. Part of autogpu-autoload: `autogpu uninstall` removes it, or says how.
+"""Two steps of autogpu around the import of a framework, one before its body and one after.
+
+Loaded by the finder in _autogpu_hook.py, as a part of it and from beside it, when the first framework is imported.
+"""
+
+# ruff: noqa: ANN001, ANN202  (as in _autogpu_hook.py)
+import sys
+
+import _autogpu_hook as hook
+
+STEPS = ("before_import", "after_import")
+
+# Steps that have been taken, as (name, framework), or that are too late.
+done = [(step, name) for name in hook.too_late for step in STEPS]
+
+
+def find(fullname, path, target):
+    """Find a framework for the hook; a part of one is left to the finders after it."""
+    if fullname not in hook.frameworks:
+        notice_bypass(fullname.partition(".")[0])
+        return None
+    if ("after_import", fullname) in done:
+        return None
+    try:
+        # Through sys.modules: a script may have put anything in the place of os.environ, or nothing.
+        return None if is_off() else find_later(fullname, path, target)
+    except Exception:
+        # An old finder without find_spec, or one that forbids the import: Python asks it itself right
+        # after us, and what it raises then has a traceback without us.
+        return None
+
+
+def is_off():
+    """``AUTOGPU`` in the environment says so."""
+    return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+
+
+def notice_bypass(framework):
+    """Say that a finder before this one has loaded a framework: the parts that it leaves to others come here."""
+    if ("before_import", framework) in done:
+        return
+    try:
+        spec = sys.modules[framework].__spec__
+        # Neither a stub that a test has put there, nor a folder that happens to have that name.
+        if spec.origin and not is_off():
+            give_up(framework, f"another import hook, {type(spec.loader).__module__}, has loaded it")
+    except Exception:
+        pass
+
+
+def find_later(fullname, path, target):
+    """Ask the finders after this one, and stand before the body of what they find."""
+    # Not importlib.util.find_spec: it starts again at the first finder, and has deadlocked others (ddtrace).
+    finders = iter(list(sys.meta_path))
+    for finder in finders:
+        if getattr(finder, "find_spec", None) is hook.find_spec:
+            break
+    for finder in finders:
+        spec = finder.find_spec(fullname, path, target)
+        if spec is not None:
+            break
+    else:
+        return None
+    # The loader's type stays what it is; one attribute of this one instance changes, and goes away when used. A
+    # class, or an instance that others changed like this, is left alone.
+    own = getattr(spec.loader, "__dict__", None)
+    if type(own) is dict and "exec_module" not in own and hasattr(type(spec.loader), "exec_module"):
+        own["exec_module"] = exec_module.__get__(spec.loader)
+    return spec
+
+
+def exec_module(loader, module):
+    """Run the module's body between the two steps, while the import system holds the framework's lock."""
+    # One loader can serve many modules: a zipimporter does.
+    name = module.__name__
+    is_framework = name in hook.frameworks
+    if is_framework:
+        loader.__dict__.pop("exec_module", None)
+        take_step("before_import", name, hook.started_with)
+    try:
+        type(loader).exec_module(loader, module)
+    except BaseException as error:
+        # From Python 3.11 on this leaves our frame out of the traceback.
+        error.__traceback__ = error.__traceback__.tb_next
+        raise
+    if is_framework:
+        take_step("after_import", name, module)
+
+
+def import_package():
+    """Import autogpu from where packages are installed; returns why not, ``""`` if it is gone, ``None`` if it is there.
+
+    Never a module of that name that the script has beside it, which is not ours to run.
+    """
+    from importlib.machinery import PathFinder
+
+    def is_package(spec):
+        folders = list((spec and spec.submodule_search_locations) or ())
+        return bool(folders) and PathFinder.find_spec("autogpu.activation", folders) is not None
+
+    loaded = sys.modules.get("autogpu")
+    found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
+    places = ("site-packages", "dist-packages")
+    installed = (entry for entry in sys.path if entry in hook.started_path or str(entry).endswith(places))
+    for spec in (PathFinder.find_spec("autogpu", [entry]) for entry in installed):
+        if is_package(spec):
+            break
+    else:
+        # Or found by other means than the path, as an editable install is.
+        return None if found is None or found.origin is None else ""
+    if not is_package(found):
+        return "the script has an autogpu of its own, which hides the package"
+    if loaded is None:
+        from importlib.util import module_from_spec
+
+        module = sys.modules["autogpu"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return None
+
+
+def take_step(step, framework, value):
+    """Take a step once per process; what goes wrong in it is one line, never a failed import."""
+    if (step, framework) in done:
+        return
+    done.append((step, framework))
+    try:
+        why = import_package() if step == "before_import" else None
+        if why is not None:
+            give_up(framework, why)
+            return
+        from autogpu import activation
+
+        getattr(activation, step)(framework, value)
+    except Exception as error:
+        # The package is gone and this file has stayed: not worth a message. A folder that uninstalling left
+        # behind imports as a namespace, which has no path either.
+        is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path
+        give_up(framework, "" if is_gone else repr(error))
+    except BaseException:
+        # Interrupted, or ended by sys.exit(): the next import begins anew.
+        done.remove((step, framework))
+        raise
+
+
+def give_up(framework, why):
+    """Take no further step in this process, and say so where there is something to say."""
+    done[:] = [(step, name) for name in hook.frameworks for step in STEPS]
+    if why:
+        try:
+            if stderr_is_read():
+                sys.stderr.write(f"autogpu: not applied to {framework}: {why}; AUTOGPU=0 turns autogpu off\n")
+        except BaseException:
+            # A script's own stderr may even call sys.exit().
+            pass
+
+
+def stderr_is_read():
+    """A write would neither end the script by SIGPIPE nor wait for ever; as in autogpu/reporting/stderr.py."""
+    try:
+        import select
+
+        poll = select.poll()
+        poll.register(sys.stderr.fileno(), select.POLLOUT)
+    except Exception:
+        return True
+    return [event for _, event in poll.poll(1000)] == [select.POLLOUT]

@@ -1,0 +1,288 @@
+"""``autogpu stop``: it ends a job of one's own, and never anything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from autogpu.lease import find_folder, record, snapshot
+from autogpu.process import start_time
+from autogpu.reporting.text import user_name
+from tests.gpusim import Gpu, Server
+from tests.lease.conftest import ALICE, needs_root, path, until
+from tests.support.holders import other_job
+
+pytestmark = pytest.mark.slow
+
+__all__ = ["path"]  # a fixture
+
+AUTOGPU = [sys.executable, "-m", "autogpu"]
+HELD = {"GPU-0": 1 << 30}
+ME = user_name(os.getuid())
+
+# Says its pid, counts the SIGTERMs that it gets, and ends at the end of its stdin, or by the signal if it may.
+COUNTS = textwrap.dedent(
+    """
+    import os, signal, sys
+
+    def counted(*_):
+        os.write(1, b"TERM\\n")
+        if sys.argv[1:] != ["stays"]:
+            os._exit(3)
+
+    signal.signal(signal.SIGTERM, counted)
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    """
+)
+
+
+@pytest.fixture
+def environ(lease_folder):
+    return {"AUTOGPU_LEASE_DIR": str(lease_folder)}
+
+
+@pytest.fixture
+def server(tmp_path, lease_folder):
+    (tmp_path / "server").mkdir()
+    with Server((Gpu(), Gpu()), folder=tmp_path / "server") as running:
+        yield running
+
+
+def stopped(*options, **settings):
+    command = [*AUTOGPU, "stop", *options]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False, **settings
+    )
+
+
+def is_running(job):
+    return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def held(server, *command, **options):
+    return server.popen(
+        [*AUTOGPU, "run", "--hold", "--", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options
+    )
+
+
+@pytest.mark.parametrize("by", ["pid", "script", "path"])
+def test_a_job_of_mine_ends_and_no_other(environ, by):
+    with other_job(environ, HELD, script="train.py") as job, other_job(environ, HELD, script="eval.py") as other:
+        named = {"pid": str(job.pid), "script": "train.py", "path": "some/where/train.py"}[by]
+        done = stopped(named, "--yes")
+        assert (done.returncode, done.stdout) == (0, "")
+        shown, ended = done.stderr.splitlines()
+        assert shown.startswith(f"train.py (pid {job.pid}), for ")
+        assert ended == f"autogpu: train.py (pid {job.pid}) has ended"
+        assert not is_running(job)
+        assert is_running(other)
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_it_asks(environ, answer):
+    with other_job(environ, HELD, script="train.py") as job:
+        controller, terminal = pty.openpty()
+        asking = subprocess.Popen([*AUTOGPU, "stop", "train.py"], stdin=terminal, stderr=subprocess.PIPE, text=True)
+        os.close(terminal)
+        os.write(controller, f"{answer}\n".encode())
+        said = asking.communicate(timeout=60)[1]
+        os.close(controller)
+        assert "Stop it? [y/N]: " in said
+        assert is_running(job) == (answer == "n")
+        assert (asking.returncode, "nothing is stopped" in said) == ((1, True) if answer == "n" else (0, False))
+
+
+def test_without_a_terminal_and_without_yes_it_refuses(environ):
+    with other_job(environ, HELD, script="train.py") as job:
+        done = stopped("train.py")
+        assert (done.returncode, is_running(job)) == (1, True)
+        shown, *why = done.stderr.splitlines()
+        assert shown.startswith(f"train.py (pid {job.pid}), for ")
+        assert why == [
+            "autogpu: nothing is stopped: there is no terminal to ask on",
+            f"autogpu: autogpu stop {job.pid} --yes",
+        ]
+
+
+def test_what_is_of_no_job_is_left_alone_and_what_could_be_meant_is_listed(environ):
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        with other_job(environ, HELD, script="train.py") as job:
+            done = stopped(str(bystander.pid), "--yes")
+            assert (done.returncode, bystander.poll()) == (1, None)
+            there_are = f"there are train.py (pid {job.pid}) of {ME}"
+            assert f"autogpu: pid {bystander.pid} is no job of autogpu's; {there_are}\n" in done.stderr
+            assert f"no job is called evil.py of autogpu's; {there_are}" in stopped("evil.py", "--yes").stderr
+            assert is_running(job)
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_name_of_several_jobs_is_answered_by_their_pids(environ):
+    with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
+        done = stopped("train.py", "--yes")
+        assert (done.returncode, is_running(one), is_running(two)) == (1, True, True)
+        assert f"train.py means 2 jobs: train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid})" in done.stderr
+        assert f"say which by its pid, as in `autogpu stop {one.pid}`" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("train.py", "--gpu", "1")], ids=["nothing", "both"])
+def test_one_job_has_to_be_named(options):
+    done = stopped(*options)
+    assert (done.returncode, "name one job" in done.stderr) == (2, True)
+
+
+@needs_root
+def test_another_users_job_only_root_ends_who_says_whose(path):
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
+    user = "nobody"
+    uid = 65534 if user_name(65534) == user else ALICE
+    with other_job(environ, HELD, script="theirs.py", uid=uid) as theirs, other_job(environ, HELD, "mine.py") as mine:
+        done = stopped(str(theirs.pid), "--yes", env=environ)
+        assert (done.returncode, is_running(theirs)) == (1, True)
+        assert f"theirs.py (pid {theirs.pid}) is a job of {user_name(uid)}" in done.stderr
+        assert f"autogpu: autogpu stop {theirs.pid} --user {user_name(uid)}" in done.stderr
+        # The kernel says whose the lease is: nobody has none of that name.
+        assert stopped("mine.py", "--user", user, "--yes", env=environ).returncode == 1
+        assert is_running(mine)
+        if uid != ALICE:
+            assert stopped("theirs.py", "--user", user, "--yes", env=environ).returncode == 0
+            assert not is_running(theirs)
+    done = stopped("x.py", "--user", "no-such-user", env=environ)
+    assert "there is no user no-such-user" in done.stderr
+
+
+@needs_root
+def test_a_plain_user_may_not_end_anothers(path):
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
+    program = textwrap.dedent(
+        """
+        import os, sys
+        from autogpu.cli.stop import stop
+        from autogpu.cli.main import run
+        os.setgroups([]); os.setgid(12345); os.setuid(12345)
+        sys.exit(run(["stop", *sys.argv[1:]]))
+        """
+    )
+    with other_job(environ, HELD, script="roots.py") as roots:
+        for options in ((), ("--user", "root")):
+            command = [sys.executable, "-c", program, str(roots.pid), "--yes", *options]
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, is_running(roots)) == (1, True)
+            assert ("ask root" in done.stderr, "--user root" in done.stderr) == (True, False)
+
+
+@pytest.mark.parametrize("lie", ["start", pytest.param("user", marks=needs_root)])
+def test_a_lease_that_names_another_process_ends_none(environ, monkeypatch, lie):
+    change = (lambda: os.setuid(ALICE)) if lie == "user" else None
+    bystander = subprocess.Popen(["sleep", "600"], preexec_fn=change)
+    identity = record.identity
+
+    def lying(script):
+        start = start_time(bystander.pid) - (lie == "start")
+        return {**identity(script), "pid": bystander.pid, "start": start}
+
+    monkeypatch.setattr(record, "identity", lying)
+    try:
+        with other_job(environ, HELD, script="train.py") as job:
+            stopped("train.py", "--yes", "--kill", "--grace", "1s")
+            assert bystander.poll() is None
+            assert job.pid
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_ranks_are_one_job(environ):
+    with other_job(environ, HELD, "rank.py", group="g") as one, other_job(
+        environ, {"GPU-1": 1}, "rank.py", group="g"
+    ) as two:
+        done = stopped(str(two.pid), "--yes")
+        assert (done.returncode, is_running(one), is_running(two)) == (0, False, False)
+        assert done.stderr.startswith(f"rank.py (pid {one.pid}), 2 processes, for ")
+
+
+def test_one_that_does_not_end_is_named_with_how_to_kill_it_and_a_stopped_one_goes_on_to_end(server, environ):
+    stays = held(server, sys.executable, "-c", COUNTS, "stays")
+    pid = int(stays.stdout.readline())
+    done = server.run([*AUTOGPU, "stop", str(pid), "--yes", "--grace", "1s"])
+    assert done.returncode == 75
+    assert f"(pid {stays.pid}) still runs 1 s after SIGTERM\n" in done.stderr
+    assert done.stderr.endswith(f"autogpu: to end it at once: autogpu stop {stays.pid} --kill\n")
+    # What holds the lease has handed it on, and nobody else has sent it.
+    os.kill(pid, 0)
+    done = server.run([*AUTOGPU, "stop", str(stays.pid), "--yes", "--kill"])
+    assert done.returncode == 0
+    assert stays.communicate(timeout=60)[0] == "TERM\n"
+    assert snapshot(find_folder(environ)).holders == ()
+    with other_job(environ, HELD, script="stopped.py") as job:
+        os.kill(job.pid, signal.SIGSTOP)
+        assert stopped("stopped.py", "--yes").returncode == 0
+        assert not is_running(job)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "holder-killed"])
+def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_killed(server, environ, is_killed):
+    holder = held(server, sys.executable, "-c", COUNTS)
+    pid = int(holder.stdout.readline())
+    if is_killed:
+        holder.kill()
+        holder.wait(timeout=60)
+    done = server.run([*AUTOGPU, "stop", str(pid if is_killed else holder.pid), "--yes"])
+    assert done.returncode == 0
+    assert holder.communicate(timeout=60)[0] == "TERM\n"
+    assert snapshot(find_folder(environ)).holders == ()
+
+
+def test_by_the_gpu_that_it_is_on(server, environ):
+    uuid = server.gpus[1].uuid
+    with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
+        done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
+        assert (done.returncode, is_running(job)) == (1, True)
+        assert f"no job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
+        done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes", "--json"])
+        assert (done.returncode, is_running(job)) == (0, False)
+        assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")
+        told = json.loads(done.stdout)
+        assert (told["verdict"], told["jobs"][0]["pid"], told["version"]) == ("ended", job.pid, 1)
+        assert set(told["jobs"][0]) == {"user", "uid", "pid", "script", "is_waiting"}
+
+
+def test_a_job_in_the_queue_ends_as_well(server, environ):
+    with other_job(environ, {gpu.uuid: 24 << 30 for gpu in server.gpus}):
+        queued = server.popen([*AUTOGPU, "run", "--hold", "--busy", "wait", "--", "cat"], stdin=subprocess.PIPE)
+        folder = find_folder(environ)
+        until(lambda: len(snapshot(folder).queue) == 1, 60)
+        done = server.run([*AUTOGPU, "stop", "cat", "--yes"])
+        assert (done.returncode, f"cat (pid {queued.pid}) waiting for a GPU" in done.stderr) == (0, True)
+        assert queued.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_it_does_not_end_itself(server):
+    done = server.run([*AUTOGPU, "run", "--hold", "--", *AUTOGPU, "stop", "autogpu", "--yes"])
+    assert (done.returncode, "is the job that this command is part of" in done.stderr) == (1, True)
+
+
+def test_one_that_ended_while_a_person_was_asked_has_ended(environ):
+    with other_job(environ, HELD, script="train.py") as job:
+        controller, terminal = pty.openpty()
+        asking = subprocess.Popen([*AUTOGPU, "stop", "train.py"], stdin=terminal, stderr=subprocess.PIPE, text=True)
+        os.close(terminal)
+        shown = asking.stderr.readline()
+        assert shown.startswith("train.py (pid ")
+        job.end()
+        time.sleep(0.1)
+        os.write(controller, b"y\n")
+        assert "has ended" in asking.communicate(timeout=60)[1]
+        assert asking.returncode == 0
+        os.close(controller)

@@ -1,0 +1,47 @@
+"""The real packages that put their checks into every module that is imported, ours included."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import environments
+
+# beartype itself does not come to an end where ctypes is imported after this.
+BEARTYPE = "import ctypes\nfrom beartype.claw import beartype_all\n{}beartype_all()\n{}"
+TENSORFLOW = "import tensorflow.python\n"
+# What is no source, as TensorFlow's libraries are, it leaves to the finders after it.
+COMPILED = "import py_compile\npy_compile.compile('tensorflow/python.py', cfile='tensorflow/compiled.pyc')\n"
+TYPEGUARD = "import typeguard\ntypeguard.install_import_hook(['tensorflow'])\nimport tensorflow.compiled\n"
+IS_APPLIED = "from autogpu import activation\nprint(list(activation.allocators))\nimport autogpu.lease.queue\n"
+
+NOT_APPLIED = (
+    "autogpu: not applied to tensorflow: another import hook, typeguard._importhook, has loaded it; "
+    "AUTOGPU=0 turns autogpu off\n"
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        pytest.param(BEARTYPE.format("", TENSORFLOW) + IS_APPLIED, ("['tensorflow']\n", ""), id="beartype-before"),
+        pytest.param(BEARTYPE.format(TENSORFLOW, "") + IS_APPLIED, ("['tensorflow']\n", ""), id="beartype-after"),
+        pytest.param(COMPILED + TYPEGUARD, ("", NOT_APPLIED), id="typeguard"),
+    ],
+)
+def test_what_checks_all_modules_leaves_ours_as_they_are_or_a_line_says_so(tmp_path: Path, script, said) -> None:
+    python = environments.interpreter("3.11")
+    if python is None:
+        pytest.skip("no Python 3.11 on this machine")
+    python = environments.environment(python, ["beartype", "typeguard"], with_hook=True)
+    (tmp_path / "tensorflow").mkdir()
+    for name in ("__init__.py", "python.py"):
+        (tmp_path / "tensorflow" / name).touch()
+    (tmp_path / "script.py").write_text(script)
+    command = [str(python), str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=str(tmp_path), check=False)
+    said_by_us = "".join(line for line in done.stderr.splitlines(True) if "no GPU" not in line)
+    assert (done.returncode, done.stdout, said_by_us) == (0, *said)

@@ -1,0 +1,90 @@
+"""``limits.per_user`` as a table by Unix group: each process has the number of its groups."""
+
+from __future__ import annotations
+
+import grp
+import os
+
+import pytest
+
+from autogpu.policy import problems_of
+from autogpu.policy.kinds import GroupLimits
+from tests.lease.conftest import ALICE, needs_root
+from tests.support.processes import in_a_fork
+
+TABLE = """\
+[limits.per_user]
+default = 2
+daemon = 1
+mail = 4
+www-data = 0
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("groups", "number"),
+    [
+        pytest.param([], 2, id="in-none-of-them"),
+        pytest.param(["daemon"], 1, id="less-than-the-default"),
+        pytest.param(["daemon", "mail"], 4, id="the-largest"),
+        pytest.param(["mail", "daemon", "www-data"], 0, id="no-cap-is-the-largest"),
+    ],
+)
+def test_each_process_has_the_largest_number_of_its_groups(workplace, groups, number):
+    workplace.system(TABLE)
+    workplace.resolve()  # has all imported that the user below may not be able to read here
+    gids = [grp.getgrnam(name).gr_gid for name in groups] or [ALICE]
+
+    def as_user():
+        os.setgroups(gids)
+        os.setgid(gids[0])
+        return workplace.resolve().policy.per_user
+
+    assert in_a_fork(as_user) == number
+
+
+def test_a_group_by_its_number_and_no_default(workplace):
+    workplace.system(f"[limits]\nper_user = {{{os.getegid()} = 3}}\n")
+    assert workplace.resolve().policy.per_user == 3
+    workplace.system("[limits]\nper_user = {4294900001 = 3}\n")
+    assert workplace.resolve().policy.per_user == 0
+
+
+def test_only_the_system_file_may_set_it_and_its_origin_is_its_line(workplace):
+    workplace.system("\n[limits.per_user]\ndefault = 2\n")
+    workplace.autogpu_toml("[limits.per_user]\ndefault = 9\n")
+    resolved = workplace.resolve()
+    assert resolved.policy.per_user == 2
+    setting = resolved.settings["limits.per_user"]
+    assert (setting.value, str(setting.origin)) == (GroupLimits((("default", 2),)), f"{workplace.system_file}:2")
+    (problem,) = map(str, resolved.problems)
+    assert "limits.per_user counts only in the system file" in problem
+    assert problem.endswith(f"; {{default = 2}} from {workplace.system_file}:2 is used")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('students = "2"', 'can\'t hold students = "2" (write the number without quotes)'),
+        ("students = -1", "can't hold students = -1; allowed: a number of GPUs (0 for no cap), or a table"),
+        ("students = true", "can't hold students = true; allowed"),
+        ('"a b" = [1]', 'can\'t hold "a b" = a list; allowed'),
+        ("students = {x = 1}", "can't hold students = a table; allowed"),
+    ],
+)
+def test_what_is_no_number_is_told(workplace, table, said):
+    workplace.system(f"[limits]\nper_user = {{{table}}}\n")
+    resolved = workplace.resolve()
+    assert resolved.policy.per_user == 0
+    (problem,) = map(str, resolved.problems)
+    assert said in problem
+
+
+def test_a_group_that_the_host_lacks_is_named_to_the_administrator_alone(workplace):
+    file = workplace.system("[limits.per_user]\nstudnets = 1\ndaemon = 1\n")
+    resolved = workplace.resolve()
+    what = f'{file}:1: limits.per_user names "studnets", which is no group of this host; it applies to nobody'
+    assert [*map(str, resolved.problems)] == []
+    assert [*map(str, resolved.system_notes)] == [what]
+    assert [*map(str, problems_of(file, {}, is_system=True))] == [what]
