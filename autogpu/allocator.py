@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from autogpu import engines
+from autogpu import engines, uncaught
 from autogpu.allocation import Moment
 from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
@@ -50,10 +50,11 @@ class Allocator:
         self.allocation = allocation
         self.assignment: Assignment | None = None
         self._decision: Decision | None = None
+        self._selection: SelectionRequest | None = None
+        self._watching_pid: int | None = None
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
         self._has_context = False
-        self._is_limited_by_script = False
         self._counted_elsewhere: tuple[tuple[str, ...], int | None] | None = None
         allocation.frameworks.append(framework.NAME)
 
@@ -247,8 +248,8 @@ class Allocator:
                 self._decision = self._leave_order(selection, request.ordinal or 0)
             else:
                 self._decision = self._decide(selection)
+            self._selection = selection
             self.assignment = self._assignment_of(request, selection, self._decision)
-            self._is_limited_by_script = selection.script_demand is not None
         return self.assignment
 
     def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
@@ -369,6 +370,7 @@ class Allocator:
         if takes_some:
             is_limited = self._is_limited(usage)
             allocation.this_run.uses(self.framework, allocation.readings.newest, is_limited=is_limited)
+            self._watch()
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
@@ -387,6 +389,10 @@ class Allocator:
         if visible.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
 
+    @property
+    def _is_limited_by_script(self) -> bool:
+        return self._selection is not None and self._selection.script_demand is not None
+
     def _is_limited(self, usage: Usage) -> bool:
         """Something keeps the framework from taking all that it would."""
         caps = self.assignment.caps if self.assignment is not None else {}
@@ -399,6 +405,22 @@ class Allocator:
             return ""
         told = self.allocation.this_run.line(inventory, decision.devices, by_script=self._is_limited_by_script)
         return f"; {told}" if told else ""
+
+    def _watch(self) -> None:
+        if self.allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
+            self._watching_pid = os.getpid()
+            uncaught.Watch(self.on_uncaught)
+
+    def on_uncaught(self, error: BaseException) -> None:
+        """Say why memory ran out, where that is what the script's own error tells."""
+        found, selection, assignment = self.framework.out_of_memory(error), self._selection, self.assignment
+        if found is not None and selection is not None and assignment is not None:
+            from autogpu.out_of_memory import lines_of
+
+            by_cuda = self.framework.TAKES_FIRST_GPUS
+            lines = lines_of(found, self.allocation, selection, assignment, by_cuda=by_cuda)
+            if lines:  # in one piece: others print there as well
+                self.allocation.say_in_each_rank("\nautogpu: ".join(lines))
 
     @one_at_a_time
     def _decide_of_hidden_pool(self, inventory: Inventory | None) -> None:

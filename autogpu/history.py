@@ -31,9 +31,6 @@ _SALT_BYTES = 16
 _RUN = re.compile(r"([0-9]{1,12}) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9]{1,16})")
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 
-# What each framework writes where a GPU has no memory left.
-_OUT_OF_MEMORY = re.compile("out of memory|OOM when allocating|RESOURCE_EXHAUSTED|failed to allocate", re.IGNORECASE)
-
 
 @frozen
 class Run:
@@ -92,11 +89,6 @@ def hashed(salt: str, *parts: object) -> str:
     from hashlib import sha256  # few processes get here
 
     return sha256(repr((salt, parts)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """The error that ended a script says that a GPU had no memory left."""
-    return isinstance(error, Exception) and bool(_OUT_OF_MEMORY.search(str(error)[:2000]))
 
 
 def script_arguments() -> tuple[str, ...]:

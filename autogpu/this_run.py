@@ -105,7 +105,7 @@ class ThisRun:
                 self._keep(getattr(sys, "last_value", None))
 
     def _keep(self, error: BaseException | None) -> None:
-        ran_out = history.is_out_of_memory(error)
+        ran_out = error is not None and any(framework.out_of_memory(error) for framework in self._frameworks)
         # An error or Ctrl-C may have come before the memory was needed, and a limit hides what would have been taken.
         if not ran_out and (error is not None or self._is_limited):
             return

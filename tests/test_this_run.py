@@ -111,9 +111,7 @@ def test_a_run_that_teaches_nothing_is_not_kept(runs, tmp_path, gpus, options, s
     [
         pytest.param(ValueError("shape"), [2, 2, 2], id="another-error"),
         pytest.param(KeyboardInterrupt(), [2, 2, 2], id="interrupted"),
-        pytest.param(RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), [2, 2, 2, 0], id="torch"),
-        pytest.param(ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), [2, 2, 2, 0], id="jax"),
-        pytest.param(Exception("OOM when allocating tensor with shape[1024]"), [2, 2, 2, 0], id="tensorflow"),
+        pytest.param(MemoryError(), [2, 2, 2, 0], id="the-frameworks-out-of-memory"),
     ],
 )
 def test_a_run_that_ends_by_an_error(runs, tmp_path, monkeypatch, error, after):
@@ -127,7 +125,7 @@ def test_a_run_that_ends_by_an_error(runs, tmp_path, monkeypatch, error, after):
 def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs, tmp_path, monkeypatch):
     runs(2, 2, 2)
     with monkeypatch.context() as ending:
-        ending.setattr(sys, "last_value", RuntimeError("CUDA out of memory"), raising=False)
+        ending.setattr(sys, "last_value", MemoryError(), raising=False)
         runs(2, gpus=BUSY)
     assert kept(tmp_path)[-1] == 0
     assert runs(2, AUTOGPU_NEED="learned").found == WHOLE

@@ -62,6 +62,14 @@ class Readings:
         """Take one more reading, at once."""
         return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
 
+    def take_outside(self, deadline_s: float) -> Inventory | None:
+        """Take one more in a process of its own: an interpreter that is ending may start no thread."""
+        reading = self._reader.start(self._environ)
+        try:
+            return reading.result(deadline_s)
+        finally:
+            reading.close()
+
     def close(self) -> None:
         """End the reading that is under way: none is needed any more."""
         if self._pending:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import CudaAttributes
     from autogpu.doctor.model import Finding
+    from autogpu.frameworks.memory_errors import OutOfMemory
 
 
 @frozen
@@ -161,6 +162,9 @@ if TYPE_CHECKING:
 
         def peak_bytes(self) -> int:
             """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
+
+        def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
+            """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
 
     class Diagnosis(Protocol):
         """How ``autogpu doctor`` examines a framework."""

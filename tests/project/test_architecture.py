@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {
         *("errors", "frozen", "variables", "atomic_file", "process"),
-        *("reporting.text", "reporting.stderr"),
+        *("uncaught", "reporting.text", "reporting.stderr"),
     },
     {"devices", "policy", "lease", "selection", "history"},
     {"this_run"},
@@ -23,6 +23,7 @@ ROWS = (
     {"claim"},
     {"contexts"},
     {"allocation", "status", "install", "host_setup"},
+    {"out_of_memory"},
     {"allocator"},
     {"activation", "doctor"},
     {"cli"},

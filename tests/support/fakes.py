@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from autogpu.devices.model import CudaAttributes, Inventory, Process
 from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.frameworks.memory_errors import OutOfMemory
 from autogpu.frozen import replace
 from tests.support.values import inventory
 
@@ -154,6 +155,9 @@ class FakeFramework:
 
     def fallback_environment(self, environ, growth):
         return {"FAKEFLOW_GROWTH": "1"} if growth else {}
+
+    def out_of_memory(self, error):
+        return OutOfMemory(1 << 30) if isinstance(error, MemoryError) else None
 
     def take(self, chosen=None, **said):
         """Make contexts as an operation of a script does; returns what the framework was assigned.

@@ -6,6 +6,7 @@ way to a GPU ends in that client's options, and there the assignment is filled i
 
 from __future__ import annotations
 
+from autogpu.frameworks.jax.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.jax.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks

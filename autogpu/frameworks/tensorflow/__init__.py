@@ -6,6 +6,7 @@ in a ConfigProto, and there the assignment is filled in where the script set not
 
 from __future__ import annotations
 
+from autogpu.frameworks.tensorflow.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.tensorflow.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
 from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks

@@ -6,6 +6,7 @@ claimed before CUDA counts them, and CUDA finds the claimed one under the number
 
 from __future__ import annotations
 
+from autogpu.frameworks.torch.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.torch.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks

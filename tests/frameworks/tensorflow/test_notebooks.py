@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpusim import Server
+from tests.gpusim import Gpu, Server
 from tests.support import environments
 from tests.support.tensorflow_runner import CONTEXT, LAB
 
@@ -24,7 +24,7 @@ def leased():
     return sum(len(holder.claims) for holder in lease.snapshot(lease.find_folder(os.environ)).holders)
 
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)])
-client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", allow_errors=True)
 said = []
 with client.setup_kernel():
     for again in range(2):
@@ -70,3 +70,28 @@ def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, t
     assert told["said"][2].endswith("GPU:0\n")
     assert told["said"][5] == "GPU:0\n"
     assert (told["held"], told["held_afterwards"]) == (1, 0)
+
+
+@pytest.mark.thorough
+def test_a_cell_that_runs_out_of_memory_says_why_below_its_traceback(python, tmp_path, lease_folder):
+    fill = "while len(kept) < 30: kept.append(tf.random.uniform((256, 1024, 1024)))"
+    cells = [
+        "import tensorflow as tf\nkept = []",
+        f"try:\n    {fill}\nexcept tf.errors.ResourceExhaustedError:\n    kept.clear()",
+        fill,
+        "1 / 0",
+    ]
+    with Server([Gpu(memory="4GiB")], folder=tmp_path, context=CONTEXT) as server:
+        done = server.run(
+            [str(python), "-c", textwrap.dedent(CLIENT)],
+            input=json.dumps(cells),
+            environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            timeout=600,
+            cwd=str(tmp_path),
+        )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])["said"]
+    assert ["autogpu: out of memory on GPU 0 (4.0 GiB): this process had all of it" in text for text in said] == [
+        *(False, False, True, False),
+        *[False] * 4,  # it was said
+    ]

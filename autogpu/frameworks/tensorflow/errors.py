@@ -1,0 +1,33 @@
+"""TensorFlow's errors that a GPU has no memory left."""
+
+from __future__ import annotations
+
+import re
+
+from autogpu.frameworks.memory_errors import OutOfMemory, numbered, sized
+
+_BYTES = {"float": 4, "double": 8, "half": 2, "bool": 1}
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """See :meth:`autogpu.frameworks.base.Framework.out_of_memory`."""
+    name, text = type(error).__name__, str(error)
+    if not type(error).__module__.startswith("tensorflow"):
+        return None
+    # A copy to a GPU that is full fails in other words.
+    is_full = name == "ResourceExhaustedError" or (name == "InternalError" and "Dst tensor is not initialized" in text)
+    # Without a device it is a graph that XLA has compiled.
+    if not is_full or "by allocator cpu" in text:
+        return None
+    asked = sized("allocat(?:e|ing) SIZE", text) or _tensor_bytes(text)
+    return OutOfMemory(asked, numbered(r"GPU_(\d+)_bfc", text) or numbered(r"GPU:(\d+) in order to run", text))
+
+
+def _tensor_bytes(text: str) -> int:
+    found = re.search(r"shape ?\[([\d,]*)\] and type ([a-z]+)(\d*)", text)
+    if not found:
+        return 0
+    size = int(found.group(3)) // 8 if found.group(3) else _BYTES.get(found.group(2), 0)
+    for length in filter(None, found.group(1).split(",")):
+        size *= int(length)
+    return size

@@ -1,0 +1,105 @@
+"""The lines for a job that ran out of a GPU's memory: why, who else is there, and what avoids it here. Pure."""
+
+from __future__ import annotations
+
+from autogpu.frozen import frozen
+from autogpu.reporting.text import GIB, listed, printable, size
+
+# In one line with their names; `autogpu status` shows each.
+_MOST = 3
+
+# By whose word there is a cap, why, in words; {} is an engine, or where a limit was set.
+_REASONS = {
+    "share": "because it shares the GPU and select.need is not set",
+    "share-size": "because it shares the GPU, where what it asks for does not fit",
+    "ranks": "because ranks of its job share the GPU",
+    "grant": "the part that {} granted",
+    "limit": "by memory.limit ({})",
+    "split": "in each of its logical GPUs",
+    "script": "by the script's own limit",
+}
+
+# By whose word there is a cap, what avoids it where it is always the same.
+_REMEDIES = {
+    "grant": "to have more: ask {} for a larger part of a GPU",
+    "split": "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1",
+    "script": "to have more: raise the limit in the script",
+}
+
+
+@frozen
+class Shortage:
+    """What is known of a GPU and a process at the moment at which memory ran out.
+
+    Attributes:
+        gpu: Its label.
+        total_bytes: ``None`` where the driver does not tell.
+        held_bytes: What the driver shows of the process; 0 where it does not.
+        asked_bytes: What it could not allocate; 0 where the framework does not say.
+        cap_bytes: The most that it might allocate; ``None`` where nothing limited it.
+        cause: By whose word, a key of the reasons.
+        source: The engine that granted a part, or where the limit was set.
+        others: Who else is there, in words, with what they use.
+        is_certain: The driver has told who is there now.
+        rooms: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
+        waits: The policy lets it wait for a free GPU already.
+        remedy: How to have an idle GPU, where the script named a busy one.
+    """
+
+    gpu: str
+    total_bytes: int | None = None
+    held_bytes: int = 0
+    asked_bytes: int = 0
+    cap_bytes: int | None = None
+    cause: str = ""
+    source: str = ""
+    others: tuple[tuple[str, int], ...] = ()
+    is_certain: bool = True
+    rooms: tuple[tuple[str, int], ...] = ()
+    waits: bool = False
+    remedy: str = ""
+
+    @property
+    def needed_gib(self) -> int:
+        """What it needs at least, in whole GiB; 0 where that is unknown, or more than the GPU has."""
+        held = self.held_bytes or self.cap_bytes or 0
+        needed = -(-(held + self.asked_bytes) // GIB) if held else 0
+        return needed if needed * GIB <= (self.total_bytes or needed * GIB) else 0
+
+
+def advice(shortage: Shortage) -> list[str]:
+    """At most three lines."""
+    gpu = f"GPU {shortage.gpu}" + (f" ({size(shortage.total_bytes)})" if shortage.total_bytes else "")
+    if shortage.cap_bytes is None and shortage.is_certain and not shortage.others:
+        return [f"out of memory on {gpu}: this process had all of it and no limit: its model is larger than the GPU"]
+    why = "nothing limits this process there"
+    if shortage.cap_bytes is not None:
+        reason = _REASONS[shortage.cause].format(printable(shortage.source))
+        why = f"this process may take {size(shortage.cap_bytes)} there, {reason}"
+    had = [f"it had {size(shortage.held_bytes)}"] if shortage.held_bytes else []
+    had += [f"it asked for {size(shortage.asked_bytes)} more"] if shortage.asked_bytes else []
+    lines = [f"out of memory on {gpu}: {'; '.join([why, *([listed(had)] if had else [])])}"]
+    if shortage.others:
+        named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
+        more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
+        lines.append("also there: " + "; ".join(named + more))
+    return [*lines, _remedy(shortage)]
+
+
+def _remedy(shortage: Shortage) -> str:
+    needed, cause = shortage.needed_gib, shortage.cause
+    if cause in _REMEDIES:
+        return _REMEDIES[cause].format(printable(shortage.source))
+    if cause == "limit":
+        return f"to have more: AUTOGPU_LIMIT={f'{needed}GiB' if needed else '100%'}"
+    if shortage.remedy:
+        return shortage.remedy
+    if shortage.is_certain and not shortage.others:
+        return "nobody else is there any more: start it again"
+    label, room = max(shortage.rooms, key=lambda each: each[1], default=("", 0))
+    if needed and room >= needed * GIB:
+        return f"GPU {label} has {size(room)} free now: AUTOGPU_NEED={needed}GiB gets it"
+    ways = [] if shortage.waits else ["to get a GPU of its own: AUTOGPU_BUSY=wait"]
+    if needed:
+        ways.append(f"to say what it needs at least: AUTOGPU_NEED={needed}GiB")
+    return "; or ".join(ways) or "`autogpu status` shows who is there"

@@ -1,0 +1,202 @@
+"""What a script that runs out of a GPU's memory is told, with the frameworks' own errors on the simulated server."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.gpusim import Gpu
+from tests.support.framework_machines import BUSY
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
+
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+
+# Allocate 1 GiB again and again, up to so many.
+ALLOCATE = {
+    "torch": """
+import torch
+kept = []
+def fill(most=99):
+    while len(kept) < most:
+        kept.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+""",
+    "jax": """
+import jax
+kept = []
+def fill(most=99):
+    while len(kept) < most:
+        kept.append(jax.numpy.zeros(1 << 30, dtype="uint8").block_until_ready())
+""",
+    "tensorflow": """
+import tensorflow as tf
+kept = []
+def fill(most=99):
+    while len(kept) < most:
+        kept.append(tf.random.uniform((256, 1024, 1024)))
+""",
+}
+FILL = {name: script + "fill()\n" for name, script in ALLOCATE.items()}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-memory")) for name in FRAMEWORKS])
+def framework(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def on(framework, machine_of, together):
+    """Make a machine for scripts of the framework."""
+    of = together["tensorflow"] if framework == "tensorflow" else framework
+    return lambda *gpus: machine_of(of, *gpus)
+
+
+def told(ran) -> list[str]:
+    """The lines after the traceback."""
+    after = ran.stderr.rpartition("Traceback (most recent call last):")[2]
+    lines = [line for line in after.splitlines() if line.startswith("autogpu: ")]
+    assert after.rstrip().endswith(lines[-1] if lines else ""), ran.stderr
+    return [line[len("autogpu: ") :] for line in lines]
+
+
+def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
+    ran = on(BUSY).run(FILL[framework], fresh=True)
+    first, second, third = told(ran)
+    assert ran.exit_status == 1
+    assert re.fullmatch(
+        r"out of memory on GPU 0 \(24.0 GiB\): this process may take \d+\.\d GiB there, because it shares the GPU "
+        r"and select.need is not set; it had \d+\.\d GiB and it asked for 1.0 GiB more",
+        first,
+    ), first
+    assert second == "also there: pid 5004242, 9.0 GiB"
+    assert re.fullmatch(
+        r"to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=\d+GiB", third
+    ), third
+
+
+def test_a_limit_of_the_policy(framework, on):
+    first, second = told(on(Gpu()).run(FILL[framework], fresh=True, AUTOGPU_LIMIT="3GiB"))
+    assert first.startswith(
+        "out of memory on GPU 0 (24.0 GiB): this process may take 3.0 GiB there, by memory.limit (AUTOGPU_LIMIT); it "
+    )
+    assert second in ("to have more: AUTOGPU_LIMIT=4GiB", "to have more: AUTOGPU_LIMIT=5GiB")
+
+
+def test_a_process_that_has_a_gpu_to_itself(framework, on):
+    assert told(on(Gpu(memory="4GiB")).run(FILL[framework], fresh=True)) == [
+        "out of memory on GPU 0 (4.0 GiB): this process had all of it and no limit: its model is larger than the GPU"
+    ]
+
+
+def test_two_jobs_that_meet(framework, on):
+    machine = on(Gpu(memory="8GiB"))
+    script = ALLOCATE[framework] + "fill(1)\nprint('ready', flush=True)\ninput()\nfill()\n"
+    one = machine.start(script, fresh=True)
+    assert one.line() == "ready"
+    other = machine.start(script, fresh=True, AUTOGPU_WAIT="0")
+    assert other.line() == "ready"
+    one.go_on()
+    first, second, third = told(one.end())
+    assert "nothing limits this process there; it had" in first
+    assert re.fullmatch(rf"also there: your job2.py \(pid {other.pid}\), 1.\d GiB", second), second
+    assert third.startswith("to get a GPU of its own: AUTOGPU_BUSY=wait")
+    other.kill()
+
+
+def test_another_gpu_that_has_room_now(machine_of):
+    machine = machine_of("torch", Gpu(memory="8GiB"), Gpu(memory="8GiB"))
+    script = ALLOCATE["torch"] + "fill(1)\nprint('ready', flush=True)\ninput()\nfill()\n"
+    jobs = []
+    for _ in range(3):
+        jobs.append(machine.start(script, fresh=True, AUTOGPU_WAIT="0"))
+        assert jobs[-1].line() == "ready"
+    (gpu,), last = jobs[2].contexts, jobs.pop()
+    (elsewhere,) = [job for job in jobs if job.contexts != [gpu]]
+    elsewhere.kill()
+    last.go_on()
+    first, _, third = told(last.end())
+    assert first.startswith(f"out of memory on GPU {gpu} (8.0 GiB): this process may take ")
+    assert re.fullmatch(rf"GPU {1 - gpu} has 8.0 GiB free now: AUTOGPU_NEED=[4-8]GiB gets it", third), third
+    for job in jobs:
+        job.kill()
+
+
+# One that is caught, and one that ends no more than a thread.
+HARMLESS = """
+fill(1)
+try:
+    fill()
+except Exception as error:
+    print(type(error).__name__)
+import threading
+thread = threading.Thread(target=fill)
+thread.start()
+thread.join()
+"""
+
+
+def test_an_error_that_ends_nothing(framework, on):
+    ran = on(Gpu(memory="4GiB")).run(ALLOCATE[framework] + HARMLESS, fresh=True)
+    assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
+    assert "Exception in thread" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("tail", "status"),
+    [
+        pytest.param("import sys\ntry:\n    fill()\nexcept Exception:\n    sys.exit(7)\n", 7, id="caught-and-left"),
+        pytest.param("import os\ntry:\n    fill()\nfinally:\n    os._exit(8)\n", 8, id="ended-in-the-middle"),
+        # The child ends by what its parent has caught.
+        pytest.param(
+            "import os\ntry:\n    fill()\nexcept Exception:\n    if not os.fork():\n        raise\nos.wait()\n",
+            0,
+            id="in-a-forked-child",
+        ),
+        pytest.param("1 / 0\n", 1, id="another-error"),
+    ],
+)
+def test_an_end_by_something_else(machine_of, tail, status):
+    ran = machine_of("torch", Gpu(memory="4GiB")).run(ALLOCATE["torch"] + "fill(1)\n" + tail, fresh=True)
+    assert (ran.exit_status, len(ran.said)) == (status, 1), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("head", "environ", "lines"),
+    [
+        pytest.param("import sys\nsys.excepthook = lambda *error: print('mine')\n", {}, 2, id="excepthook-of-its-own"),
+        pytest.param("", {"AUTOGPU_LEVEL": "quiet"}, 0, id="quiet"),
+        pytest.param("import sys\nsys.stderr.close()\n", {}, 0, id="stderr-closed"),
+    ],
+)
+def test_how_it_is_told(machine_of, head, environ, lines):
+    ran = machine_of("torch", Gpu(memory="4GiB")).run(head + FILL["torch"], fresh=True, **environ)
+    assert (ran.exit_status, len(ran.said)) == (1, lines), ran.stderr
+    assert ("mine" in ran.stdout) == ("excepthook" in head)
+
+
+def test_a_limit_that_the_script_sets_itself(machine_of):
+    script = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.1)\n" + FILL["torch"]
+    late = ALLOCATE["torch"] + "fill(1)\ntorch.cuda.set_per_process_memory_fraction(0.1)\nfill()\n"
+    for each in (script, late):
+        first, second = told(machine_of("torch", Gpu()).run(each, fresh=True))
+        assert "this process may take 2.4 GiB there, by the script's own limit; it had 2." in first
+        assert second == "to have more: raise the limit in the script"
+
+
+def test_which_of_several_gpus(machine_of):
+    script = (
+        "import torch\nkept = [torch.empty(1 << 30, dtype=torch.uint8, device=f'cuda:{n}') for n in (0, *[1] * 30)]\n"
+    )
+    machine = machine_of("torch", *[Gpu(memory="4GiB")] * 3)
+    (line,) = told(machine.run(script, fresh=True, AUTOGPU_COUNT="2"))
+    assert line.startswith("out of memory on GPU 1 ("), line
+
+
+def test_which_of_several_gpus_that_were_assigned(machine_of):
+    script = (
+        "import jax\nkept = [jax.device_put(jax.numpy.zeros(1 << 30, 'uint8'), jax.devices()[1]) for n in range(9)]\n"
+    )
+    machine = machine_of("jax", *[Gpu(memory="4GiB")] * 2, Gpu(memory="9GiB"))
+    (line,) = told(machine.run(script, fresh=True, AUTOGPU_COUNT="2"))
+    assert line.startswith("out of memory on GPU 1 ("), line

@@ -1,0 +1,137 @@
+"""The lines for a job that ran out of memory, by plain values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autogpu.reporting.advice import Shortage, advice
+from autogpu.reporting.text import GIB
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
+
+BEN = ("ben's train.py (pid 4242)", 17 * GIB)
+
+
+def shortage(**known):
+    return Shortage("3", 24 * GIB, **{"held_bytes": 5 * GIB, "asked_bytes": GIB, "others": (BEN,), **known})
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "last"),
+    [
+        pytest.param(
+            {"cap_bytes": 5 * GIB, "cause": "share"},
+            "this process may take 5.0 GiB there, because it shares the GPU and select.need is not set",
+            "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=6GiB",
+            id="best-effort",
+        ),
+        pytest.param(
+            {"cap_bytes": 5 * GIB, "cause": "share-size", "waits": True},
+            "this process may take 5.0 GiB there, because it shares the GPU, where what it asks for does not fit",
+            "to say what it needs at least: AUTOGPU_NEED=6GiB",
+            id="best-effort-that-asks-for-more",
+        ),
+        pytest.param(
+            {"cap_bytes": 5 * GIB, "cause": "limit", "source": "~/autogpu.toml:3"},
+            "this process may take 5.0 GiB there, by memory.limit (~/autogpu.toml:3)",
+            "to have more: AUTOGPU_LIMIT=6GiB",
+            id="limit",
+        ),
+        pytest.param(
+            {
+                "cap_bytes": 23 * GIB,
+                "cause": "limit",
+                "source": "AUTOGPU_LIMIT",
+                "asked_bytes": 9 * GIB,
+                "held_bytes": 0,
+            },
+            "this process may take 23.0 GiB there, by memory.limit (AUTOGPU_LIMIT)",
+            "to have more: AUTOGPU_LIMIT=100%",
+            id="limit-of-nearly-all",
+        ),
+        pytest.param(
+            {"cap_bytes": 6 * GIB, "cause": "grant", "source": "Ray"},
+            "this process may take 6.0 GiB there, the part that Ray granted",
+            "to have more: ask Ray for a larger part of a GPU",
+            id="grant",
+        ),
+        pytest.param(
+            {"cap_bytes": 6 * GIB, "cause": "script"},
+            "this process may take 6.0 GiB there, by the script's own limit",
+            "to have more: raise the limit in the script",
+            id="script",
+        ),
+        pytest.param(
+            {"cap_bytes": 12 * GIB, "cause": "split"},
+            "this process may take 12.0 GiB there, in each of its logical GPUs",
+            "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1",
+            id="logical-gpus",
+        ),
+        pytest.param(
+            {"rooms": (("1", 3 * GIB), ("2", 8 * GIB))},
+            "nothing limits this process there",
+            "GPU 2 has 8.0 GiB free now: AUTOGPU_NEED=6GiB gets it",
+            id="another-has-room",
+        ),
+        pytest.param(
+            {"rooms": (("1", 3 * GIB),), "remedy": "to have the idlest instead: AUTOGPU_SCRIPT=override"},
+            "nothing limits this process there",
+            "to have the idlest instead: AUTOGPU_SCRIPT=override",
+            id="named-by-the-script",
+        ),
+        pytest.param(
+            {"held_bytes": 0, "waits": True},
+            "nothing limits this process there",
+            "`autogpu status` shows who is there",
+            id="nothing-is-known",
+        ),
+        pytest.param(
+            {"held_bytes": 20 * GIB, "asked_bytes": 9 * GIB},
+            "nothing limits this process there",
+            "to get a GPU of its own: AUTOGPU_BUSY=wait",
+            id="needs-more-than-the-gpu-has",
+        ),
+        pytest.param(
+            {"cap_bytes": 5 * GIB, "cause": "share", "others": ()},
+            "this process may take 5.0 GiB there, because it shares the GPU and select.need is not set",
+            "nobody else is there any more: start it again",
+            id="the-others-have-gone",
+        ),
+    ],
+)
+def test_why_and_what_now(known, first, last):
+    lines = advice(shortage(**known))
+    assert lines[0].partition("; it ")[0] == f"out of memory on GPU 3 (24.0 GiB): {first}"
+    assert lines[-1] == last
+    assert len(lines) <= 3
+
+
+def test_what_it_had_and_who_else_is_there():
+    others = (BEN, ("pid 7", 0), ("pid 8", GIB), ("pid 9", GIB), ("pid 10", GIB))
+    lines = advice(shortage(others=others))
+    assert lines[0].endswith("; it had 5.0 GiB and it asked for 1.0 GiB more")
+    assert lines[1] == "also there: ben's train.py (pid 4242), 17.0 GiB; pid 7; pid 8, 1.0 GiB; 2 more"
+
+
+def test_one_line_where_it_had_the_gpu_to_itself():
+    whole = (
+        "out of memory on GPU 3 (24.0 GiB): this process had all of it and no limit: its model is larger than the GPU"
+    )
+    assert advice(shortage(others=())) == [whole]
+
+
+def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
+    lines = advice(Shortage("0", None, is_certain=False))
+    assert lines == [
+        "out of memory on GPU 0: nothing limits this process there",
+        "to get a GPU of its own: AUTOGPU_BUSY=wait",
+    ]
+
+
+def test_the_lines_of_the_documents():
+    ben = ("ben's train.py (pid 4242)", int(17.2 * GIB))
+    held, cap = int(5.5 * GIB), int(5.6 * GIB)
+    lines = advice(Shortage("3", 24 * GIB, held, 2 * GIB, cap, "share", others=(ben,)))
+    assert "\n".join(f"autogpu: {line}" for line in lines) in PAGE.read_text(encoding="utf-8")

@@ -1,0 +1,84 @@
+"""Which cap a process had, by whose word, and who else is there: the driver and the framework are fakes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from autogpu.devices.model import Process
+from autogpu.reporting.text import GIB, MIB
+from tests.support.values import gpu
+
+ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
+HAD = "; it had 0.3 GiB and it asked for 1.0 GiB more"
+OUT = "out of memory on GPU 0 (24.0 GiB): "
+MAY = OUT + "this process may take "
+LIMIT, SPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}
+
+
+def ended(process, error=None) -> list[str]:
+    """What is said of an error, and not before it."""
+    before = len(process.lines)
+    process.framework.allocator.on_uncaught(error or MemoryError())
+    return "\n".join(process.lines[before:]).replace("autogpu: ", "").splitlines()
+
+
+def case(rule, gpus, options, said, first):
+    return pytest.param(gpus, options, said, first, id=rule)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "said", "first"),
+    [
+        case("limit", ONE, LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)"),
+        case("of-each-logical-gpu", ONE, {**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit"),
+        case("in-parts", ONE, SPLIT, {}, "10.6 GiB there, in each of its logical GPUs"),
+        case("scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's"),
+        case("scripts-fraction", ONE, {}, {"fraction": 0.25}, "6.0 GiB there, by the script's own"),
+    ],
+)
+def test_the_cap_and_whose_word_it_is(started, gpus, options, said, first):
+    process = started(*gpus, **options)
+    process.framework.take(**said)
+    lines = ended(process)
+    assert lines[0].startswith(MAY + first) and lines[0].endswith(HAD)
+    assert len(lines) == 2
+
+
+def test_beside_others(started):
+    process = started(*FULL)
+    process.framework.take()
+    first, second, third = ended(process)
+    assert first.startswith(MAY) and "because it shares the GPU and select.need is" in first
+    assert second.startswith(("also there: pid 7", "also there: root's process 7", "also there: your process 7"))
+    assert third == "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=2GiB"
+
+
+def test_alone(started):
+    process = started(*ONE)
+    process.framework.take()
+    assert ended(process) == [OUT + "this process had all of it and no limit: its model is larger than the GPU"]
+
+
+def test_in_a_container_whose_pids_the_driver_does_not_count_by(started):
+    process = started(*ONE)
+    process.framework.take()
+    process.driver.change(0, compute_processes=(Process(os.getpid() + (1 << 22), 300 * MIB),))
+    assert ended(process) == [
+        OUT + "nothing limits this process there; it asked for 1.0 GiB more",
+        "to get a GPU of its own: AUTOGPU_BUSY=wait",
+    ]
+
+
+def test_without_an_answer_of_the_driver(started):
+    process = started(*ONE)
+    process.framework.take()
+    process.driver.now = None
+    assert ended(process)[0] == OUT + "nothing limits this process there; it asked for 1.0 GiB more"
+
+
+def test_another_error_is_not_explained(started):
+    process = started(*ONE)
+    process.framework.take()
+    assert ended(process, ValueError()) == []
