@@ -40,7 +40,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f"{FILE}:2: count belongs in [select], not at the top level; allowed: {COUNTS}; it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
-        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the setting is ignored',
+        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"share-own", "wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
