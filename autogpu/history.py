@@ -93,10 +93,12 @@ def hashed(salt: str, *parts: object) -> str:
 
 def script_arguments() -> tuple[str, ...]:
     """The file of the running script and its arguments; ``()`` at a prompt, in a notebook, and for ``-c`` and stdin."""
-    argv = [str(each) for each in getattr(sys, "argv", ())]
-    if not argv or hasattr(sys, "ps1") or not Path(argv[0]).is_file():
-        return ()
-    return (os.path.realpath(argv[0]), *argv[1:])
+    argv = [str(each) for each in getattr(sys, "argv", None) or ()]
+    try:
+        is_script = bool(argv) and not hasattr(sys, "ps1") and Path(argv[0]).is_file()
+    except (OSError, ValueError):  # a folder that may not be entered, or no name at all
+        is_script = False
+    return (os.path.realpath(argv[0]), *argv[1:]) if is_script else ()
 
 
 class History:

@@ -34,7 +34,7 @@ class ThisRun:
         is_script = policy.history and not is_engine_worker(environ)
         self._arguments = history.script_arguments() if is_script else ()
         # As its lease shows it; not of the file that a link leads to.
-        self._name = sys.argv[0].rpartition(os.sep)[2] if self._arguments else ""
+        self._name = str(sys.argv[0]).rpartition(os.sep)[2] if self._arguments else ""
         self._history = history.History(environ)
         self._policy = policy
         self._ranks = grant.rank.size if grant.rank is not None else 1

@@ -131,7 +131,7 @@ def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs,
     assert runs(2, AUTOGPU_NEED="learned").found == WHOLE
 
 
-@pytest.mark.parametrize("argv", [["-c"], [""], ["-"], [], ["/no/such/file"]])
+@pytest.mark.parametrize("argv", [["-c"], [""], ["-"], [], None, [None], ["/no/such/file"], ["x" * 5000], ["a\0"]])
 def test_what_has_no_file_teaches_nothing_and_says_so(runs, tmp_path, monkeypatch, argv):
     monkeypatch.setattr(sys, "argv", argv)
     last = runs(2, 2, 2, 2, AUTOGPU_NEED="learned")
