@@ -15,6 +15,7 @@ from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.ranks import told_of_siblings
+from autogpu.this_run import ThisRun
 from autogpu.visibility import ChildrensLease, VisibleDevices
 
 TYPE_CHECKING = False
@@ -60,6 +61,7 @@ class Allocation:
         cuda: The CUDA driver that the frameworks load.
         readings: Of NVML.
         visible: ``CUDA_VISIBLE_DEVICES``.
+        this_run: Of the script, beside its last ones.
         taken: ``None`` until something is decided, and after it was given back.
         wants_order: One of the frameworks takes the GPUs that CUDA counts first.
         frameworks: Names of those that were imported.
@@ -98,6 +100,7 @@ class Allocation:
         self.cuda = cuda
         self.readings = Readings(reader, environ, first_reading)
         self.visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
+        self.this_run = ThisRun(resolved.policy, environ, grant)
         self.taken: Taken | None = None
         self.wants_order = False
         self.frameworks: list[str] = []

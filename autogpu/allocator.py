@@ -255,7 +255,7 @@ class Allocator:
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         selection = SelectionRequest(
-            policy=allocation.policy,
+            policy=allocation.this_run.policy_for(inventory),
             visible_spec=visible.spec,
             inventory=inventory,
             uuids=uuids,
@@ -312,7 +312,7 @@ class Allocator:
             return left_alone(selection, why)
         number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
         alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
-        policy = replace(allocation.policy, busy="share", count=1, per_user=0)
+        policy = replace(selection.policy, busy="share", count=1, per_user=0)
         taken = allocation.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
         if taken.verdict is Verdict.TAKE:
             taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
@@ -362,6 +362,8 @@ class Allocator:
         allocation, visible = self.allocation, self.allocation.visible
         takes_some = bool(usage.ordinals)
         if takes_some:
+            is_limited = self._is_limited(usage)
+            allocation.this_run.uses(self.framework, allocation.readings.newest, is_limited=is_limited)
             self._watch()
         if takes_some in allocation.reported or True in allocation.reported:
             return
@@ -372,11 +374,31 @@ class Allocator:
         if not takes_some:
             self._is_given_back |= self._give_back() and self.framework.WANTS_ORDER
         decision, name = self._decision or allocation.decision, self.framework.NAME
-        allocation.say(messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task))
+        lines = messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
+        if lines and allocation.policy.level != "quiet":
+            lines[0] += self._last_runs(usage, inventory)
+        allocation.say(lines)
         if decision is None and visible.names_none and inventory is not None and allocation.policy.level != "quiet":
             allocation.say([messages.no_gpu_named(visible.spec.value or "", inventory, name)])
         if visible.ignored_value is not None and allocation.policy.level != "quiet":
             allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
+
+    @property
+    def _is_limited_by_script(self) -> bool:
+        return self._selection is not None and self._selection.script_demand is not None
+
+    def _is_limited(self, usage: Usage) -> bool:
+        """Something keeps the framework from taking all that it would."""
+        caps = self.assignment.caps if self.assignment is not None else {}
+        return self._is_limited_by_script or not caps.keys().isdisjoint(usage.ordinals)
+
+    def _last_runs(self, usage: Usage, inventory: Inventory | None) -> str:
+        """What the line adds of the last runs of the script, where autogpu has chosen."""
+        decision = self._decision
+        if decision is None or decision.verdict is not Verdict.TAKE or not usage.ordinals:
+            return ""
+        told = self.allocation.this_run.line(inventory, decision.devices, by_script=self._is_limited_by_script)
+        return f"; {told}" if told else ""
 
     def _watch(self) -> None:
         if self.allocation.policy.level != "quiet" and self._watching_pid != os.getpid():

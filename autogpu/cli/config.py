@@ -16,11 +16,12 @@ from autogpu.cli.main import VerbGroup
 from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
+from autogpu.history import History
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
 from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
 from autogpu.policy.templates import schema_file, template
-from autogpu.reporting.text import printable
+from autogpu.reporting.text import counted, printable, short_path
 from autogpu.variables import POLICY_FILE
 
 VERSION = 1
@@ -41,7 +42,8 @@ Examples:
 def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     """Show every key of the policy: its value here, where it was set, and what it overrode.
 
-    Exit status 1 if something in a file or variable is invalid; the problems are listed at the end.
+    The last line says where the runs of your scripts are kept, if any are. Exit status 1 if something in a file or
+    variable is invalid; the problems are listed at the end.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -52,6 +54,8 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
         console = Console(highlight=False)
         for line, indent in _config_lines(resolved, changed):
             show(console, line, indent)
+        for text in _history_lines():
+            show(console, Text(text))
     return 1 if resolved.problems else 0
 
 
@@ -73,6 +77,39 @@ def check(files: tuple[Path, ...]) -> int:
             click.echo(f"{printable(str(file))}: valid")
         is_valid = is_valid and not problems
     return 0 if is_valid else 1
+
+
+@config.command(
+    epilog="""\b
+Examples:
+  autogpu config forget
+  AUTOGPU_HISTORY=false python train.py   a run that is not kept"""
+)
+def forget() -> None:
+    """Delete what is kept of your scripts' runs: how much GPU memory they took.
+
+    Scripts count as new from then on: select.need = "learned" claims the whole GPU until there are three runs again.
+    The key report.history keeps nothing in the first place.
+    """
+    history = History(os.environ)
+    try:
+        was_there = history.forget()
+    except OSError as error:
+        what = f"{printable(str(history.folder))} can't be changed: {error.strerror or error}"
+        raise AutoGpuError(what, remedy="is it yours, and no link?") from None
+    click.echo("what was kept of your scripts' runs is deleted" if was_there else "nothing is kept")
+
+
+def _history_lines() -> list[str]:
+    history = History(os.environ)
+    count = len(history.read())
+    if not count:
+        return []
+    where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
+    return [
+        "",
+        f"{counted(count, 'run')} of your scripts kept in {where}, for you alone; to delete: autogpu config forget",
+    ]
 
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:

@@ -16,14 +16,16 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
+from autogpu import history
 from autogpu.cli.jobs import uid_of
 from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, fitted, on_console, page
 from autogpu.cli.status_table import ORDERS, View
-from autogpu.reporting.text import listed, user_name
+from autogpu.reporting.text import listed, printable, user_name
+from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.status.json import to_json
-from autogpu.status.model import Answer
+from autogpu.status.model import Answer, HostStatus
 from autogpu.status.snapshot import read_status
 
 Ask = Callable[[], Sequence[Answer]]
@@ -44,7 +46,12 @@ Examples:
 )
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
-@click.option("--mine", "is_mine", is_flag=True, help="Only the GPUs that you are on, and your places in the queue.")
+@click.option(
+    "--mine",
+    "is_mine",
+    is_flag=True,
+    help="Only the GPUs that you are on, your places in the queue, and what your scripts took.",
+)
 @click.option("--user", metavar="NAME", help="Only those of this user.")
 @click.option("--explain", "is_explained", is_flag=True, help="Add the ranking of all GPUs, and where the claims are.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a line.")
@@ -106,6 +113,9 @@ def status(
     if not watch:
         answers = ask()
         _print(answers, view, console, as_json=as_json)
+        if is_mine and hosts is None and not as_json:
+            for line in _last_runs(answers[0].status):
+                show(console, Text(line))
         return int(any(map(_has_failed, answers)))
     with suppress(KeyboardInterrupt):  # its ordinary end
         if as_json or not console.is_terminal:
@@ -113,6 +123,16 @@ def status(
         else:
             _watch(ask, interval, view, console)
     return 0
+
+
+def _last_runs(here: HostStatus | None) -> Iterator[str]:
+    """For each of one's own scripts that run: what its last runs took, whatever their arguments were."""
+    jobs = [job for gpu in (here.gpus if here else ()) for job in gpu.jobs if job.uid == os.getuid()]
+    kept = history.History(os.environ)
+    for script in dict.fromkeys(job.script for job in jobs):
+        peak_bytes = history.peak_of(kept.peaks(script))
+        if peak_bytes is not None:
+            yield f"{printable(script, 80)}: {history.took_at_most(peak_bytes, CONTEXT_BYTES)}"
 
 
 def named(text: str) -> list[str]:

@@ -160,6 +160,9 @@ if TYPE_CHECKING:
                 growth: Whether memory is to be allocated as needed.
             """
 
+        def peak_bytes(self) -> int:
+            """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
+
         def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
             """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
 

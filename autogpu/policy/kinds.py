@@ -53,6 +53,7 @@ _NO_DEVICES = (
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 NONE = "none"
+LEARNED = "learned"
 DEFAULT_GROUP = "default"
 
 
@@ -286,6 +287,20 @@ class Size(Kind):
 
     def plain(self, value: Any) -> object:
         return "" if value is None else size_text(value)
+
+
+class Need(Size):
+    """An amount of memory, nothing, or what the last runs took."""
+
+    allowed = 'a size with its unit such as "6GiB", "learned", or "" for none'
+    words = (LEARNED,)
+    schema = {"anyOf": [{"enum": [LEARNED]}, Size.schema]}
+
+    def from_text(self, text: str) -> object:
+        return LEARNED if text.strip().lower() == LEARNED else super().from_text(text)
+
+    def plain(self, value: Any) -> object:
+        return value if value == LEARNED else super().plain(value)
 
 
 class Limit(Kind):

@@ -29,7 +29,7 @@ class Policy:
     """The settings of this process, all layers merged. The defaults here are the defaults of the product.
 
     Attributes:
-        need_bytes: ``None`` means unknown.
+        need_bytes: ``None`` means unknown; so does "learned", as long as nothing is known of the last runs.
         devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
             (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
         limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
@@ -40,7 +40,7 @@ class Policy:
     enabled: bool = True
     locked: frozenset[str] = frozenset()
     count: int | Literal["all"] = 1
-    need_bytes: int | None = None
+    need_bytes: int | Literal["learned"] | None = None
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
@@ -56,6 +56,7 @@ class Policy:
     virtual_gpus: int = 1
     per_user: int = 0
     level: Literal["quiet", "line", "explain"] = "line"
+    history: bool = True
 
 
 _WITH_UNIT = {"need": "need_bytes", "wait": "wait_s"}
@@ -237,11 +238,13 @@ KEYS = (
     ),
     Key(
         "select.need",
-        kinds.Size(),
-        about='memory the job will need on each GPU, such as "6GiB". "" = unknown',
+        kinds.Need(),
+        about='memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown',
         more="A GPU with less memory left is not chosen, and only that much is claimed, so that others may use the "
         "rest. Unknown means that the whole GPU is claimed. `GiB`, `Gi` and `G` are 2^30 bytes, `GB` is 10^9; a bare "
-        "number below 1048576 is refused, because its unit was left out.",
+        "number below 1048576 is refused, because its unit was left out. `learned` is the most that the last three "
+        "runs of the same script with the same arguments took, a tenth more, and 512 MiB for the CUDA context; the "
+        "whole GPU until there are three, and again after a run that ran out of memory.",
         example='need = "6GiB"',
     ),
     Key(
@@ -383,6 +386,16 @@ KEYS = (
         more="`explain` adds why each of the other GPUs was not taken, and what the process takes in addition to the "
         "framework's memory. `quiet` prints nothing as long as there is no problem.",
         example='level = "explain"',
+    ),
+    Key(
+        "report.history",
+        kinds.Flag(),
+        about="keep how much memory each script took, for you alone, and say what it needs",
+        more="At the end of a script the largest amount that its framework counted on one GPU is kept in "
+        "`~/.local/state/autogpu` (or `$XDG_STATE_HOME/autogpu`), for 90 days and readable only by you; scripts and "
+        "arguments are hashed. From the fourth run on, the line says what the last three took. `false` keeps nothing "
+        "and says nothing; `autogpu config forget` deletes what is kept.",
+        example="history = false",
     ),
 )
 

@@ -30,7 +30,7 @@ LIBRARIES_BYTES = 256 << 20
 
 def memory_demand(policy: Policy) -> MemoryDemand:
     """How much of each GPU a process claims: what it needs, else the limit of all its virtual GPUs, else all."""
-    if policy.need_bytes is not None:
+    if isinstance(policy.need_bytes, int):
         return MemoryDemand(bytes=policy.need_bytes)
     if policy.limit is None:
         return MemoryDemand()

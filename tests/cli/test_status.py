@@ -21,6 +21,7 @@ from autogpu import frozen
 from autogpu.cli import status_screen as screens
 from autogpu.cli.status_table import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.history import History
 from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.status.json import from_json
@@ -123,6 +124,15 @@ def test_json_is_as_documented_and_every_field_is_in_the_schema(lab):
     of_one_user = json.loads(ask(lab, "--mine", "--json").stdout)
     jsonschema.validate(of_one_user, SCHEMA)
     assert [gpu["index"] for gpu in of_one_user["gpus"]] == [0]
+
+
+def test_mine_says_what_ones_scripts_took(lab, tmp_path):
+    environ = {**lab[1], "XDG_STATE_HOME": str(tmp_path)}
+    for peak in (3, 2, 2):
+        History(environ).keep(("train.py", peak), "train.py", peak * GIB)
+    mine = ask((lab[0], environ, lab[2]), "--mine").stdout.splitlines()
+    assert mine[-1] == "train.py: its last 3 runs took at most 3.5 GiB"
+    assert mine[-1] not in ask((lab[0], environ, lab[2])).stdout
 
 
 def idle(job_age_s):

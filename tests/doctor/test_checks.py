@@ -273,9 +273,7 @@ def test_an_environment_that_has_no_pip_is_served_by_uv(healthy, check, changes,
 
 def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
     whole = [found(healthy, check, **changes) for check, cases in WRONG.items() for changes, _, _ in cases]
-    as_root = [
-        found(healthy, check, **changes, sudo="") for check, cases in WRONG.items() for changes, _, _ in cases
-    ]
+    as_root = [found(healthy, check, **changes, sudo="") for check, cases in WRONG.items() for changes, _, _ in cases]
     assert sum("sudo " in each.remedy for each in whole) > 3
     # But for what is typed on the host, outside of the container in which one is root.
     assert {each.name for each in as_root if "sudo " in each.what + each.remedy} == {"leases"}

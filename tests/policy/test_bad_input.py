@@ -10,7 +10,7 @@ FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
 PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
-SIZES = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
+SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
 SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
 PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
@@ -41,7 +41,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f"{FILE}:2: count belongs in [select], not at the top level; allowed: {COUNTS}; it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
-        'allowed: a size with its unit such as "6GiB" or "512MiB", or "" for none; the setting is ignored',
+        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
@@ -114,7 +114,9 @@ def test_wrong_types_and_ranges(workplace, text, what):
             id="keys-of-a-pyproject",
         ),
         pytest.param(
-            "[report]\nqqq = 1", ":2: unknown key report.qqq; known in [report]: level", id="nothing-near-in-section"
+            "[report]\nqqq = 1",
+            ":2: unknown key report.qqq; known in [report]: level, history",
+            id="nothing-near-in-section",
         ),
         pytest.param(
             "[memory]\nmemory_limit = 1",

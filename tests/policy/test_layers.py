@@ -61,6 +61,7 @@ OTHERS = {
     "memory.limit_includes": ('"process"', "process", "process"),
     "memory.virtual_gpus": ("2", "2", 2),
     "report.level": ('"explain"', "explain", "explain"),
+    "report.history": ("false", "no", False),
 }
 
 

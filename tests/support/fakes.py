@@ -133,6 +133,7 @@ class FakeFramework:
     """A framework of one entry point, as its package would provide it."""
 
     NAME = "Fakeflow"
+    peak = 0
     DEFAULT_SHARE = 0.9
     TAKES_FIRST_GPUS = False
     WANTS_ORDER = False
@@ -148,6 +149,9 @@ class FakeFramework:
     def install_hooks(self, allocator):
         self.allocator = allocator
         return self._hooks
+
+    def peak_bytes(self):
+        return self.peak
 
     def fallback_environment(self, environ, growth):
         return {"FAKEFLOW_GROWTH": "1"} if growth else {}

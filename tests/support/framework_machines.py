@@ -231,6 +231,7 @@ class Machine:
             "HOME": str(folder / "home"),
             "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
             "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
+            "XDG_STATE_HOME": str(folder / "home" / ".local" / "state"),
             "AUTOGPU_LEASE_DIR": str(self.leases),
             # Each of the processes would start as many threads as the machine has processors.
             "OMP_NUM_THREADS": "1",

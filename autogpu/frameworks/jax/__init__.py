@@ -10,6 +10,7 @@ from autogpu.frameworks.jax.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.jax.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks
+from autogpu.frameworks.jax.peak import peak_bytes as peak_bytes
 
 NAME = "JAX"
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set

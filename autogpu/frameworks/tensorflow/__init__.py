@@ -10,6 +10,7 @@ from autogpu.frameworks.tensorflow.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.tensorflow.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
 from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks
+from autogpu.frameworks.tensorflow.peak import peak_bytes as peak_bytes
 
 NAME = "TensorFlow"
 DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off

@@ -10,6 +10,7 @@ from autogpu.frameworks.torch.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.torch.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
+from autogpu.frameworks.torch.peak import peak_bytes as peak_bytes
 
 NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses

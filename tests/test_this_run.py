@@ -1,0 +1,177 @@
+"""What a process learns from the last runs of its script, and which runs are kept; the framework is a fake."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from autogpu.history import History
+from autogpu.reporting.text import GIB
+from autogpu.selection.grants import DASK_WORKER
+from tests.support.processes import Process, in_a_fork
+from tests.support.values import gpu
+
+ONE = (gpu(0),)
+BUSY = (gpu(0, pids=[7], used_gib=9, busy=90),)
+WHOLE = 24 * 1024
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Name the script and the arguments of this process."""
+
+    def named(*arguments, name="train.py"):
+        (tmp_path / name).touch()
+        monkeypatch.setattr(sys, "argv", [str(tmp_path / name), *arguments])
+
+    named()
+    return named
+
+
+@pytest.fixture
+def runs(script, tmp_path):
+    """Let the script run to its end, with a framework that counts so many GiB; its process."""
+
+    def run(*peaks, gpus=ONE, said=None, **options):
+        process = None
+        for peak in peaks:
+            process = Process(tmp_path, *gpus, **options).imports()
+            process.framework.peak = int(peak * GIB)
+            process.framework.take(**(said or {}))
+            process.allocation.this_run._at_exit()
+            if process.holders:
+                process.found = process.claims[0]
+            process.allocation.release()
+        return process
+
+    return run
+
+
+def kept(folder):
+    return [run.peak_bytes / GIB for run in History({"HOME": str(folder)}).read()]
+
+
+def test_the_whole_gpu_until_three_runs_are_known(runs):
+    last = runs(2, 4, AUTOGPU_NEED="learned")
+    assert last.found == WHOLE
+    assert last.lines[0].endswith("; select.need is learned from 3 runs, of which there is 1")
+    assert runs(3, AUTOGPU_NEED="learned").found == WHOLE
+    last = runs(1, AUTOGPU_NEED="learned")
+    assert last.found == pytest.approx(4 * 1024 * 1.1 + 512, abs=1)
+    assert last.lines[0].endswith("; claims 4.9 GiB, learned from 3 runs")
+
+
+@pytest.mark.parametrize("options", [{"AUTOGPU_NEED": "5GiB"}, {"AUTOGPU_LIMIT": "5GiB"}, {"AUTOGPU_LEVEL": "quiet"}])
+def test_nothing_is_said_where_it_is_known_or_unwanted(runs, options):
+    runs(2, 2, 2)
+    assert "last 3 runs took" in runs(2).lines[0]
+    assert "last 3 runs" not in "".join(runs(2, **options).lines)
+
+
+def test_nothing_is_said_where_the_rest_is_of_no_use(runs):
+    runs(18, 18, 18)
+    assert "last 3 runs" not in runs(18).lines[0]
+
+
+@pytest.mark.parametrize("other", ["arguments", "script", "policy", "model"])
+def test_other_runs_are_no_runs_of_this_job(runs, script, other):
+    runs(2, 2, 2)
+    options, gpus = {}, ONE
+    if other == "arguments":
+        script("--batch", "64")
+    elif other == "script":
+        script(name="other.py")
+    elif other == "policy":
+        options = {"AUTOGPU_GROWTH": "0"}
+    else:
+        gpus = (gpu(0, name="NVIDIA A100"),)
+    assert "last 3 runs" not in runs(2, gpus=gpus, **options).lines[0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "said"),
+    [
+        pytest.param(BUSY, {}, {}, id="best-effort"),
+        pytest.param(ONE, {"AUTOGPU_LIMIT": "5GiB"}, {}, id="limit"),
+        pytest.param(ONE, {}, {"fraction": 0.5}, id="the-scripts-fraction"),
+        pytest.param(ONE, {}, {"limits": (GIB,)}, id="the-scripts-limit"),
+        pytest.param(ONE, {"AUTOGPU_HISTORY": "false"}, {}, id="switched-off"),
+        pytest.param(ONE, {"AUTOGPU_COUNT": "0"}, {}, id="no-gpu"),
+        pytest.param(ONE, {DASK_WORKER: "w"}, {}, id="worker"),
+    ],
+)
+def test_a_run_that_teaches_nothing_is_not_kept(runs, tmp_path, gpus, options, said):
+    runs(2, gpus=gpus, said=said, **options)
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [
+        pytest.param(ValueError("shape"), [2, 2, 2], id="another-error"),
+        pytest.param(KeyboardInterrupt(), [2, 2, 2], id="interrupted"),
+        pytest.param(MemoryError(), [2, 2, 2, 0], id="the-frameworks-out-of-memory"),
+    ],
+)
+def test_a_run_that_ends_by_an_error(runs, tmp_path, monkeypatch, error, after):
+    runs(2, 2, 2)
+    with monkeypatch.context() as ending:  # pytest removes it as well
+        ending.setattr(sys, "last_value", error, raising=False)
+        runs(9)
+    assert kept(tmp_path) == after
+
+
+def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs, tmp_path, monkeypatch):
+    runs(2, 2, 2)
+    with monkeypatch.context() as ending:
+        ending.setattr(sys, "last_value", MemoryError(), raising=False)
+        runs(2, gpus=BUSY)
+    assert kept(tmp_path)[-1] == 0
+    assert runs(2, AUTOGPU_NEED="learned").found == WHOLE
+
+
+@pytest.mark.parametrize("argv", [["-c"], [""], ["-"], [], None, [None], ["/no/such/file"], ["x" * 5000], ["a\0"]])
+def test_what_has_no_file_teaches_nothing_and_says_so(runs, tmp_path, monkeypatch, argv):
+    monkeypatch.setattr(sys, "argv", argv)
+    last = runs(2, 2, 2, 2, AUTOGPU_NEED="learned")
+    assert last.found == WHOLE
+    assert last.lines[0].endswith("; select.need is learned only from runs of a script's file")
+    assert kept(tmp_path) == []
+
+
+def test_a_notebook_teaches_nothing(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    runs(2)
+    assert kept(tmp_path) == []
+
+
+def test_a_forked_child_keeps_nothing_of_its_parents(runs, tmp_path):
+    process = runs(2)
+    in_a_fork(process.allocation.this_run._at_exit)
+    assert kept(tmp_path) == [2]
+    process.allocation.this_run._at_exit()
+    assert kept(tmp_path) == [2, 2]
+
+
+def test_what_two_frameworks_took_is_added(runs, script, tmp_path):
+    process = Process(tmp_path, *ONE).imports()
+    other = process.imports_another()
+    for framework in (process.framework, other):
+        framework.peak = 2 * GIB
+        framework.take()
+    process.allocation.this_run._at_exit()
+    assert kept(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyError, KeyboardInterrupt])
+def test_whatever_fails_at_the_end_is_not_seen(runs, tmp_path, capfd, error):
+    process = runs(2)
+
+    def fail():
+        raise error
+
+    process.framework.peak_bytes = fail
+    process.allocation.this_run._at_exit()
+    assert kept(tmp_path) == [2]
+    assert capfd.readouterr() == ("", "")
