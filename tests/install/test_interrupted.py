@@ -11,7 +11,7 @@ from typing import Iterator
 
 import pytest
 
-from tests.install.test_install import tree
+from tests.install.test_install import installed, tree
 from tests.support import environments
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.xdist_group("interrupted")]
@@ -150,12 +150,8 @@ def test_after_a_kill_at_any_step_an_uninstall_leaves_everything_as_it_was(verbs
 
 
 def test_an_upgrade_killed_at_any_step_leaves_a_silent_python_and_is_completed_by_the_next(verbs):
-    def installed() -> dict:
-        """A file that Python has compiled says when its source was written."""
-        return {name: None if name.endswith(".pyc") else found for name, found in tree(verbs.packages).items()}
-
     verbs.succeed("install")
-    after = installed()
+    after = installed(verbs.packages)
     hook, earlier = verbs.packages / "_autogpu_hook.py", "# autogpu start-up file, of an earlier version\n"
 
     def downgrade() -> None:
@@ -170,7 +166,7 @@ def test_an_upgrade_killed_at_any_step_leaves_a_silent_python_and_is_completed_b
     while verbs.run("install", number=step)[0] == -signal.SIGKILL:
         verbs.start()
         verbs.succeed("install")
-        assert installed() == after, f"after step {step}"
+        assert installed(verbs.packages) == after, f"after step {step}"
         downgrade()
         step += 1
     assert step > 10
