@@ -56,7 +56,7 @@ class Device:
         gpu_instance_id: Of a MIG instance; several compute instances may share a GPU instance and its memory.
         compute_instance_id: Of a MIG instance, within its GPU instance.
         has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
-        is_small: Has fewer multiprocessors than TensorFlow takes beside larger GPUs: 8, or what
+        is_small: Has fewer multiprocessors than a framework takes beside larger GPUs: 8, or what
             ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` says (``nvmlDeviceGetNumGpuCores``).
         remapping_failed: A row of its memory is broken and could not be replaced (``nvmlDeviceGetRemappedRows``).
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.

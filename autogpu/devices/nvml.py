@@ -41,7 +41,7 @@ _ANCESTORS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40:
 # CUDA cores of a multiprocessor by compute capability, where these are not 128 (CUDA C++ Programming Guide, 32-bit
 # floating-point operations per clock cycle).
 _CORES: Mapping[Any, int] = {3: 192, (6, 0): 64, 7: 64, (8, 0): 64}
-_LEAST_MULTIPROCESSORS = 8  # kDefaultMinGPUMultiprocessorCount of TensorFlow's gpu_device.cc
+_LEAST_MULTIPROCESSORS = 8  # kDefaultMinGPUMultiprocessorCount of gpu_device.cc
 
 # Newest first; each has its own structure, and pynvml has a function for each that it knows.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
@@ -185,7 +185,7 @@ def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
 
 
 def _with_small_marked(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Say which cards TensorFlow leaves out beside larger ones (GetMinGPUMultiprocessorCount of its gpu_device.cc)."""
+    """Say which cards are left out beside larger ones (GetMinGPUMultiprocessorCount of gpu_device.cc)."""
     counts = [device.pop("multiprocessors") for device in devices]
     asked = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "").strip()
     least = int(asked) if asked.isdigit() else min(_LEAST_MULTIPROCESSORS, max(filter(None, counts), default=0))

@@ -164,9 +164,17 @@ class SelectionRequest:
 
     @property
     def joins_at_once(self) -> bool:
-        """It shares what there is: it has waited long enough, or an engine or its script names these GPUs."""
-        is_told = bool(self.grant.engine) or self.visible_spec.source == "script"
+        """It shares what there is: it has waited long enough, or its GPUs were named and no others would do."""
+        is_told = bool(self.grant.engine) or self.visible_spec.source == "script" or self._names_all
         return self.policy.busy == "share" and (is_told or self.waited_s >= self.policy.wait_s)
+
+    @property
+    def _names_all(self) -> bool:
+        """A list has no more GPUs than the process takes, or the script names each of several."""
+        if self.visible_spec.value is None:
+            return len(self.positions) == self.gpu_count > 1
+        asked = self.gpu_count if self.policy.count == "all" else self.policy.count
+        return self.gpu_count <= max(asked, len(self.positions), self.named_count, self.asked_count)
 
     @property
     def positions(self) -> tuple[int, ...]:

@@ -163,7 +163,7 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     # A GPU that can't be taken now stays addressable: without us the script would see it, too.
     devices += [r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY]
     number = {uuid: number for number, uuid in enumerate(kept_order)}
-    # What TensorFlow leaves out comes last, so that it counts the others as CUDA does.
+    # What a framework leaves out comes last, so that it counts the others as CUDA does.
     small = [r.device for r in ranking.rejected if r.cause is Cause.TOO_SMALL]
     return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
 

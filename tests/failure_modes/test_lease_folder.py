@@ -218,7 +218,7 @@ def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(host, installed, 
     assert {call.gpu for call in server.calls(call="context")} == {2}
 
 
-def test_who_is_refused_is_told_a_process_of_the_holder_that_has_not_computed_yet(lab):
+def test_25_who_is_refused_is_told_a_process_of_the_holder_that_has_not_computed_yet(lab):
     autogpu = lab(Gpu())
     job = autogpu.hold()
     assert job.gpus() == [0]

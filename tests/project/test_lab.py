@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.failure_modes.holding import ALICE, as_user, needs_other_users
+from tests.gpusim.build import build
 from tests.gpusim.fleets import FLEETS
 from tests.support.environments import ROOT
 from tests.support.terminal import PATIENCE_S, Terminal
@@ -104,6 +105,7 @@ def test_the_server_lives_and_others_join(terminals):
 @pytest.mark.slow
 def test_for_a_plain_user_scripts_say_whose_they_are(terminals):
     Path(terminals.folder).chmod(0o1777)
+    build()  # who may not write in the checkout finds it there
     lab = terminals("--fleet", "t4", before=as_user(ALICE))
     assert "all are you here" in lab.greeting
     assert "only root can" in lab.greeting

@@ -177,6 +177,13 @@ NOT_ANY_MORE = {"waited_s": 1800.0}
 LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
 HELD_BY_ALL = {"held": dict.fromkeys((1, 2), OLD)}
 PROMISED = {"held": {0: claim(20, **SETTLED)}}
+BY_SHELL = {"visible_spec": INHERITED}
+BOTH_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}
+
+
+def named(positions):
+    return {"chosen": positions, "chosen_by_position": True}
+
 
 
 @pytest.mark.parametrize(
@@ -217,9 +224,10 @@ PROMISED = {"held": {0: claim(20, **SETTLED)}}
             why_capped=BEST_EFFORT_OF_SIZE,
         ),
         case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
-        case(
-            "in-the-list-of-a-shell-as-elsewhere", [FULL], {"visible_spec": INHERITED, "held": {0: YOUNG}}, verdict=WAIT
-        ),
+        case("where-a-shell-lists-as-many-as-it-takes", [FULL], {**BY_SHELL, "held": {0: YOUNG}}, verdict=TAKE),
+        case("not-where-that-list-leaves-a-choice", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG}, verdict=WAIT),
+        case("where-the-script-names-all-there-are", [FULL, LESS], {**named((0, 1)), "held": {0: YOUNG}}, verdict=TAKE),
+        case("not-where-it-names-one", [FULL, LESS], {**named((0,)), **BOTH_YOUNG}, verdict=WAIT),
         case("never-one-that-can-not-fit", ONE, {"need_bytes": 30 * GIB, "wait_s": 0.0}, verdict=CPU),
         case("an-idle-lease-at-once", [gpu(0, pids=[7], used_gib=20)], IDLE, verdict=TAKE),
     ],
