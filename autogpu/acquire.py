@@ -215,9 +215,9 @@ class _Acquirer:
         return Taken(self._decision, held, self._problem)
 
     def _caps(self) -> Mapping[str, int]:
-        """By UUID, what was granted of each GPU: children may not be able to ask that."""
-        claims, granted = self._decision.claims, self._decision.granted
-        return {uuid: most for uuid, most in granted.items() if uuid in claims}
+        """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
+        decision, claims = self._decision, self._decision.claims
+        return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}
 
     @property
     def _waited_s(self) -> float:
@@ -242,12 +242,12 @@ class _Acquirer:
             if self._decision.verdict is not Verdict.WAIT:
                 return explain.after_wait(self._decision, waited_s if has_waited else 0.0)
             has_waited = True
-            if waited_s >= timeout_s:
+            if waited_s >= timeout_s and self._request.policy.busy == "wait":
                 remedy, option = "to wait longer: AUTOGPU_WAIT=1h", "to wait longer: --wait 1h"
                 raise WaitTimeout(f"gave up after {timeout_s:g} s", remedy=remedy, option=option)
             state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, timeout_s)
             self._on_wait(state, self._decision)
-            time.sleep(min(_READING_EVERY_S, timeout_s - waited_s))
+            time.sleep(max(0.0, min(_READING_EVERY_S, timeout_s - waited_s)))
             self._read_again()
 
     def _note(self, problem: LeaseUnavailable) -> None:
@@ -269,7 +269,8 @@ class _Acquirer:
             claims = self._decision.claims
         else:
             claims = self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited)
-        if self._is_waiting and self._decision.verdict not in (Verdict.WAIT, Verdict.TAKE):
+        waits_or_takes = (Verdict.WAIT, Verdict.TAKE, Verdict.NOT_OUR_CHOICE)
+        if self._is_waiting and self._decision.verdict not in waits_or_takes:
             raise _NothingToWaitFor
         return claims or None
 

@@ -212,7 +212,7 @@ def test_a_need_that_fits_nowhere_waits_as_well(acquired, other):
 
 
 def test_who_comes_later_does_not_overtake_one_that_waits_to_join(acquired, other, tmp_path):
-    other({0: 24})
+    job = other({0: 24})
     found = []
 
     def later(queue, decision):
@@ -222,7 +222,7 @@ def test_who_comes_later_does_not_overtake_one_that_waits_to_join(acquired, othe
     with waiting_job({LEASE_DIR: str(tmp_path)}, Demand(joins=True)):
         let_age(tmp_path, 60)
         with pytest.raises(Asked):
-            acquired(asking(gpu(0)), on_wait=later)
+            acquired(beside(asking(gpu(0)), job, 0), on_wait=later)
     assert set(found) == {(2, True)}
 
 

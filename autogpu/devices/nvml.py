@@ -188,7 +188,7 @@ def _with_small_marked(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Say which cards are left out beside larger ones (GetMinGPUMultiprocessorCount of gpu_device.cc)."""
     counts = [device.pop("multiprocessors") for device in devices]
     asked = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "").strip()
-    least = int(asked) if asked.isdigit() else min(_LEAST_MULTIPROCESSORS, max(filter(None, counts), default=0))
+    least = int(asked) if asked.isdecimal() else min(_LEAST_MULTIPROCESSORS, max(filter(None, counts), default=0))
     for device, count in zip(devices, counts):
         device["is_small"] = bool(count and count < least)
     return devices

@@ -32,6 +32,7 @@ class Job:
         age_s: Since the first claim; ``None`` where no lease tells it.
         newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
         claims: Bytes by UUID, at most what the GPU has; 0 where it can't be read, or is used without a claim.
+        caps: By UUID, the most bytes that each of its processes may allocate; no entry where nothing caps them.
     """
 
     uid: int
@@ -42,6 +43,7 @@ class Job:
     newest_s: float
     processes: int
     claims: Mapping[str, int]
+    caps: Mapping[str, int]
 
 
 def jobs_of(
@@ -85,6 +87,7 @@ class _Gpus:
 def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
     first, newest_s = members[0], now_s
     claims: dict[str, int] = {}
+    caps: dict[str, int] = {}
     pids: list[int] = []
     # One loop: a host may have a thousand jobs, and others wait for the mutex meanwhile.
     for member in members:
@@ -92,6 +95,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         first = member if age_s > _age_s(first, now_s) else first
         newest_s = min(newest_s, age_s)
         pids += processes.of(member)
+        caps.update(member.caps)
         for written, size in member.claims.items():
             uuid = gpus.names.get(written, written)
             claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
@@ -105,6 +109,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         newest_s=newest_s,
         processes=len(members),
         claims=claims,
+        caps=caps,
     )
 
 
@@ -117,7 +122,8 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            found.setdefault(uuid, []).append(Claim(size, job.pids_here, job.uid, job.script, job.newest_s))
+            claim = Claim(size, job.pids_here, job.uid, job.script, job.newest_s, job.caps.get(uuid, 0))
+            found.setdefault(uuid, []).append(claim)
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 
 
@@ -144,5 +150,5 @@ def _could_have(demand: Demand, candidate: Candidate) -> bool:
     uuid = candidate.device.uuid
     if demand.joins and candidate.is_joinable:
         return demand.could_use(uuid)
-    is_open = candidate.tier is Tier.FREE or demand.bytes_per_gpu is not None
+    is_open = candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
     return is_open and demand.could_use(uuid, candidate.spare_bytes)

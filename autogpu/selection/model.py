@@ -63,6 +63,7 @@ class Claim:
     Attributes:
         pids: None of another container's.
         age_s: Of the newest claim of its processes.
+        cap_bytes: The most that one of them may allocate; 0 where nothing caps it.
     """
 
     bytes: int
@@ -70,6 +71,12 @@ class Claim:
     uid: int
     script: str
     age_s: float
+    cap_bytes: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What others leave to it: until a job that joined has run for a minute, all that it was told it may take."""
+        return self.cap_bytes if not self.bytes and self.age_s < SETTLED_S else self.bytes
 
 
 @frozen
@@ -210,14 +217,22 @@ class Candidate:
 
     @property
     def is_settled(self) -> bool:
-        """Every job there has run for a minute."""
-        return all(claim.age_s >= SETTLED_S for claim in self.claims)
+        """Every job there has run for a minute, and those that have not said what they need are seen to compute."""
+        return all(claim.age_s >= SETTLED_S and not self._is_to_come(claim) for claim in self.claims)
+
+    def _is_to_come(self, claim: Claim) -> bool:
+        device, is_told = self.device, 0 < claim.bytes < (self.device.memory_total_bytes or 0)
+        listed = device.compute_processes
+        if is_told or listed is None or not claim.pids:
+            return False
+        return not any(process.pid in claim.pids for process in listed)
 
     @property
     def is_joinable(self) -> bool:
         """A job that does not say what it needs may join those that are there."""
+        # Where nobody knows what is free, a minute is all that there is to go by.
         least = LEAST_FREE_PART * (self.device.memory_total_bytes or 0)
-        is_enough = self.free_bytes is not None and self.free_bytes >= least
+        is_enough = self.free_bytes is None or self.free_bytes >= least
         return self.tier is Tier.BUSY and self.is_settled and is_enough
 
 

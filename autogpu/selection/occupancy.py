@@ -62,7 +62,7 @@ def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Clai
     for claim in claims:
         uses = sum(used_by.get(pid, 0) for pid in set(claim.pids))
         used -= uses
-        claimed += max(claim.bytes, uses)
+        claimed += max(claim.held_bytes, uses)
     return total - max(used, 0) - claimed
 
 

@@ -56,13 +56,14 @@ def ranking_of(
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
     candidates, rejected, demand, devices = [], [], demand or memory_demand(policy), tuple(devices)
-    has_larger = any(not device.is_small for device in devices if not _excluded(device, policy, spec))
+    barred = {device.uuid: _excluded(device, policy, spec) or _unsuitable(device) for device in devices}
+    has_larger = any(not device.is_small and barred[device.uuid] is None for device in devices)
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
-        rejection = _excluded(device, policy, spec)
+        rejection = barred[device.uuid]
         if rejection is None and device.is_small and has_larger:
             rejection = Rejection(device, "a small card, taken where it is named or alone", Cause.TOO_SMALL)
-        rejection = rejection or _unusable(candidate, own_pid) or _too_full(candidate, demand)
+        rejection = rejection or _taken_alone(candidate, own_pid) or _too_full(candidate, demand)
         if rejection:
             rejected.append(rejection)
         else:
@@ -179,12 +180,16 @@ def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | 
     return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
 
 
-def _unusable(candidate: Candidate, own_pid: int | None) -> Rejection | None:
-    device = candidate.device
+def _unsuitable(device: Device) -> Rejection | None:
     if device.mig_enabled:
         return Rejection(device, instances.WITHOUT_INSTANCE, Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
+    return None
+
+
+def _taken_alone(candidate: Candidate, own_pid: int | None) -> Rejection | None:
+    device = candidate.device
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
     if is_exclusive and (candidate.claims or unmanaged_processes(device, (), own_pid)):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)

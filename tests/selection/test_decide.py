@@ -178,12 +178,12 @@ LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
 HELD_BY_ALL = {"held": dict.fromkeys((1, 2), OLD)}
 PROMISED = {"held": {0: claim(20, **SETTLED)}}
 BY_SHELL = {"visible_spec": INHERITED}
+TOLD, JOINED, HIDING = claim(8, **SETTLED), claim(0, cap_gib=20), replace(gpu(0, used_gib=6), compute_processes=None)
 BOTH_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}
 
 
 def named(positions):
     return {"chosen": positions, "chosen_by_position": True}
-
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,9 @@ def named(positions):
         case("after-a-minute", ONE, {"held": {0: OLD}}, verdict=TAKE, claims={UUID: 0}),
         case("not-before", ONE, {"held": {0: YOUNG}}, verdict=WAIT),
         case("not-before-the-last-one-has-run-for-it", ONE, {"held": {0: (OLD, YOUNG)}}, verdict=WAIT),
+        case("not-before-it-is-seen-there", ONE, {"held": {0: OLD}, "is_seen": False}, verdict=WAIT),
+        case("which-no-one-has-to-be-who-said-how-much", ONE, {"held": {0: TOLD}, "is_seen": False}, verdict=TAKE),
+        case("nor-where-the-driver-hides-processes", [HIDING], {"held": {0: OLD}}, verdict=TAKE),
         case("beside-processes-without-a-claim", [gpu(0, pids=[9], used_gib=18)], {}, verdict=TAKE),
         case("a-quarter-is-free", [gpu(0, used_gib=18, pids=[7])], {"held": {0: OLD}}, verdict=TAKE),
         case("less-is-not-enough", [FULL], {"held": {0: OLD}}, verdict=WAIT),
@@ -202,7 +205,12 @@ def named(positions):
         case("where-the-most-is-free", [LESS, MORE_FREE], HELD_BY_ALL, ordinals=(1,)),
         case("of-those-that-can-be-joined", [LESS, MORE_FREE], {"held": {1: OLD, 2: YOUNG}}, ordinals=(0,)),
         case("a-free-one-first", [LESS, gpu(0)], {"held": {1: OLD}}, ordinals=(1,), claims={UUID: 24 * GIB}),
-        case("unknown-memory", [replace(FULL, memory_used_bytes=None)], {"held": {0: OLD}}, verdict=WAIT),
+        case("unknown-memory", [replace(FULL, memory_used_bytes=None)], {"held": {0: OLD}}, verdict=TAKE),
+        case("not-before-either", [replace(FULL, memory_used_bytes=None)], {"held": {0: YOUNG}}, verdict=WAIT),
+        case("no-need-where-one-has-just-joined", ONE, {"need_bytes": 8 * GIB, "held": {0: JOINED}}, verdict=WAIT),
+        case(
+            "but-a-minute-later", ONE, {"need_bytes": 8 * GIB, "held": {0: replace(JOINED, age_s=60.0)}}, verdict=TAKE
+        ),
         case("as-many-as-asked-for", [gpu(0), LESS], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
         case("or-a-wait-for-them", [gpu(0), LESS], {"count": 2, "held": {1: YOUNG}}, verdict=WAIT),
         case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, soft_caps={UUID: FIVE}),

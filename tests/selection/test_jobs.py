@@ -156,5 +156,6 @@ def test_what_a_waiter_awaits(demand, claims_on, per_user, asked, expected):
 def test_a_gpu_that_can_be_joined_is_awaited(joins, age_s, free_gib, expected):
     waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(joins=joins))
     here = (Claim(24 * GIB, (11,), 1000, "train.py", age_s),)
-    candidate = Candidate(gpu(0), Tier.BUSY, "", here, spare_bytes=0, free_bytes=free_gib * GIB, is_best_effort=True)
+    sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
+    candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)
     assert is_awaited_by([waiter], {})(candidate) is expected

@@ -122,7 +122,7 @@ HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
     ],
 )
 def test_what_a_job_would_get_now(holders, waiters, environ, indices, expected):
-    preview = host(TWO, holders, waiters, **environ).preview
+    preview = host(inventory(gpu(0), gpu(1, pids=[7])) if holders else TWO, holders, waiters, **environ).preview
     assert preview.uuids == tuple(gpu(index).uuid for index in indices)
     assert {name: getattr(preview, name) for name in expected} == expected
 

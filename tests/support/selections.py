@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.devices.model import Process
+from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
-from autogpu.selection.model import Claim, SelectionRequest, VisibleSpec
+from autogpu.selection.model import SETTLED_S, Claim, SelectionRequest, VisibleSpec
 from tests.support.values import gpu, inventory
 
 UNSET = VisibleSpec(None, "unset")
@@ -30,14 +32,26 @@ def request(*gpus, **asked):
     return SelectionRequest(Policy(**policy), **{**fields, **asked})
 
 
-def decided(*gpus, held=(), awaited=(), **asked):
+def decided(*gpus, held=(), awaited=(), is_seen=True, **asked):
     """What becomes of such a process.
 
     Args:
         held: The claims of others, by the index of a GPU or its UUID.
         awaited: The UUIDs of GPUs that a job in the queue could use.
+        is_seen: The driver lists those that have held a GPU for a minute.
     """
-    return decide(request(*gpus, **asked), claims_on(held), lambda candidate: candidate.device.uuid in awaited)
+    claims = claims_on(held)
+    if is_seen:
+        gpus = [_computing(device, claims.get(device.uuid, ())) for device in gpus]
+    return decide(request(*gpus, **asked), claims, lambda candidate: candidate.device.uuid in awaited)
+
+
+def _computing(device, claims):
+    listed = {process.pid for process in device.compute_processes or ()}
+    seen = [pid for each in claims for pid in each.pids if each.age_s >= SETTLED_S and pid not in listed]
+    if device.compute_processes is None or not seen:
+        return device
+    return replace(device, compute_processes=(*device.compute_processes, *(Process(pid, 0) for pid in seen)))
 
 
 def claims_on(held):
@@ -46,8 +60,8 @@ def claims_on(held):
     return {uuids[key]: held[key] if isinstance(held[key], tuple) else (held[key],) for key in uuids}
 
 
-def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py"):
-    return Claim(int(gib * GIB), (pid,), uid, script, age_s)
+def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py", cap_gib=0):
+    return Claim(int(gib * GIB), (pid,), uid, script, age_s, int(cap_gib * GIB))
 
 
 def case(rule, gpus, asked, **expected):
