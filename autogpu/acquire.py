@@ -334,7 +334,7 @@ def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand
         count=min(count_waited_for(request), most_together(usable, request), request.policy.per_user or len(usable)),
         bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
         uuids=tuple(device.uuid for device in usable),
-        joins=(demand.is_whole or demand.or_best_effort) and request.policy.busy == "share",
+        joins=request.policy.busy == "share",
         per_user=request.policy.per_user,
     )
 

@@ -32,7 +32,7 @@ OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
 ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
 BEST_EFFORT = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
-BEST_EFFORT_OF_SIZE = "limited to what is free there, which is less than it asks for"
+BEST_EFFORT_OF_SIZE = "limited to what is free there, whatever it asks for"
 
 # In one line of a message; ``autogpu status`` shows each.
 _MOST = 3
@@ -167,8 +167,9 @@ def quota_reached(per_user: int) -> str:
 
 def until_it_shares(policy: Policy, *, is_size_told: bool) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
-    joins = "" if is_size_told else "once all jobs on a GPU have run for a minute and a quarter of it is free, or "
-    return f"; it joins others {joins}after {span(policy.wait_s)}; to start now: AUTOGPU_WAIT=0"
+    enough = "it fits there" if is_size_told else "a quarter of it is free"
+    joins = f"once all jobs on a GPU have run for a minute and {enough}, or after {span(policy.wait_s)}"
+    return f"; it joins others {joins}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:

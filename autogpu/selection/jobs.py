@@ -149,6 +149,6 @@ def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Cl
 def _could_have(demand: Demand, candidate: Candidate) -> bool:
     uuid = candidate.device.uuid
     if demand.joins and candidate.is_joinable:
-        return demand.could_use(uuid)
+        return demand.could_use(uuid, candidate.free_bytes)
     is_open = candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
     return is_open and demand.could_use(uuid, candidate.spare_bytes)

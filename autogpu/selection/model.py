@@ -87,6 +87,7 @@ class MemoryDemand:
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
         is_limit: The job continues with less, so that a smaller GPU is suitable as well.
         or_best_effort: Where it does not fit the job is a best-effort one: the number is the script's or an engine's.
+        may_join: On a GPU that can be joined it has what is free, also of what jobs claim that have not told a size.
     """
 
     bytes: int | None = None
@@ -94,6 +95,7 @@ class MemoryDemand:
     context_bytes: int = 0
     is_limit: bool = False
     or_best_effort: bool = False
+    may_join: bool = False
 
     @property
     def is_whole(self) -> bool:

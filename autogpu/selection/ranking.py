@@ -80,12 +80,14 @@ def _order_of_equals(device: Device, preferred: Sequence[str]) -> tuple[int, int
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
     device_tier, spare, wanted = tier(device, own_pid, claims), room_bytes(device, own_pid, claims), demand.on(device)
-    free = free_bytes(device, own_pid, claims)
+    free, why = free_bytes(device, own_pid, claims), explain.occupancy(device, claims, own_pid)
+    seen = Candidate(device, device_tier, why, claims, spare_bytes=spare, free_bytes=free)
+    spare = free if demand.may_join and seen.is_joinable else spare
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     room = free if is_best_effort or demand.is_whole or spare is None else spare - wanted
-    why, claim_bytes = explain.occupancy(device, claims, own_pid), 0 if is_best_effort else wanted
-    return Candidate(device, device_tier, why, claims, claim_bytes, spare, free, room, is_best_effort)
+    claim_bytes = 0 if is_best_effort else wanted
+    return replace(seen, claim_bytes=claim_bytes, spare_bytes=spare, room_bytes=room, is_best_effort=is_best_effort)
 
 
 def standing(candidate: Candidate) -> tuple[int, int, bool, bool, int, int]:

@@ -131,4 +131,5 @@ def _holder(run: Run, uuid: str) -> Holder:
         script=f"script{run.job.script}.py",
         group="",
         claims={uuid: run.claim_bytes},
+        caps={} if run.cap_bytes is None else {uuid: run.cap_bytes},
     )

@@ -222,7 +222,9 @@ def named(positions):
         case(
             "and-nobody-awaits-it", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)
         ),
-        case("a-need-that-fits-nowhere", ONE, {"need_bytes": 8 * GIB, "held": {0: OLD}}, verdict=WAIT),
+        case("a-need-as-well", ONE, {"need_bytes": 8 * GIB, "held": {0: OLD}}, verdict=TAKE, claims={UUID: 8 * GIB}),
+        case("where-it-fits", [MORE_FREE], {"need_bytes": 19 * GIB, "held": {2: OLD}}, verdict=WAIT),
+        case("not-before-a-minute", ONE, {"need_bytes": 8 * GIB, "held": {0: YOUNG}}, verdict=WAIT),
         case(
             "in-the-end-too",
             [FULL],
@@ -248,7 +250,10 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
     ("asked", "joins"),
     [
         ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or after 30 min"),
-        ({"need_bytes": 8 * GIB, "wait_s": 90.0}, "after 90 s"),
+        (
+            {"need_bytes": 8 * GIB, "wait_s": 90.0},
+            "once all jobs on a GPU have run for a minute and it fits there, or after 90 s",
+        ),
     ],
 )
 def test_who_waits_to_share_is_told_until_when(asked, joins):

@@ -23,6 +23,7 @@ FREE_BESIDE = {gpu(1).uuid: within_context(15 * GIB)}
 TWO_GIB = MemoryLimit(bytes=2 * GIB)
 YOUNG = {"held": {index: claim(24) for index in range(4)}}
 ALL = {"held": {index: claim(24, age_s=60.0) for index in range(4)}}
+BEGUN = {"held": {0: claim(24)}}
 MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
 CPU, LEFT, TAKE = Verdict.CPU, Verdict.NOT_OUR_CHOICE, Verdict.TAKE
 NAMED, MOVED = "position 2 of 4, named by the script", "; GPU 1 at that position is taken"
@@ -77,8 +78,9 @@ def by_position(*positions, **asked):
         case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),
         case("the-fifth-stops", POOL, by_position(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
-        case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **ALL), verdict=Verdict.WAIT),
-        case("which-has-an-end", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **ALL), claims={ZERO: 0}, verdict=TAKE),
+        case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
+        case("for-a-minute", ONE, by_position(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
+        case("or-the-wait-ends", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **BEGUN), claims={ZERO: 0}, verdict=TAKE),
         case("where-nothing-helps", PROHIBITED, by_position(0), verdict=LEFT),
         case("at-the-cap-ones-own", POOL, by_position(0, **MINE), claims={ZERO: 0}),
         case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),

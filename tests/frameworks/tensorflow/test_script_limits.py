@@ -26,4 +26,4 @@ def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_
     assert claimed == [{0: 0.0}, {0: 10.1}]
     allowed = sorted((lines[0], status) for status, lines in (first.end(), second.end()))
     assert "memory limited by the script to 60% of each GPU" in allowed[0][0] + allowed[1][0]
-    assert "which is less than it asks for" in allowed[0][0] + allowed[1][0]
+    assert "whatever it asks for" in allowed[0][0] + allowed[1][0]
