@@ -80,7 +80,7 @@ def by_position(*positions, **asked):
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
         case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
         case("for-a-minute", ONE, by_position(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
-        case("or-the-wait-ends", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **BEGUN), claims={ZERO: 0}, verdict=TAKE),
+        case("or-a-wait-ends", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **BEGUN), claims={ZERO: 0}, verdict=TAKE),
         case("where-nothing-helps", PROHIBITED, by_position(0), verdict=LEFT),
         case("at-the-cap-ones-own", POOL, by_position(0, **MINE), claims={ZERO: 0}),
         case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),
