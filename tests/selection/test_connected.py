@@ -119,7 +119,7 @@ def test_no_connection_outweighs_what_gpus_rank_by(fields, expected):
 
 
 ONE_BETTER = [gpu(0), gpu(1), gpu(2, total_gib=48)]
-NAMED = {"chosen": [1, 2], "chosen_by_position": True}
+NAMED = {"positions": (1, 2)}
 # The list names GPUs 1 and 2; GPU 0, which belongs to GPU 1, is free for others.
 LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=topology({"01": 2, "23": 4}))}
 
