@@ -75,7 +75,7 @@ def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> b
         is_assigned: A framework was told of it, so that the process can't have others instead.
     """
     if taken.lease is None:
-        return is_assigned and selection.chosen is None
+        return is_assigned and selection.named is None
     uuids, claimed = selection.uuids or (), frozenset(taken.lease.claims)
     if uuids and claimed.issuperset(uuids):
         return True
@@ -83,8 +83,8 @@ def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> b
     if not is_assigned and (selection.named_count > len(claimed) or not taken.is_listed):
         return False
     wanted = {device.uuid for device in taken.decision.devices}
-    if selection.chosen is not None:
-        wanted = {uuid for ordinal, uuid in enumerate(uuids) if ordinal in selection.chosen}
+    if selection.named is not None:
+        wanted = {uuid for ordinal, uuid in enumerate(uuids) if ordinal in selection.named}
     return wanted <= claimed.intersection(uuids)
 
 

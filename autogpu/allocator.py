@@ -254,6 +254,7 @@ class Allocator:
         inventory, uuids = allocation.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
+        are_places = bool(request.visible) and visible.counts_places(len(request.visible or ()))
         selection = SelectionRequest(
             policy=allocation.this_run.policy_for(inventory),
             visible_spec=visible.spec,
@@ -262,8 +263,8 @@ class Allocator:
             gpu_count=request.gpu_count,
             own_uid=os.getuid(),
             own_pid=os.getpid(),
-            chosen=request.visible,
-            chosen_by_position=bool(request.visible) and visible.counts_places(len(request.visible or ())),
+            chosen=None if are_places else request.visible,
+            positions=tuple(request.visible or ()) if are_places else (),
             named_count=request.named,
             asked_count=request.count,
             count_is_set=allocation.resolved.settings["select.count"].overrides is not None,
@@ -283,7 +284,7 @@ class Allocator:
         from autogpu.acquire import covers
 
         if taken is not None and covers(taken, selection, is_assigned=not is_first):
-            decision = allocation.decided(taken.decision.counted_as(uuids, selection.chosen))
+            decision = allocation.decided(taken.decision.counted_as(uuids, selection.named))
         elif taken is not None and taken.lease is not None and not is_first:
             # Another framework has the claim, and this one's script has named other GPUs.
             decision = replace(

@@ -69,7 +69,7 @@ def lines_of(
 
 def _ordinal(place: int, assignment: Assignment, request: SelectionRequest) -> int:
     """Of CUDA, for a GPU that a framework counts among those alone that it was assigned."""
-    ordinals = assignment.ordinals or tuple(request.chosen or ())
+    ordinals = assignment.ordinals or tuple(request.named or ())
     return ordinals[min(place, len(ordinals) - 1)] if ordinals else place
 
 

@@ -53,8 +53,6 @@ class Device:
         mig_enabled: The GPU is in MIG mode and can't be used as a whole; its instances are devices of their own.
         parent: Of a MIG instance the UUID of its card; ``None`` for a card.
         instance: Of a MIG instance its number on the card, as ``nvidia-smi`` counts it; some may be missing.
-        gpu_instance_id: Of a MIG instance; several compute instances may share a GPU instance and its memory.
-        compute_instance_id: Of a MIG instance, within its GPU instance.
         has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
         is_small: Has fewer multiprocessors than a framework takes beside larger GPUs: 8, or what
             ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` says (``nvmlDeviceGetNumGpuCores``).
@@ -80,8 +78,6 @@ class Device:
     mig_enabled: bool = False
     parent: str | None = None
     instance: int | None = None
-    gpu_instance_id: int | None = None
-    compute_instance_id: int | None = None
     has_mps: bool = False
     is_small: bool = False
     remapping_failed: bool = False

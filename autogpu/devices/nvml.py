@@ -298,8 +298,6 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
         "mig_enabled": False,
         "multiprocessors": None,
         "parent": card["uuid"],
-        "gpu_instance_id": gpu_id,
-        "compute_instance_id": compute_id,
     }
 
 

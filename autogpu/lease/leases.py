@@ -229,7 +229,7 @@ def _stands(
         rivals = [holder for holder in others if regarded.get(holder.name) != holder.claims]
         # By the kernel's order: whatever a rival writes about its time.
         first = next((each for each in now.holders if each.name == lease.name or each in rivals), None)
-        if first in rivals or not rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
+        if first in rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
             return False
         time.sleep(_LOOK_AGAIN_S)
 

@@ -20,30 +20,26 @@ def why_none(request: SelectionRequest) -> str:
     is_none = grant.is_none and request.visible_spec.source != "script"
     if not is_none and request.policy.count == 0:
         return explain.COUNT_IS_ZERO
-    needs_none = grant.needs_none and request.chosen is None and not request.count_is_set
+    needs_none = grant.needs_none and request.named is None and not request.count_is_set
     return f"{grant.why}; {grant.remedy}" if is_none or needs_none else ""
 
 
 def wanted_count(request: SelectionRequest) -> int:
     """How many GPUs the process asks for: the script's word, where it has one, else the policy's."""
-    if request.positions:
-        return len(request.positions)
-    if request.policy.count == "all":
-        return sys.maxsize
-    if request.count_is_set:
-        return request.policy.count
-    return max(request.policy.count, request.named_count, request.asked_count)
+    least = _least_count(request)
+    is_set = request.positions or request.count_is_set
+    return least if is_set else max(least, request.named_count, request.asked_count)
 
 
-def count_beside_others(request: SelectionRequest) -> int:
-    """How many it asks for where some are in use: a device name more can mean a logical GPU on one of those."""
-    wanted, policy = wanted_count(request), request.policy
-    return wanted if request.positions or policy.count == "all" else min(policy.count, wanted)
+def _least_count(request: SelectionRequest) -> int:
+    """How many it takes also beside others: a device name more can mean a logical GPU on one of those."""
+    count = request.policy.count
+    return len(request.positions) or (sys.maxsize if count == "all" else count)
 
 
 def count_waited_for(request: SelectionRequest) -> int:
     """Without so many GPUs the process waits."""
-    return wanted_count(request) if request.policy.busy == "wait" else count_beside_others(request)
+    return wanted_count(request) if request.policy.busy == "wait" else _least_count(request)
 
 
 def in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
@@ -93,8 +89,8 @@ def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:
 
 def best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
     """The best of those that may be taken, as many as are asked for."""
-    wanted, beside_others = wanted_count(request), count_beside_others(request)
-    return [*usable[:beside_others], *(c for c in usable[beside_others:wanted] if not c.is_best_effort)]
+    least, wanted = _least_count(request), wanted_count(request)
+    return [*usable[:least], *(c for c in usable[least:wanted] if not c.is_best_effort)]
 
 
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:

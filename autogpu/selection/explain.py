@@ -46,7 +46,6 @@ def gpu_names(labels: Iterable[object]) -> str:
 
 
 def free_memory(device: Device) -> str:
-    """``23.7 of 24.0 GiB free``."""
     free, total = device.memory_free_bytes, device.memory_total_bytes
     if free is None or total is None:
         return "memory unknown"
@@ -67,7 +66,6 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
 
 
 def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
-    """Why a job does not fit on a GPU."""
     if wanted_bytes > total_bytes:
         return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
     if room_bytes <= 0:
@@ -102,7 +100,6 @@ def _narrowed(ranking: Ranking) -> str:
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
-    """Say that others are on these GPUs, or that they are not well."""
     shared = [(c.device, c.why) for c in taken if c.tier is not Tier.FREE]
     unwell = [(c.device, listed(health_problems(c.device))) for c in taken if c.tier is Tier.FREE]
     text = ""
@@ -161,7 +158,6 @@ def instances_left(ranking: Ranking, taken: Sequence[Candidate]) -> str:
 
 
 def quota_reached(per_user: int) -> str:
-    """Why a user gets no further GPU, whatever is free."""
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
 
 
@@ -173,7 +169,6 @@ def until_it_shares(policy: Policy, *, is_size_told: bool) -> str:
 
 
 def waiting_for_more(wanted: int, free: int) -> str:
-    """Why a process waits although some GPUs are free."""
     return f"{wanted} GPUs wanted, {free} {_are(free)} free: waiting for {wanted - free} more"
 
 
@@ -188,7 +183,6 @@ def busy_remedy(decision: Decision, written: str) -> str:
 
 
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
-    """Why no GPU was taken."""
     reasons = [f"GPU {c.device.label}: {c.why}" for c in candidates]
     # Those that may come free, then those that never will.
     rejected = sorted(ranking.rejected, key=lambda rejection: rejection.cause is not Cause.IN_USE)
@@ -198,12 +192,10 @@ def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
 
 
 def unreadable(lost: Sequence[UnreadableDevice]) -> str:
-    """``GPU 0: GPU is lost; GPU 1: it does not answer``."""
     return _some([f"GPU {each.index}: {each.reason}" for each in lost])
 
 
 def no_device(inventory: Inventory | None) -> str:
-    """Why there is no GPU to choose from."""
     if inventory is not None and inventory.unreadable:
         return f"no GPU can be read ({unreadable(inventory.unreadable)})"
     return "no GPU here"
@@ -257,14 +249,12 @@ def each_gpu(
     lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]
     if inventory is not None:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
-        lines += connections(ranking, chosen, inventory)
+        lines += connections(chosen, inventory)
     return [printable(f"  {line}") for line in lines]
 
 
-def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory) -> list[str]:
-    """Name what connects the GPUs chosen, one line for each kind, best first; or why a single one breaks no pair."""
-    if len(chosen) == 1:
-        return _spared_pairs(ranking, chosen[0], inventory)
+def connections(chosen: Sequence[Device], inventory: Inventory) -> list[str]:
+    """Name what connects the GPUs chosen, one line for each kind, best first."""
     pairs: dict[tuple[int, str], list[str]] = {}
     for one, other in combinations(sorted(chosen, key=lambda device: device.index), 2):
         what = inventory.topology.get(frozenset((one.uuid, other.uuid)))
@@ -274,16 +264,6 @@ def connections(ranking: Ranking, chosen: Sequence[Device], inventory: Inventory
     if len(chosen) > 2:
         between[list(between)[-1]] = f"between all {len(chosen)} GPUs" if len(between) == 1 else "between the others"
     return [f"{name} {which}" for name, which in between.items() if name]
-
-
-def _spared_pairs(ranking: Ranking, device: Device, inventory: Inventory) -> list[str]:
-    free = {candidate.device.uuid for candidate in ranking.candidates if candidate.tier is Tier.FREE}
-    uuid, topology = device.uuid, inventory.topology
-    partners = [d for d in inventory.devices if isinstance(topology.get(frozenset((uuid, d.uuid))), int)]
-    if not partners or uuid not in free or any(other.uuid in free for other in partners):
-        return []
-    names = gpu_names(each.index for each in partners)
-    return [f"its NVLinks lead to {names}, which {_are(len(partners))} taken: no free pair is parted"]
 
 
 def pool_size(ranking: Ranking) -> int:

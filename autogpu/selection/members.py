@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def job_of_ranks(request: SelectionRequest) -> str:
     """The job whose ranks choose together; ``""`` where the process goes by itself."""
-    return "" if request.has_chosen else request.grant.shared_job
+    return request.grant.shared_job if request.chosen is None else ""
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
@@ -42,8 +42,7 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     count = policy.count if policy.count == "all" else policy.count * sharers
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
     policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
-    request = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
-    return replace(request, chosen=None, chosen_by_position=False) if request.positions else request
+    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, positions=())
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
@@ -130,7 +129,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
     job = job_of_ranks(request)
     if (job and family.parent.group == job) or not _is_all_held(request, family):
         return None
-    if request.has_chosen:
+    if request.chosen is not None:
         return decide(request)
     if request.grant.dividing_rank is None:
         return _decide_as_child(request, family)
@@ -147,11 +146,11 @@ def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | N
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
     """All that this process may use is its job's already, as below ``run --hold``; or it names that of its parent."""
     has_rank = request.grant.rank is not None
-    if family.has_parents_list and not has_rank and not request.has_chosen:
+    if family.has_parents_list and not has_rank and request.chosen is None:
         # `gpus[0]` in a worker of the same script.
         return _uuids_of(request, request.positions) <= family.parent.claims.keys()
-    is_any = request.chosen is None or (request.positions and has_rank)
-    may_use = range(len(request.uuids or ())) if is_any else request.chosen or ()
+    is_any = request.named is None or (request.positions and has_rank)
+    may_use = range(len(request.uuids or ())) if is_any else request.named or ()
     return len(may_use) > 0 and _uuids_of(request, may_use) <= family.held.keys()
 
 

@@ -140,8 +140,8 @@ class SelectionRequest:
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
-        chosen: Ordinals that the script itself made visible; ``None`` if it named none.
-        chosen_by_position: The ordinals count the pool in autogpu's order: they mean a GPU each, and not certain ones.
+        chosen: Ordinals of certain GPUs that the script itself made visible; ``None`` if it named none.
+        positions: Ordinals that it named in autogpu's order instead: they mean a GPU each, and not certain ones.
         named_count: On how many different GPUs the script's device names would be.
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
@@ -160,7 +160,7 @@ class SelectionRequest:
     own_uid: int
     own_pid: int | None = None
     chosen: Sequence[int] | None = None
-    chosen_by_position: bool = False
+    positions: tuple[int, ...] = ()
     named_count: int = 0
     asked_count: int = 0
     count_is_set: bool = False
@@ -186,14 +186,9 @@ class SelectionRequest:
         return self.gpu_count <= max(asked, len(self.positions), self.named_count, self.asked_count)
 
     @property
-    def positions(self) -> tuple[int, ...]:
-        """What the script named of an order that is autogpu's."""
-        return tuple(self.chosen or ()) if self.chosen_by_position else ()
-
-    @property
-    def has_chosen(self) -> bool:
-        """The script has chosen certain GPUs, so that there is nothing to choose for autogpu."""
-        return self.chosen is not None and not self.positions
+    def named(self) -> Sequence[int] | None:
+        """The ordinals that the script named, whatever it means by them; ``None`` for none."""
+        return self.positions or self.chosen
 
 
 @frozen

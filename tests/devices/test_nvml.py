@@ -313,7 +313,7 @@ from autogpu.devices import probe
 reading = probe.finish(probe.start(os.environ))
 print(json.dumps([
     [d.label, d.uuid, d.name, d.parent is not None, d.mig_enabled, d.memory_total_bytes, d.utilization_percent,
-     d.gpu_instance_id, d.compute_instance_id, [p.pid for p in d.compute_processes or ()]]
+     [p.pid for p in d.compute_processes or ()]]
     for d in reading.devices
 ]))
 """
@@ -321,10 +321,10 @@ print(json.dumps([
 
 def test_each_mig_instance_is_a_device_behind_its_card(tmp_path):
     card, *instances = read_with(tmp_path, INSTANCES, READ_INSTANCES)
-    assert (card[0], *card[3:5], card[9]) == ("0", False, True, [41, 42, 43])
+    assert (card[0], *card[3:5], card[7]) == ("0", False, True, [41, 42, 43])
     assert instances == [
-        ["0:0", "MIG-1", "NVIDIA A100 MIG 1g.5gb", True, False, 5 * GIB, None, 9, 0, [41]],
-        ["0:2", "MIG-2", "NVIDIA TITAN RTX MIG 1c.3g.20gb", True, False, None, None, 1, 2, [42]],
+        ["0:0", "MIG-1", "NVIDIA A100 MIG 1g.5gb", True, False, 5 * GIB, None, [41]],
+        ["0:2", "MIG-2", "NVIDIA TITAN RTX MIG 1c.3g.20gb", True, False, None, None, [42]],
     ]
 
 

@@ -183,7 +183,7 @@ BOTH_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}
 
 
 def named(positions):
-    return {"chosen": positions, "chosen_by_position": True}
+    return {"positions": positions}
 
 
 @pytest.mark.parametrize(

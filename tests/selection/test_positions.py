@@ -47,7 +47,7 @@ def test_each_position_has_a_gpu(named, taken, expected):
 
 
 def by_position(*positions, **asked):
-    return {"chosen": positions, "chosen_by_position": True, **asked}
+    return {"positions": positions, **asked}
 
 
 @pytest.mark.parametrize(

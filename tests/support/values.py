@@ -32,15 +32,13 @@ def cut(index=0, *sizes_gib, **fields):
 
 
 def instance(index=0, number=0, *, total_gib=5.0, **fields):
-    """A MIG instance of the card of that index, each in a GPU instance of its own."""
+    """A MIG instance of the card of that index."""
     values = {
         "uuid": f"MIG-{index:08x}-{number:04x}-bbbb-cccc-000000000000",
         "name": f"NVIDIA A100 MIG {max(1, int(total_gib) // 5)}g.{int(total_gib)}gb",
         "busy": None,
         "parent": gpu(index).uuid,
         "instance": number,
-        "gpu_instance_id": 7 + number,
-        "compute_instance_id": 0,
         **fields,
     }
     return gpu(index, total_gib=total_gib, **values)
