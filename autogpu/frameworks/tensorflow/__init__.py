@@ -6,11 +6,11 @@ in a ConfigProto, and there the assignment is filled in where the script set not
 
 from __future__ import annotations
 
-from autogpu.frameworks.tensorflow.errors import out_of_memory as out_of_memory
 from autogpu.frameworks.tensorflow.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
 from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks
-from autogpu.frameworks.tensorflow.peak import peak_bytes as peak_bytes
+from autogpu.frameworks.tensorflow.memory import out_of_memory as out_of_memory
+from autogpu.frameworks.tensorflow.memory import peak_bytes as peak_bytes
 
 NAME = "TensorFlow"
 DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off

@@ -1,12 +1,23 @@
-"""TensorFlow's errors that a GPU has no memory left."""
+"""What TensorFlow tells of a GPU's memory: what its tensors had at most, and that none is left."""
 
 from __future__ import annotations
 
 import re
+import sys
 
 from autogpu.frameworks.memory_errors import OutOfMemory, numbered, sized
 
 _BYTES = {"float": 4, "double": 8, "half": 2, "bool": 1}
+
+
+def peak_bytes() -> int:
+    """See :meth:`autogpu.frameworks.base.Framework.peak_bytes`. Counted from 2.5 on, and not in sessions."""
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    # Asked before it has started, it would start.
+    if context is None or context._context_handle is None or not hasattr(context, "get_memory_info"):
+        return 0
+    gpus = context.list_logical_devices("GPU")
+    return max([context.get_memory_info(gpu.name)["peak"] for gpu in gpus], default=0)
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:

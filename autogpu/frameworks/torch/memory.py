@@ -1,0 +1,28 @@
+"""What PyTorch tells of a GPU's memory: what its allocator had at most, and that none is left."""
+
+from __future__ import annotations
+
+import sys
+
+from autogpu.frameworks.memory_errors import OutOfMemory, numbered, sized
+
+# The second is the driver's, for a context or a library of CUDA.
+_TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
+
+
+def peak_bytes() -> int:
+    """See :meth:`autogpu.frameworks.base.Framework.peak_bytes`. With what it keeps for later tensors."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return 0
+    return max((cuda.max_memory_reserved(number) for number in range(cuda.device_count())), default=0)
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """See :meth:`autogpu.frameworks.base.Framework.out_of_memory`."""
+    text = str(error)
+    # A RuntimeError up to 1.12, and a class of its own under it since.
+    if not isinstance(error, RuntimeError) or not text.startswith(_TEXTS):
+        return None
+    asked, allowed = sized("Tried to allocate SIZE", text), sized("SIZE allowed", text)
+    return OutOfMemory(asked, numbered(r"GPU (\d+)[ ;]", text), allowed)
