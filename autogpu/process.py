@@ -103,7 +103,9 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
             text = file.read()
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(b")")[2].split()
-        return int(fields[1]), int(fields[19])
+        # One that has ended is there until its parent asks for its status; so is a first thread that left others.
+        has_ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+        return None if has_ended else (int(fields[1]), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
 

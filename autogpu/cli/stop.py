@@ -8,17 +8,15 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterable, NamedTuple, Sequence
 
 import click
 
-from autogpu import lease, process
-from autogpu.cli.jobs import JobHere, Record, Watch, named, only_one, own_job, read_jobs, told_in_json, uid_of
+from autogpu import process
+from autogpu.cli.jobs import JobHere, Watch, named, on_gpu, only_one, processes_of, read_jobs, told_in_json, uid_of
 from autogpu.cli.policy_options import duration
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
-from autogpu.frozen import replace
-from autogpu.lease import Folder, Holder
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable, span, user_name
@@ -71,21 +69,21 @@ def stop(
             "name one job: by a pid, the name of its script, or --gpu; `autogpu status --mine` has them"
         )
     number = signal.SIGKILL if is_killed else signal.SIGTERM
-    with told_in_json("not_stopped", as_json=as_json) as told:
-        folder, job = _job_to_stop(name, gpu, _uid_for(user))
+    with told_in_json("not_stopped", as_json=as_json, jobs=()) as told:
+        job = _job_to_stop(name, gpu, _uid_for(user))
         told["jobs"] = [job.values()]
         # Now: a person may take long to answer, and a pid may be another's by then.
-        known = [*_running(job.pids)]
+        known = _running(job.pids)
         _ask(job, is_sure=is_sure)
-        assert folder is not None, "where the job's lease is"
-        if not _ends(folder, job, known, number, grace_s):
+        told["verdict"] = "running"
+        if not _ends(job, known, number, grace_s):
             remedy = f"to end it at once: autogpu stop {job.pid} --kill"
             remedy += f" --user {printable(user)}" if user else ""
             raise WaitTimeout(
                 f"{job.name} still runs {span(grace_s)} after {number.name}",
                 remedy="`ps` shows what it waits for" if is_killed else remedy,
             )
-        told["why"] = f"{job.name} has ended"
+        told.update(verdict="ended", why=f"{job.name} has ended")
     say(str(told["why"]))
     return 0
 
@@ -98,33 +96,23 @@ def _uid_for(user: str | None) -> int:
     return uid
 
 
-def _job_to_stop(name: str | None, gpu: str | None, uid: int) -> tuple[Folder | None, JobHere]:
-    """The folder of the leases, and the one job of that user that is meant, if its processes can be told here."""
+def _job_to_stop(name: str | None, gpu: str | None, uid: int) -> JobHere:
+    """The one job of that user that is meant, if its processes can be told here."""
     inventory = probe.finish(probe.start(os.environ))
     if gpu is not None and inventory.failure:
         raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
-    folder, everything = read_jobs([name or ""], inventory)
-    if name is not None:
-        found, subject, none = named(everything, name), name, ""
-    else:
-        subject, none = f"GPU {gpu}", f"no job of autogpu's is on GPU {printable(gpu or '', 20)}"
-        found = [job for job in everything if any(gpu in (label, label.partition(":")[0]) for label in job.gpus)]
+    jobs = read_jobs([name or ""], inventory)
+    what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "")
     theirs = [job for job in found if job.uid == uid]
     if found and not theirs:
-        raise _not_yours(found[0])
-    job = only_one(theirs, [each for each in everything if each.uid == uid], subject, "stop", none)
-    if job.is_own:
-        raise own_job(job, "stop it from outside")
+        job, owner = found[0], user_name(found[0].uid)
+        remedy = f"autogpu stop {job.pid} --user {owner}" if os.getuid() == 0 else f"ask {owner}"
+        raise AutoGpuError(f"nothing is stopped: {job.name} is a job of {owner}", remedy=remedy)
+    job = only_one((what, theirs), [each for each in jobs if each.uid == uid], "stop")
     if not job.pids:
         what = f"the processes of {job.name} can't be told here: they are in a container, or hidden"
         raise AutoGpuError(what, remedy="stop it where it was started")
-    return folder, job
-
-
-def _not_yours(job: JobHere) -> AutoGpuError:
-    owner = user_name(job.uid)
-    remedy = f"autogpu stop {job.pid} --user {owner}" if os.getuid() == 0 else f"ask {owner}"
-    return AutoGpuError(f"nothing is stopped: {job.name} is a job of {owner}", remedy=remedy)
+    return job
 
 
 def _ask(job: JobHere, *, is_sure: bool) -> None:
@@ -137,7 +125,7 @@ def _ask(job: JobHere, *, is_sure: bool) -> None:
         raise AutoGpuError("nothing is stopped", remedy="")
 
 
-def _ends(folder: Folder, job: JobHere, known: Sequence[_Process], number: signal.Signals, grace_s: float) -> bool:
+def _ends(job: JobHere, known: Sequence[_Process], number: signal.Signals, grace_s: float) -> bool:
     """Send the signal to those whose leases it are, and to what outlives them; the job has ended in time.
 
     What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
@@ -146,12 +134,11 @@ def _ends(folder: Folder, job: JobHere, known: Sequence[_Process], number: signa
     watch, until_s = Watch([job]), monotonic_s() + grace_s
     sent: set[_Process] = set()
     while True:
-        # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
-        left = watch.alive(lease.snapshot(folder)) or watch.alive(lease.snapshot(folder))
-        alive = [each for each in known if each in _running([each.pid])]
+        left = watch.alive()
+        alive = [each for each in known if process.start_time(each.pid) == each.start]
         if not left and not alive:
             return True
-        targets = _first_of(left)
+        targets = _running(pids[0] for pids in processes_of(left).of_lease.values() if pids)
         targets += alive if not left or number == signal.SIGKILL else []
         for each in targets:
             if each not in sent:
@@ -162,27 +149,9 @@ def _ends(folder: Folder, job: JobHere, known: Sequence[_Process], number: signa
         time.sleep(_LOOK_EVERY_S)
 
 
-def _first_of(records: Sequence[Record]) -> list[_Process]:
-    """The processes that hold or wait; where one has ended the oldest that keeps its lease alive."""
-    found, ended = [], []
-    for record in records:
-        first = _Process(record.pid_here or 0, record.start_time or 0)
-        if first in _running([first.pid]):
-            found.append(first)
-        elif isinstance(record, Holder):
-            # Without its pid: whose parent has not asked for its status is still there, as the one that ended.
-            ended.append(replace(record, pid=None))
-    processes = lease.processes_of(ended, (), is_complete=True) if ended else lease.Processes({})
-    return [*found, *_running([pid for record in ended for pid in processes.of(record)])]
-
-
-def _running(pids: Sequence[int]) -> Iterator[_Process]:
-    """Those of them that run; one that has ended is there until its parent asks for its status."""
-    for pid in pids:
-        with suppress(OSError, IndexError, ValueError):
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            if fields[0] not in (b"Z", b"X"):
-                yield _Process(pid, int(fields[19]))
+def _running(pids: Iterable[int]) -> list[_Process]:
+    starts = {pid: process.start_time(pid) for pid in pids}
+    return [_Process(pid, start) for pid, start in starts.items() if start is not None]
 
 
 def _send(target: _Process, uid: int, number: signal.Signals) -> None:

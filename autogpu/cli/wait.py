@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -12,10 +11,11 @@ from typing import Callable, Iterator, Mapping, Sequence
 import click
 
 from autogpu.cli.gpu_request import decide_now, in_words, read_gpus, request_gpus
+from autogpu.cli.jobs import told_in_json
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
 from autogpu.cli.wait_for_jobs import wait_for_jobs
 from autogpu.devices import probe
-from autogpu.errors import AutoGpuError, WaitTimeout
+from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
 from autogpu.policy.model import BY_NAME
 from autogpu.process import monotonic_s
@@ -23,8 +23,6 @@ from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import listed, span
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, SelectionRequest, Tier, Verdict
-
-VERSION = 1
 
 # As often as a job in the queue reads them: processes without a claim change nothing in the folder.
 _READING_EVERY_S = 2.0
@@ -74,39 +72,24 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
             option = "--job" if names else "--mine"
             raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
         return wait_for_jobs(names, timeout_s, as_json=as_json)
-    begun_s = monotonic_s()
     resolved = resolve_or_complain(flags)
-    try:
+    with told_in_json("cannot_choose", as_json=as_json, uuids=()) as told:
         request = request_gpus(resolved, read_gpus(), os.environ)
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
-        decision = _decision_at_the_end(request, begun_s, timeout_s)
-    except AutoGpuError as error:
-        if as_json:
-            _print_json(Decision(Verdict.CANNOT_CHOOSE, error.what), begun_s)
-        raise
-    if as_json:
-        _print_json(decision, begun_s)
-    why = in_words(decision)
-    if decision.verdict is Verdict.WAIT:
-        remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
-        raise WaitTimeout(_not_free(why, timeout_s or 0), remedy=remedy)
-    if decision.verdict is not Verdict.TAKE:
+        decision = _decision_at_the_end(request, timeout_s)
+        why, is_served = in_words(decision), decision.verdict is Verdict.TAKE
+        told.update(verdict=decision.verdict.name.lower(), why=why)
+        if decision.verdict is Verdict.WAIT:
+            remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
+            raise WaitTimeout(_not_free(why, timeout_s or 0), remedy=remedy)
+        if is_served:
+            told["uuids"] = [device.uuid for device in decision.devices]
+    if not is_served:
         say(f"waiting can't help: {why}")
         return 1
     say(f"{_found(decision)} now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
-
-
-def _print_json(decision: Decision, begun_s: float) -> None:
-    values = {
-        "version": VERSION,
-        "verdict": decision.verdict.name.lower(),
-        "uuids": [device.uuid for device in decision.devices] if decision.verdict is Verdict.TAKE else [],
-        "why": in_words(decision),
-        "waited_s": round(monotonic_s() - begun_s, 1),
-    }
-    click.echo(json.dumps(values, indent=2))
 
 
 def _found(decision: Decision) -> str:
@@ -124,8 +107,9 @@ def _not_free(why: str, waited_s: float) -> str:
     return f"still not enough free GPUs after {span(waited_s)}: {why}"
 
 
-def _decision_at_the_end(request: SelectionRequest, begun_s: float, timeout_s: float | None) -> Decision:
+def _decision_at_the_end(request: SelectionRequest, timeout_s: float | None) -> Decision:
     """The first decision that is not to wait, or the last one before the time is over."""
+    begun_s = monotonic_s()
     until_s = math.inf if timeout_s is None else begun_s + timeout_s
     decision = _decision_now(request)
     if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:

@@ -120,8 +120,8 @@ def test_what_is_of_no_job_is_left_alone_and_what_could_be_meant_is_listed(envir
             done = stopped(str(bystander.pid), "--yes")
             assert (done.returncode, bystander.poll()) == (1, None)
             there_are = f"there are train.py (pid {job.pid}) of {ME}"
-            assert f"autogpu: pid {bystander.pid} is no job of autogpu's; {there_are}\n" in done.stderr
-            assert f"no job is called evil.py of autogpu's; {there_are}" in stopped("evil.py", "--yes").stderr
+            assert f"autogpu: no job of autogpu's is pid {bystander.pid}; {there_are}\n" in done.stderr
+            assert f"no job of autogpu's is called evil.py; {there_are}" in stopped("evil.py", "--yes").stderr
             assert is_running(job)
     finally:
         bystander.kill()
@@ -132,7 +132,8 @@ def test_a_name_of_several_jobs_is_answered_by_their_pids(environ):
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
         done = stopped("train.py", "--yes")
         assert (done.returncode, is_running(one), is_running(two)) == (1, True, True)
-        assert f"train.py means 2 jobs: train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid})" in done.stderr
+        named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
+        assert f"2 jobs are called train.py: {named}" in done.stderr
         assert f"say which by its pid, as in `autogpu stop {one.pid}`" in done.stderr
 
 

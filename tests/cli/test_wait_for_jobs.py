@@ -126,12 +126,12 @@ def test_what_is_no_job_is_refused_with_what_there_is(environ):
         first, second = done.stderr.splitlines()
         assert (
             first
-            == f"autogpu: pid 1 is no job of autogpu's; there are train.py (pid {job.pid}) of {user_name(os.getuid())}"
+            == f"autogpu: no job of autogpu's is pid 1; there are train.py (pid {job.pid}) of {user_name(os.getuid())}"
         )
         assert second == "autogpu: `autogpu status` shows all that use a GPU"
         told = json.loads(waited("--job", "eval.py", "--json").stdout)
         assert (told["verdict"], told["jobs"]) == ("no_such_job", [])
-    assert "no job is called eval.py of autogpu's; there is none" in waited("--job", "eval.py").stderr
+    assert "no job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
 
 
 def test_a_name_of_several_jobs_is_answered_by_their_pids(environ):
