@@ -11,7 +11,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, TypeVar
+    from typing import Any, Callable, Iterable, TypeVar
 
     Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -108,6 +108,19 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
         return None if has_ended else (int(fields[1]), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def with_descendants(pids: Iterable[int]) -> list[int]:
+    """These processes, and all that they have started, as far as that has not been left to another parent."""
+    parents = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208  (a name is all that is wanted)
+        found = parent_and_start(int(name)) if name.isdecimal() else None
+        if found is not None:
+            parents[int(name)] = found[0]
+    whole = list(pids)
+    for pid in whole:
+        whole += [child for child, parent in parents.items() if parent == pid and child not in whole]
+    return whole
 
 
 def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: int) -> int | None:

@@ -219,13 +219,16 @@ class Watch:
 
     def _alive_at_a_look(self) -> list[Record]:
         records = _records_of(lease.snapshot(self._folder))
-        found = [record for record in records if not self._keys.isdisjoint(_keys(record))]
+        known = [record for record in records if not self._keys.isdisjoint(_keys(record))]
+        # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
+        groups = {(record.uid, record.group) for record in known if record.group}
+        found = [record for record in records if record in known or (record.uid, record.group) in groups]
         self._keys.update(key for record in found for key in _keys(record))
         return found
 
 
 def _keys(record: Record) -> Iterable[tuple[object, ...]]:
-    yield record.uid, record.group or record.name
+    yield record.uid, record.name
     if record.pid is not None:
         yield record.uid, record.pid_namespace, record.pid, record.start_time
 

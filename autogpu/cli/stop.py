@@ -73,7 +73,7 @@ def stop(
         job = _job_to_stop(name, gpu, _uid_for(user))
         told["jobs"] = [job.values()]
         # Now: a person may take long to answer, and a pid may be another's by then.
-        known = _running(job.pids)
+        known = _running(process.with_descendants(job.pids) if is_killed else job.pids)
         _ask(job, is_sure=is_sure)
         told["verdict"] = "running"
         if not _ends(job, known, number, grace_s):

@@ -287,3 +287,36 @@ def test_one_that_ended_while_a_person_was_asked_has_ended(environ):
         assert "has ended" in asking.communicate(timeout=60)[1]
         assert asking.returncode == 0
         os.close(controller)
+
+
+def test_the_next_run_of_the_same_group_is_not_the_job_that_was_shown(environ, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with other_job(environ, HELD, script="train.py", group="ranks.0123") as job:
+        controller, terminal = pty.openpty()
+        asking = subprocess.Popen([*AUTOGPU, "stop", "train.py"], stdin=terminal, stderr=subprocess.PIPE, text=True)
+        os.close(terminal)
+        assert "train.py" in asking.stderr.readline()
+        job.end()
+        with other_job(environ, HELD, script="next.py", group="ranks.0123") as following:
+            os.write(controller, b"y\n")
+            assert "train.py" in asking.communicate(timeout=60)[1]
+            assert is_running(following)
+        os.close(controller)
+
+
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {COUNTS!r}, "stays"], stdout=subprocess.PIPE)
+print(child.stdout.readline().decode(), end="", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_kill_ends_all_that_the_job_has_started(server):
+    holder = held(server, sys.executable, "-c", PARENT)
+    child = int(holder.stdout.readline())
+    done = server.run([*AUTOGPU, "stop", str(holder.pid), "--yes", "--kill"])
+    assert done.returncode == 0, done.stderr
+    holder.communicate(timeout=60)
+    until(lambda: start_time(child) is None)

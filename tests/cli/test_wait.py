@@ -107,7 +107,7 @@ def test_what_is_asked_for_decides(server, options, status, why):
 
 
 def test_no_busy_gpu_is_shared_whatever_the_policy_says(server, environ):
-    with other_job(environ, {gpu.uuid: WHOLE for gpu in server.gpus}, age_s=60.0):
+    with other_job(environ, {gpu.uuid: 2 << 30 for gpu in server.gpus}, age_s=60.0):
         assert server.run([*AUTOGPU, "pick"]).returncode == 0
         assert waited(server, "--timeout", "0").returncode == 75
 

@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -19,6 +20,15 @@ __all__ = ["ALICE", "BOB", "AutoGpu", "Holder", "as_user", "needs_other_users"]
 
 # A program that is no Python: it says which GPUs it has, and keeps them until its input ends.
 HOLD = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec cat >/dev/null')
+
+# The same for one that computes.
+COMPUTE = (
+    sys.executable,
+    "-c",
+    "import ctypes, os, sys; cuda, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p(); cuda.cuInit(0); "
+    "cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0); print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); "
+    "sys.stdin.read()",
+)
 
 # Python itself may be in a folder that is closed to others, so they are allowed to read everything.
 READS_ALL = "dac_read_search"

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.failure_modes.holding import ALICE, as_user, needs_other_users
+from tests.failure_modes.holding import ALICE, COMPUTE, as_user, needs_other_users
 from tests.gpusim import Gpu
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 from tests.support.holders import let_age
@@ -116,12 +116,12 @@ def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, 
 @pytest.mark.slow
 def test_25_two_that_start_in_the_same_second_join_others_one_after_the_other(lab, lease_folder):
     autogpu = lab(Gpu())
-    assert autogpu.hold().gpus() == [0]
-    first = autogpu.hold()
+    assert autogpu.hold(program=COMPUTE).gpus() == [0]
+    first = autogpu.hold(program=COMPUTE)
     line = first.line("stderr")
     assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, 0 s of 30 min: no GPU is free"), line
     assert "; to start now: AUTOGPU_WAIT=0; Ctrl-C stops" in line
-    second = autogpu.hold()
+    second = autogpu.hold(program=COMPUTE)
     assert "place 2 in the queue" in second.line("stderr")
     assert autogpu.pick() == []
 

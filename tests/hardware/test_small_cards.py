@@ -40,7 +40,7 @@ def test_two_jobs_beside_a_small_card_have_a_gpu_each(host):
     second = start()
     assert second.ready() == "ready GPU:0"
     assert (first.gpus(), second.gpus()) == ([2], [1])
-    third = start()
+    third = start(AUTOGPU_WAIT="0")
     assert third.ready() == "ready GPU:0"
     assert third.gpus() in ([1], [2])
     assert "shared" in third.end()[1][0]

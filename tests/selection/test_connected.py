@@ -64,43 +64,43 @@ NEAREST_FIRST = ("internal", "single", "multiple", "hostbridge", "node", "system
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "machine", "expected"),
+    ("count", "size", "machine", "busy", "expected"),
     [
-        pytest.param(2, 4, TWO_PAIRS, [2, 3], id="pair"),
-        pytest.param(2, 4, NEIGHBOURS_APART, [1, 3], id="pair-of-others-than-the-highest"),
+        pytest.param(2, 4, TWO_PAIRS, (), [2, 3], id="pair"),
+        pytest.param(2, 4, NEIGHBOURS_APART, (), [1, 3], id="pair-of-others-than-the-highest"),
         pytest.param(2, 4, TWO_PAIRS, (3,), [0, 1], id="pair-that-is-whole"),
         pytest.param(2, 4, TWO_PAIRS, (1, 3), [0, 2], id="no-pair-is-left"),
-        pytest.param(3, 4, TWO_PAIRS, [1, 2, 3], id="more-than-a-pair"),
-        pytest.param(4, 4, TWO_PAIRS, [0, 1, 2, 3], id="all"),
-        pytest.param(1, 4, TWO_PAIRS, [3], id="one-of-two-pairs"),
+        pytest.param(3, 4, TWO_PAIRS, (), [1, 2, 3], id="more-than-a-pair"),
+        pytest.param(4, 4, TWO_PAIRS, (), [0, 1, 2, 3], id="all"),
+        pytest.param(1, 4, TWO_PAIRS, (), [3], id="one-of-two-pairs"),
         pytest.param(1, 4, TWO_PAIRS, (1,), [0], id="one-whose-partner-is-taken"),
         pytest.param(1, 4, TWO_PAIRS, (2, 3), [1], id="one-of-the-pair-that-is-left"),
-        pytest.param(1, 3, topology({"12": 2}), [0], id="one-without-a-partner"),
-        pytest.param(1, 4, topology({"01": 2, "23": 4}), [1], id="one-of-the-weaker-pair"),
-        pytest.param(2, 8, TWO_SOCKETS, [6, 7], id="one-pcie-switch"),
+        pytest.param(1, 3, topology({"12": 2}), (), [0], id="one-without-a-partner"),
+        pytest.param(1, 4, topology({"01": 2, "23": 4}), (), [1], id="one-of-the-weaker-pair"),
+        pytest.param(2, 8, TWO_SOCKETS, (), [6, 7], id="one-pcie-switch"),
         pytest.param(2, 8, TWO_SOCKETS, (7, 5), [2, 3], id="one-pcie-switch-that-is-whole"),
         pytest.param(4, 8, TWO_SOCKETS, (7,), [0, 1, 2, 3], id="one-socket"),
         pytest.param(3, 8, TWO_SOCKETS, (0,), [5, 6, 7], id="three-of-one-socket"),
         pytest.param(1, 8, TWO_SOCKETS, (6,), [7], id="no-nvlink-no-partner"),
-        pytest.param(2, 8, CUBE_MESH, [6, 7], id="cube-mesh-two-links"),
+        pytest.param(2, 8, CUBE_MESH, (), [6, 7], id="cube-mesh-two-links"),
         pytest.param(2, 8, CUBE_MESH, (6,), [4, 7], id="cube-mesh-two-links-that-are-left"),
-        pytest.param(4, 8, CUBE_MESH, [4, 5, 6, 7], id="cube-mesh-quad"),
+        pytest.param(4, 8, CUBE_MESH, (), [4, 5, 6, 7], id="cube-mesh-quad"),
         pytest.param(4, 8, CUBE_MESH, (4,), [0, 1, 2, 3], id="cube-mesh-other-quad"),
         pytest.param(1, 8, CUBE_MESH, (0,), [4], id="cube-mesh-next-to-the-busiest"),
-        pytest.param(2, 8, NVSWITCH, [6, 7], id="nvswitch"),
+        pytest.param(2, 8, NVSWITCH, (), [6, 7], id="nvswitch"),
         pytest.param(1, 8, NVSWITCH, (6,), [7], id="nvswitch-has-no-pairs"),
-        pytest.param(2, 4, BESIDE_NVSWITCH, [1, 2], id="one-gpu-beside-nvswitch"),
-        pytest.param(2, 4, topology(), [2, 3], id="nothing-is-known"),
-        pytest.param(2, 4, topology({"01": 1}), [0, 1], id="little-is-known"),
-        pytest.param(2, 3, topology({"01": 1}, {"12": "internal"}), [0, 1], id="one-nvlink-before-any-ancestor"),
+        pytest.param(2, 4, BESIDE_NVSWITCH, (), [1, 2], id="one-gpu-beside-nvswitch"),
+        pytest.param(2, 4, topology(), (), [2, 3], id="nothing-is-known"),
+        pytest.param(2, 4, topology({"01": 1}), (), [0, 1], id="little-is-known"),
+        pytest.param(2, 3, topology({"01": 1}, {"12": "internal"}), (), [0, 1], id="one-nvlink-before-any-ancestor"),
         *(
-            pytest.param(2, 3, topology((), {"01": near, "12": far, "02": "system"}), [0, 1], id=f"{near}-{far}")
+            pytest.param(2, 3, topology((), {"01": near, "12": far, "02": "system"}), (), [0, 1], id=f"{near}-{far}")
             for near, far in zip(NEAREST_FIRST, NEAREST_FIRST[1:])
         ),
     ],
 )
-def test_equally_idle_gpus(count, size, machine, expected):
-    assert taken(count, gpus(size), machine) == expected
+def test_equally_idle_gpus(count, size, machine, busy, expected):
+    assert taken(count, gpus(size, busy), machine) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): 4 for a in range(0, 16, 2)}}
 
 
 @pytest.mark.parametrize(
-    ("count", "machine", "expected"),
+    ("count", "machine", "busy", "expected"),
     [
         pytest.param(2, SIXTEEN, (15,), [12, 13], id="switch"),
         pytest.param(4, SIXTEEN, (9, 11, 13), [4, 5, 6, 7], id="two-switches-of-a-socket"),
@@ -164,7 +164,7 @@ EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): 4 for a in range(0, 16, 2)}}
         pytest.param(15, EIGHT_PAIRS, (), list(range(1, 16)), id="all-but-one"),
     ],
 )
-def test_more_gpus_than_every_set_is_looked_at_of(count, machine, expected):
+def test_more_gpus_than_every_set_is_looked_at_of(count, machine, busy, expected):
     assert taken(count, gpus(16, busy), machine) == expected
 
 

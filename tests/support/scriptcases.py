@@ -93,7 +93,7 @@ CASES = (
     Case("keras_set_session", GROWS, GROWS_ONE, until=(2, 16)),
     # Two different cards are named, and get two; that each position has its own is a policy's word.
     Case("multi_tower", (GPUS_0_AND_2, TWO[1]), BOTH_FAIL),
-    on_four("multi_tower", (GPUS_0_AND_2, GPUS_0_AND_2.replace("whole", "grows")), AUTOGPU_COUNT="4"),
+    on_four("multi_tower", (GPUS_0_AND_2, GPUS_0_AND_2.replace("whole", "grows")), AUTOGPU_COUNT="4", AUTOGPU_WAIT="0"),
     Case("graph_gpu_2", THIRD, BOTH_FAIL),
     Case("graph_gpu_0_and_1", TWO, BOTH_FAIL),
     # The policy's word for the number of cards: both halves are on one.

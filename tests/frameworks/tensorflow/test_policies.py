@@ -133,7 +133,7 @@ print([strategy.num_replicas_in_sync for strategy in strategies])
             "MirroredStrategy has 2 replicas, on 2 of 4 GPUs; no more can be had now",
         ),
         ("['/gpu:0']", {}, None),
-        ("", {"AUTOGPU_COUNT": "all"}, None),
+        ("", {"AUTOGPU_COUNT": "all", "AUTOGPU_WAIT": "0"}, None),
         ("", {"AUTOGPU_COUNT": "0"}, None),
         ("", {"AUTOGPU_LEVEL": "quiet"}, None),
     ],
