@@ -36,8 +36,7 @@ def lines_of(
         request: By which the framework got its GPUs.
         by_cuda: The framework counts its GPUs as CUDA does, and not those alone that it was assigned.
     """
-    decision, parts = allocation.decision, assignment.logical_gpus
-    ordinal = error.ordinal if by_cuda else _ordinal(error.ordinal // parts, assignment, request)
+    decision, ordinal = allocation.decision, _ordinal(error, request, assignment, by_cuda=by_cuda)
     visible = decision.visible if decision else ()
     known = visible[ordinal] if ordinal < len(visible) else None
     if decision is None or known is None:
@@ -48,16 +47,19 @@ def lines_of(
     held = bytes_by_pid(device).get(os.getpid(), 0) if known.uuid in now else 0
     # In a container the driver may list this process under another number, or not at all.
     is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
-    cap, is_scripts = _cap(error, request, assignment, ordinal, known)
-    cause, source = ("script", "") if is_scripts else _cause(cap, allocation, decision, request, known, parts)
+    cap, cause = _cap(error, decision, request, assignment, ordinal, known)
+    sources = {
+        "grant": allocation.grant.engine or "the engine",
+        "limit": str(allocation.resolved.settings["memory.limit"].origin),
+    }
     shortage = Shortage(
         device.label,
         device.memory_total_bytes,
         held_bytes=held,
         asked_bytes=error.asked_bytes,
-        cap_bytes=cap // parts if cap is not None and cause == "split" else cap,
+        cap_bytes=cap,
         cause=cause,
-        source=source,
+        source=sources.get(cause, ""),
         others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
         is_certain=is_certain,
         rooms=_rooms([now[each.uuid] for each in visible if each and each.uuid in now and each is not known], claims),
@@ -67,9 +69,10 @@ def lines_of(
     return advice(shortage)
 
 
-def _ordinal(place: int, assignment: Assignment, request: SelectionRequest) -> int:
-    """Of CUDA, for a GPU that a framework counts among those alone that it was assigned."""
-    ordinals = assignment.ordinals or tuple(request.named or ())
+def _ordinal(error: OutOfMemory, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool) -> int:
+    if by_cuda:
+        return error.ordinal
+    place, ordinals = error.ordinal // assignment.logical_gpus, assignment.ordinals or tuple(request.named or ())
     return ordinals[min(place, len(ordinals) - 1)] if ordinals else place
 
 
@@ -115,34 +118,26 @@ def _rooms(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]]) -> 
 
 
 def _cap(
-    error: OutOfMemory, request: SelectionRequest, assignment: Assignment, ordinal: int, device: Device
-) -> tuple[int | None, bool]:
-    """The most that the process might allocate on a GPU, and whether the script itself said so."""
-    cap, is_scripts = assignment.caps.get(ordinal), False
-    if request.script_demand is not None:
-        said = request.script_demand.on(device) - request.script_demand.context_bytes
-        cap = min(said, assignment.ceilings.get(ordinal, said))
-        is_scripts = cap == said
-    elif cap is not None:
-        cap *= assignment.logical_gpus
-    # The script may have set a limit since the start; the text is rounded.
-    most = assignment.totals.get(ordinal, 0) if cap is None else cap
-    return (error.allowed_bytes, True) if 0 < error.allowed_bytes < 0.98 * most else (cap, is_scripts)
-
-
-def _cause(
-    cap: int | None, allocation: Allocation, decision: Decision, request: SelectionRequest, device: Device, parts: int
-) -> tuple[str, str]:
-    """By whose word there is a cap that is not the script's, and where that was said."""
+    error: OutOfMemory,
+    decision: Decision,
+    request: SelectionRequest,
+    assignment: Assignment,
+    ordinal: int,
+    device: Device,
+) -> tuple[int | None, str]:
+    """The most that the process might allocate on a GPU, and by whose word, as a :class:`Shortage` has it."""
+    demand, caps, parts = request.script_demand, assignment.caps, assignment.logical_gpus
+    if demand is not None:
+        caps, parts = assignment.ceilings, 1
+    cap = caps.get(ordinal)
+    most = assignment.totals.get(ordinal, 0) if cap is None else cap * parts
+    # The error's own number is the last that the script has set, or a cap of ours, and rounded.
+    said = error.allowed_bytes or (demand.on(device) - demand.context_bytes if demand else 0)
+    if said and (not most or said < 0.98 * most):
+        return said, "script"
     if cap is None:
-        return "", ""
-    policy, grant = allocation.policy, allocation.grant
-    granted, shared = decision.granted.get(device.uuid, -1), decision.soft_caps.get(device.uuid, -1)
-    if 0 <= granted - cap < parts:  # it is divided among logical GPUs
-        return "grant", grant.engine or "the engine"
-    if 0 <= shared - cap < parts:
-        has_size = request.script_demand or policy.need_bytes or policy.limit or grant.fraction
-        return "ranks" if grant.rank else "share-size" if has_size else "share", ""
-    if policy.limit is not None:
-        return "limit", str(allocation.resolved.settings["memory.limit"].origin)
-    return "split", ""
+        return None, ""
+    for cause, sizes in (("grant", decision.granted), ("share", decision.soft_caps)):
+        if sizes.get(device.uuid, -1) // parts == cap:
+            return cap * parts, cause
+    return (cap, "split") if request.policy.limit is None else (cap * parts, "limit")

@@ -50,7 +50,7 @@ def test_beside_others(started):
     process = started(*FULL)
     process.framework.take()
     first, second, third = ended(process)
-    assert first.startswith(MAY) and "because it shares the GPU and select.need is" in first
+    assert first.startswith(MAY) and "because it shares the GPU" in first
     assert second.startswith(("also there: pid 7", "also there: root's process 7", "also there: your process 7"))
     assert third == "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=2GiB"
 

@@ -10,9 +10,7 @@ _MOST = 3
 
 # By whose word there is a cap, why, in words; {} is an engine, or where a limit was set.
 _REASONS = {
-    "share": "because it shares the GPU and select.need is not set",
-    "share-size": "because it shares the GPU, where what it asks for does not fit",
-    "ranks": "because ranks of its job share the GPU",
+    "share": "because it shares the GPU",
     "grant": "the part that {} granted",
     "limit": "by memory.limit ({})",
     "split": "in each of its logical GPUs",

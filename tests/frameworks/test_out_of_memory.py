@@ -65,8 +65,8 @@ def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
     first, second, third = told(ran)
     assert ran.exit_status == 1
     assert re.fullmatch(
-        r"out of memory on GPU 0 \(24.0 GiB\): this process may take \d+\.\d GiB there, because it shares the GPU "
-        r"and select.need is not set; it had \d+\.\d GiB and it asked for 1.0 GiB more",
+        r"out of memory on GPU 0 \(24.0 GiB\): this process may take \d+\.\d GiB there, because it shares the GPU; "
+        r"it had \d+\.\d GiB and it asked for 1.0 GiB more",
         first,
     ), first
     assert second == "also there: pid 5004242, 9.0 GiB"

@@ -23,15 +23,15 @@ def shortage(**known):
     [
         pytest.param(
             {"cap_bytes": 5 * GIB, "cause": "share"},
-            "this process may take 5.0 GiB there, because it shares the GPU and select.need is not set",
+            "this process may take 5.0 GiB there, because it shares the GPU",
             "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=6GiB",
             id="best-effort",
         ),
         pytest.param(
-            {"cap_bytes": 5 * GIB, "cause": "share-size", "waits": True},
-            "this process may take 5.0 GiB there, because it shares the GPU, where what it asks for does not fit",
+            {"cap_bytes": 5 * GIB, "cause": "share", "waits": True},
+            "this process may take 5.0 GiB there, because it shares the GPU",
             "to say what it needs at least: AUTOGPU_NEED=6GiB",
-            id="best-effort-that-asks-for-more",
+            id="best-effort-that-waits-already",
         ),
         pytest.param(
             {"cap_bytes": 5 * GIB, "cause": "limit", "source": "~/autogpu.toml:3"},
@@ -95,7 +95,7 @@ def shortage(**known):
         ),
         pytest.param(
             {"cap_bytes": 5 * GIB, "cause": "share", "others": ()},
-            "this process may take 5.0 GiB there, because it shares the GPU and select.need is not set",
+            "this process may take 5.0 GiB there, because it shares the GPU",
             "nobody else is there any more: start it again",
             id="the-others-have-gone",
         ),
