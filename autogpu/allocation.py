@@ -70,6 +70,7 @@ class Allocation:
         told: What the variables told of the ranks of a job, when it was last asked.
         has_told_what_is_kept: Whether it was said that the process keeps what an earlier task was given.
         lock: Two frameworks may be used in two threads.
+        say_in_each_rank: Prints a line that each rank of a job has to say for itself.
     """
 
     def __init__(
@@ -85,15 +86,6 @@ class Allocation:
         cuda: CudaDriver = loaded_cuda,
         say: Callable[[str], None] = stderr.say,
     ) -> None:
-        """Nothing has happened yet.
-
-        Args:
-            grant: What an engine granted to the process as it was started.
-            started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
-            first_reading: Is under way since before the import.
-            reader: Takes the later ones.
-            say: Prints one line for the user.
-        """
         self.guard = guard
         self.resolved = resolved
         self.environ = environ
@@ -109,7 +101,7 @@ class Allocation:
         self.told = told_of_siblings(environ)
         self.has_told_what_is_kept = False
         self._children = ChildrensLease(environ)
-        self._print = say
+        self.say_in_each_rank = say
         self.lock = renewed_in_children(self)
 
     @property
@@ -159,7 +151,7 @@ class Allocation:
         from autogpu.acquire import acquire, running_script
 
         self.release()
-        waiting = WaitingReport(self._print if request.grant.is_first else lambda line: None)
+        waiting = WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting)
@@ -196,7 +188,3 @@ class Allocation:
         if self.grant.is_first:
             for line in lines:
                 self.say_in_each_rank(line)
-
-    def say_in_each_rank(self, line: str) -> None:
-        """Print what each of them has to say for itself."""
-        self._print(line)

@@ -13,11 +13,12 @@ from autogpu.frozen import replace
 from autogpu.process import one_at_a_time
 from autogpu.reporting import messages
 from autogpu.selection import instances
-from autogpu.selection.explain import CHOSEN_BY_SCRIPT, order_is_fixed
+from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
 from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, demand_of_script, usable_bytes
 from autogpu.selection.model import SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
+from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.ranks import told_of_siblings
 from autogpu.selection.visible_devices import counted_by_framework
 from autogpu.visibility import Order
@@ -45,7 +46,6 @@ class Allocator:
     """
 
     def __init__(self, allocation: Allocation, framework: Framework) -> None:
-        """The framework is about to be imported."""
         self.framework = framework
         self.allocation = allocation
         self.assignment: Assignment | None = None
@@ -99,8 +99,6 @@ class Allocator:
             visible.write(inventory)
             allocation.readings.prepare()
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                from autogpu.selection.ranking import unmatched_lists
-
                 allocation.say(unmatched_lists(allocation.resolved, inventory, visible.spec).values())
         if allocation.moment is Moment.IMPORT and allocation.taken is None:
             self._claim_before_cuda(DeviceRequest(0))
@@ -247,7 +245,6 @@ class Allocator:
         return self.assignment
 
     def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        """Gather what a decision rests on."""
         from autogpu.selection.eligible import wanted_count
 
         allocation, visible = self.allocation, self.allocation.visible
@@ -298,13 +295,7 @@ class Allocator:
         return decision
 
     def _leave_order(self, selection: SelectionRequest, number: int) -> Decision:
-        """The decision for a framework that takes what CUDA counts first, where that is not ours to say.
-
-        Args:
-            number: Of the GPU that the script is about to use, as CUDA counts.
-        """
-        from autogpu.selection.explain import drawbacks
-
+        """Decide for a framework that takes what CUDA counts first; its script uses GPU ``number``, as CUDA counts."""
         allocation, uuids, rank = self.allocation, selection.uuids or (), selection.grant.rank
         why = order_is_fixed(allocation.policy)
         if allocation.decision is not None:
@@ -419,11 +410,7 @@ class Allocator:
 
     @one_at_a_time
     def _decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
-        """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all.
-
-        Raises:
-            NoEligibleDevice: The policy asks for an error then.
-        """
+        """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
         from autogpu.acquire import raise_if_refused
         from autogpu.selection.decide import decide
 

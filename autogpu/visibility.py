@@ -79,13 +79,6 @@ class VisibleDevices:
         cuda: CudaDriver,
         grant: Grant,
     ) -> None:
-        """Nothing is written yet.
-
-        Args:
-            started_with: See the attribute.
-            cuda: Tells whether CUDA has read the variable.
-            grant: What an engine granted. Ranks count the pool's GPUs among themselves: they keep its order.
-        """
         self.grant = grant
         self.spec = VisibleSpec(None, "unset")
         self.may_have_gpus = True
@@ -117,11 +110,7 @@ class VisibleDevices:
         return is_wanted and (self.grant.rank is None or bool(self.candidates))
 
     def write(self, inventory: Inventory | None) -> None:
-        """Write the pool, where CUDA has not read the variable.
-
-        Args:
-            inventory: ``None`` if there are no readings yet.
-        """
+        """Write the pool, where there are readings and CUDA has not read the variable."""
         self.is_written = True
         if self._environ.get(CUDA_VISIBLE_DEVICES) == self._written:
             restore(self._environ, self._replaced)
@@ -143,12 +132,7 @@ class VisibleDevices:
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
 
     def refresh(self, inventory: Inventory | None, grant: Grant) -> bool:
-        """Follow what the script or its engine has written since, see ``ignored_value``; whether there is a new pool.
-
-        Args:
-            inventory: As for :meth:`write`.
-            grant: What an engine grants by now.
-        """
+        """Follow what the script or its engine, with its grant of now, has written; whether there is a new pool."""
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
         grant = grant if inventory is None else settled(grant, len(instances.takeable(inventory.devices)))
         if now == self._written and grant == self.grant:
@@ -162,11 +146,7 @@ class VisibleDevices:
         return False
 
     def keep_order(self, inventory: Inventory | None) -> None:
-        """For one of several workers that use numbers which are not known: list the GPUs as the others do.
-
-        Args:
-            inventory: As for :meth:`write`.
-        """
+        """For one of several workers that use numbers which are not known: list the GPUs as the others do."""
         is_alone = self.grant.rank is None and self._policy.visible == "pool" and not self.lists_chosen
         if is_alone and not self._is_worker:
             self._is_worker, self.order = True, Order.WORKERS
@@ -239,7 +219,6 @@ class VisibleDevices:
         )
 
     def _narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
-        """List only these GPUs."""
         if tuple(device.uuid for device in devices) == self.pool:
             return  # perhaps in the script's own words
         self._replace(self._listing(inventory, devices))
@@ -339,8 +318,7 @@ class VisibleDevices:
         return Order.PARENTS if self.has_parents_list else Order.OURS
 
     def _shown(self, devices: tuple[Device, ...], inventory: Inventory) -> tuple[Device, ...]:
-        """Of the pool what the variable can list as long as nothing is claimed: before R570 CUDA shows one instance, or
-        cards. Ranks count what they divide, on any driver."""
+        # Before R570 CUDA shows one instance, or cards. Ranks count what they divide, on any driver.
         devices = tuple(device for device in devices if not device.mig_enabled)
         shows_several = instances.shows_several(inventory.driver_version)
         if len(devices) < 2 or not instances.are_among(devices):
@@ -375,7 +353,6 @@ class VisibleDevices:
         return pool
 
     def _listed(self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory) -> tuple[Device, ...]:
-        """The GPUs of the pool as the variable is to list them."""
         parents, rank = self._parents_order(inventory), self.grant.rank
         if rank is None and not self._is_worker:
             has_instances = instances.are_among(each.device for each in ranking.candidates)
@@ -390,7 +367,6 @@ class ChildrensLease:
     """``AUTOGPU_LEASE``, by which child processes know the claim that they share."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        """Nothing is written yet."""
         self._environ = environ
         # By which process it was written, what, and what this one had been told itself.
         self._written: tuple[int, str] | None = None
