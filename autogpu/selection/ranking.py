@@ -265,7 +265,8 @@ def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
     if lost:
         return explain.unreadable(lost)
     for entry in entries:
-        if "*" not in entry and any(entry.strip().lower() in name.lower() for name in names):
+        is_number = entry.strip().replace("-", "").isdecimal()  # "9" is no part of "RTX 3090"
+        if "*" not in entry and not is_number and any(entry.strip().lower() in name.lower() for name in names):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
     known = listed([printable(name, 64) for name in names])
     return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"
