@@ -67,8 +67,6 @@ class FolderReader:
 
     def __init__(self) -> None:
         self._known: Mapping[_Key, Holder | Waiter] = {}
-        # What the folder had then, by name and inode: their owners can't be others since, and it is not asked again.
-        self._listed: dict[tuple[str, int], os.stat_result] = {}
         self._read_s = float("-inf")
         self._now_s = 0.0
 
@@ -131,20 +129,15 @@ class FolderReader:
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
         """The leases, tickets and hidden files of each user, each once, by whatever name."""
         by_user: dict[int, list[_File]] = defaultdict(list)
-        known, self._listed = self._listed, {}
         seen = set()
         with os.scandir(descriptor) as entries:
             for entry in entries:
-                key = entry.name, entry.inode()
-                status = known.get(key)
-                if status is None:
-                    if not _OURS.fullmatch(entry.name):
-                        continue
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except OSError:  # gone meanwhile
-                        continue
-                self._listed[key] = status
+                if not _OURS.fullmatch(entry.name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:  # gone meanwhile
+                    continue
                 if status.st_ino in seen:
                     continue  # another user may have given it names, at its owner's expense
                 if not entry.name.startswith("."):  # it may just be given its own

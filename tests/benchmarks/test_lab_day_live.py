@@ -148,7 +148,10 @@ class Day:
 
     def _tell_ages(self, now_s):
         for file in self._leases.glob("job.*"):
-            fields = json.loads(file.read_text())
+            try:
+                fields = json.loads(file.read_text())
+            except FileNotFoundError:  # its process has just ended
+                continue
             age_s = now_s - self._since_s.get(fields["pid"], now_s)
             # While the clock stands, nobody comes to be a minute old.
             write_lease(file, {**fields, "t": time.time() - (120.0 if age_s >= 60.0 else 0.0)})

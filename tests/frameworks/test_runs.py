@@ -96,7 +96,7 @@ def test_after_three_runs_the_next_start_says_what_they_took(framework, on):
 
 def test_runs_that_teach_nothing(framework, on):
     machine = on(BUSY)
-    assert "limited to half" in machine.take(1)  # capped beside another job
+    assert "limited to what is free" in machine.take(1)  # capped beside another job
     machine.take(1, AUTOGPU_LIMIT="4GiB")
     machine.take(1, KILLED, status=-15)
     machine.take(1, OTHER_ERROR, status=1)

@@ -73,6 +73,14 @@ def build() -> Path:
     folder = CACHE / "gpusim" / _digest(compiler, wanted)
     if folder.is_dir():
         return folder
+    try:
+        return _built(compiler, wanted, folder)
+    except PermissionError:
+        # In another user's checkout.
+        return _built(compiler, wanted, Path(tempfile.gettempdir(), f"gpusim-{os.getuid()}", folder.name))
+
+
+def _built(compiler: list[str], wanted: Imports, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -187,7 +187,8 @@ def test_where_no_more_can_be_written_nothing_of_ours_is_left_and_the_next_insta
     before = tree(verbs.packages)
     if earlier:
         verbs.succeed("install")
-        (verbs.packages / "_autogpu_hook.py").write_text("# autogpu start-up file, of an earlier version\n")
+        for name in ("_autogpu_hook.py", "_autogpu_steps.py"):
+            (verbs.packages / name).write_text("# autogpu start-up file, of an earlier version\n")
     status, said = verbs.run("install", most_bytes=most_bytes)
     assert (status, "Traceback" in said, "File too large" in said) == (1, False, True), said
     assert tree(verbs.packages) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Mapping, Sequence
@@ -109,7 +110,8 @@ class Laboratory:
         self._folder = folder
         self._forks = forks
         self._device_nodes = device_nodes
-        self._environ = environ
+        # What the runs before took would be said by the next one.
+        self._environ = {"XDG_STATE_HOME": os.devnull, **environ}
         self._machines: dict[str, Machine] = {}
         self._without: dict[tuple[object, ...], Ran] = {}
 
