@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from autogpu import engines, uncaught
+from autogpu import engines
 from autogpu.allocation import Moment
 from autogpu.devices.model import by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
@@ -12,6 +12,7 @@ from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
 from autogpu.process import one_at_a_time
 from autogpu.reporting import messages
+from autogpu.reports import Reports
 from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
 from autogpu.selection.grants import is_engine_worker
@@ -42,16 +43,17 @@ class Allocator:
         framework: Whose hooks call.
         allocation: Of the process.
         assignment: What the framework was given; ``None`` until it asked.
+        reports: Says what becomes of this framework.
         lock: The allocation's.
     """
 
     def __init__(self, allocation: Allocation, framework: Framework) -> None:
         self.framework = framework
         self.allocation = allocation
+        self.reports = Reports(allocation, framework)
         self.assignment: Assignment | None = None
         self._decision: Decision | None = None
         self._selection: SelectionRequest | None = None
-        self._watching_pid: int | None = None
         self._is_given_back = False
         self._context_reserves: Mapping[int, int] = {}
         self._has_context = False
@@ -71,7 +73,7 @@ class Allocator:
         """The framework's modules are there: hook into them. It has not initialised CUDA yet."""
         allocation, hooks = self.allocation, self.framework.install_hooks(self)
         if hooks.obstacle or not hooks.needs_gpus:
-            # One framework may import another that lies beside it, of which no one may want to hear.
+            # A framework may import another one that is merely installed: say nothing of that.
             if allocation.frameworks[0] == self.framework.NAME:
                 allocation.readings.close()  # another framework begins a new one
                 if hooks.obstacle:
@@ -351,12 +353,9 @@ class Allocator:
 
     def on_usage(self, usage: Usage) -> None:
         """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far."""
-        allocation, visible = self.allocation, self.allocation.visible
-        takes_some = bool(usage.ordinals)
+        allocation, takes_some = self.allocation, bool(usage.ordinals)
         if takes_some:
-            is_limited = self._is_limited(usage)
-            allocation.this_run.uses(self.framework, allocation.readings.newest, is_limited=is_limited)
-            self._watch()
+            self.reports.begin(usage, self._selection, self.assignment)
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
@@ -365,48 +364,7 @@ class Allocator:
             self._decide_of_hidden_pool(inventory)
         if not takes_some:
             self._is_given_back |= self._give_back() and self.framework.WANTS_ORDER
-        decision, name = self._decision or allocation.decision, self.framework.NAME
-        lines = messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
-        if lines and allocation.policy.level != "quiet":
-            lines[0] += self._last_runs(usage, inventory)
-        allocation.say(lines)
-        if decision is None and visible.names_none and inventory is not None and allocation.policy.level != "quiet":
-            allocation.say([messages.no_gpu_named(visible.spec.value or "", inventory, name)])
-        if visible.ignored_value is not None and allocation.policy.level != "quiet":
-            allocation.say([messages.visible_devices_ignored(visible.ignored_value, name)])
-
-    @property
-    def _is_limited_by_script(self) -> bool:
-        return self._selection is not None and self._selection.script_demand is not None
-
-    def _is_limited(self, usage: Usage) -> bool:
-        """Something keeps the framework from taking all that it would."""
-        caps = self.assignment.caps if self.assignment is not None else {}
-        return self._is_limited_by_script or not caps.keys().isdisjoint(usage.ordinals)
-
-    def _last_runs(self, usage: Usage, inventory: Inventory | None) -> str:
-        """What the line adds of the last runs of the script, where autogpu has chosen."""
-        decision = self._decision
-        if decision is None or decision.verdict is not Verdict.TAKE or not usage.ordinals:
-            return ""
-        told = self.allocation.this_run.line(inventory, decision.devices, by_script=self._is_limited_by_script)
-        return f"; {told}" if told else ""
-
-    def _watch(self) -> None:
-        if self.allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
-            self._watching_pid = os.getpid()
-            uncaught.Watch(self.on_uncaught)
-
-    def on_uncaught(self, error: BaseException) -> None:
-        """Say why memory ran out, where that is what the script's own error tells."""
-        found, selection, assignment = self.framework.out_of_memory(error), self._selection, self.assignment
-        if found is not None and selection is not None and assignment is not None:
-            from autogpu.out_of_memory import lines_of
-
-            by_cuda = self.framework.TAKES_FIRST_GPUS
-            lines = lines_of(found, self.allocation, selection, assignment, by_cuda=by_cuda)
-            if lines:  # in one piece: others print there as well
-                self.allocation.say_in_each_rank("\nautogpu: ".join(lines))
+        self.reports.usage(usage, self._decision, inventory)
 
     @one_at_a_time
     def _decide_of_hidden_pool(self, inventory: Inventory | None) -> None:

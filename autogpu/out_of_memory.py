@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from autogpu.allocation import Allocation
     from autogpu.devices.model import Device, Inventory
-    from autogpu.frameworks.base import Assignment
-    from autogpu.frameworks.memory_errors import OutOfMemory
+    from autogpu.frameworks.base import Assignment, OutOfMemory
     from autogpu.selection.model import Claim, Decision, SelectionRequest
 
 # Somebody waits for their prompt.

@@ -20,7 +20,7 @@ LIMIT, SPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}
 def ended(process, error=None) -> list[str]:
     """What is said of an error, and not before it."""
     before = len(process.lines)
-    process.framework.allocator.on_uncaught(error or MemoryError())
+    process.framework.allocator.reports.on_uncaught(error or MemoryError())
     return "\n".join(process.lines[before:]).replace("autogpu: ", "").splitlines()
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import CudaAttributes
     from autogpu.doctor.model import Finding
-    from autogpu.frameworks.memory_errors import OutOfMemory
 
 
 @frozen
@@ -92,6 +91,21 @@ class Usage:
 
     ordinals: tuple[int, ...]
     memory: str
+
+
+@frozen
+class OutOfMemory:
+    """The numbers in a framework's own error that a GPU has no memory left.
+
+    Attributes:
+        asked_bytes: What could not be allocated; 0 if it does not say.
+        ordinal: Of the GPU, as the framework counts; 0 if it does not say.
+        allowed_bytes: The most that the framework was allowed there; 0 if it does not say.
+    """
+
+    asked_bytes: int = 0
+    ordinal: int = 0
+    allowed_bytes: int = 0
 
 
 @frozen

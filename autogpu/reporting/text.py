@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b"
 
 
 def printable(text: str, longest: int = 300) -> str:
@@ -108,3 +111,15 @@ def user_name(uid: int) -> str:
         return printable(pwd.getpwuid(uid).pw_name, 32)
     except (ImportError, KeyError):
         return f"uid {uid}"
+
+
+def sized(pattern: str, text: str) -> int:
+    """The bytes that follow ``pattern`` in a text, such as ``1.00GiB`` or ``2048 bytes``; 0 where none do."""
+    found = re.search(pattern.replace("SIZE", _SIZE), text)
+    return int(float(found.group(1)) * _UNITS[found.group(2)]) if found else 0
+
+
+def numbered(pattern: str, text: str) -> int:
+    """The number in a text at the group of ``pattern``; 0 where there is none."""
+    found = re.search(pattern, text)
+    return int(found.group(1)) if found else 0

@@ -10,8 +10,7 @@ import os
 from contextlib import contextmanager
 
 from autogpu.devices.model import CudaAttributes, Inventory, Process
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
-from autogpu.frameworks.memory_errors import OutOfMemory
+from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from tests.support.values import inventory
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 
-from autogpu.frameworks.memory_errors import OutOfMemory, numbered, sized
+from autogpu.frameworks.base import OutOfMemory
+from autogpu.reporting.text import numbered, sized
 
 _BYTES = {"float": 4, "double": 8, "half": 2, "bool": 1}
 

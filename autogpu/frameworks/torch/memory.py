@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.frameworks.memory_errors import OutOfMemory, numbered, sized
+from autogpu.frameworks.base import OutOfMemory
+from autogpu.reporting.text import numbered, sized
 
 # The second is the driver's, for a context or a library of CUDA.
 _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")

@@ -1,0 +1,70 @@
+"""The lines about one framework of a process: which GPUs it takes and why, and why its memory ran out."""
+
+from __future__ import annotations
+
+import os
+
+from autogpu import uncaught
+from autogpu.reporting import messages
+from autogpu.selection.model import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.allocation import Allocation
+    from autogpu.devices.model import Inventory
+    from autogpu.frameworks.base import Assignment, Framework, Usage
+    from autogpu.selection.model import Decision, SelectionRequest
+
+
+class Reports:
+    """Prints the lines about one framework, as far as ``report.level`` allows."""
+
+    def __init__(self, allocation: Allocation, framework: Framework) -> None:
+        self._allocation = allocation
+        self._framework = framework
+        self._selection: SelectionRequest | None = None
+        self._assignment: Assignment | None = None
+        self._watching_pid: int | None = None
+
+    def begin(self, usage: Usage, selection: SelectionRequest | None, assignment: Assignment | None) -> None:
+        """The framework takes GPUs: record its peak at the end, and watch for an out-of-memory error until then."""
+        allocation = self._allocation
+        self._selection, self._assignment = selection, assignment
+        caps = assignment.caps if assignment is not None else {}
+        is_limited = self._is_limited_by_script or not caps.keys().isdisjoint(usage.ordinals)
+        allocation.this_run.uses(self._framework, allocation.readings.newest, is_limited=is_limited)
+        if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
+            self._watching_pid = os.getpid()
+            uncaught.Watch(self.on_uncaught)
+
+    @property
+    def _is_limited_by_script(self) -> bool:
+        return self._selection is not None and self._selection.script_demand is not None
+
+    def usage(self, usage: Usage, own: Decision | None, inventory: Inventory | None) -> None:
+        """Say which GPUs are taken, and why; ``own`` is the framework's decision, if it came to one."""
+        allocation, visible, name = self._allocation, self._allocation.visible, self._framework.NAME
+        decision = own or allocation.decision
+        lines = messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
+        if allocation.policy.level == "quiet":
+            allocation.say(lines)
+            return
+        if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
+            last = allocation.this_run.line(inventory, own.devices, by_script=self._is_limited_by_script)
+            lines[0] += f"; {last}" if last else ""
+        if decision is None and visible.names_none and inventory is not None:
+            lines.append(messages.no_gpu_named(visible.spec.value or "", inventory, name))
+        if visible.ignored_value is not None:
+            lines.append(messages.visible_devices_ignored(visible.ignored_value, name))
+        allocation.say(lines)
+
+    def on_uncaught(self, error: BaseException) -> None:
+        """Say why memory ran out, if ``error`` is the framework's out-of-memory error."""
+        found, selection, assignment = self._framework.out_of_memory(error), self._selection, self._assignment
+        if found is not None and selection is not None and assignment is not None:
+            from autogpu.out_of_memory import lines_of
+
+            by_cuda = self._framework.TAKES_FIRST_GPUS
+            lines = lines_of(found, self._allocation, selection, assignment, by_cuda=by_cuda)
+            if lines:  # in one piece: others print there as well
+                self._allocation.say_in_each_rank("\nautogpu: ".join(lines))
