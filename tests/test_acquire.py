@@ -14,9 +14,8 @@ import time
 
 import pytest
 
-from autogpu import lease
-from autogpu.acquire import acquire, covers, script_name
-from autogpu.devices.model import Inventory, Process
+from autogpu.acquire import covers, script_name
+from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import Demand
@@ -26,80 +25,32 @@ from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
-from autogpu.variables import LEASE, LEASE_DIR
+from autogpu.variables import LEASE_DIR
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
-from tests.support.holders import let_age, other_job, waiting_job
-from tests.support.selections import fields, request
+from tests.support.acquiring import (
+    BUSY,
+    FULL,
+    JOB,
+    TWO,
+    WAITS,
+    acquired,
+    asking,
+    beside,
+    bytes_on,
+    child_of,
+    leases,
+    other,
+    rank_of,
+)
+from tests.support.holders import let_age, waiting_job
 from tests.support.values import gpu, inventory
 
-FULL = gpu(0, used_gib=20)
-BUSY = gpu(0, pids=[7], used_gib=20, busy=90)
-WAITS = {"busy": "wait", "wait_s": 0.0}
-TWO = {1: 24, 2: 24}
-JOB = {"group": "launcher.7.1"}
+__all__ = ["acquired", "other"]  # fixtures
 
 
 class Asked(Exception):
     """Ends a wait."""
-
-
-def asking(*gpus, **asked):
-    return request(*gpus, own_uid=os.getuid(), **asked)
-
-
-def rank_of(place, *gpus, job=JOB["group"], **asked):
-    """What one of two ranks asks that would wait for its GPU."""
-    rank = LocalRank(place, 2, "Open MPI", job=job)
-    return asking(*gpus, **{**WAITS, "grant": Grant(rank=rank), **asked})
-
-
-def beside(asked, job, *indices):
-    """The same where the driver shows that another job computes on these GPUs."""
-    devices = [
-        replace(device, compute_processes=(Process(job.pid, 0),)) if device.index in indices else device
-        for device in asked.inventory.devices
-    ]
-    return replace(asked, inventory=replace(asked.inventory, devices=tuple(devices)))
-
-
-def bytes_on(held):
-    """By UUID, what is held in GiB by index."""
-    return {gpu(index).uuid: gib * GIB for index, gib in held.items()}
-
-
-def leases(folder):
-    return lease.snapshot(lease.find_folder({LEASE_DIR: str(folder)}))
-
-
-def child_of(folder, visible=""):
-    """The environment that the job which came first leaves to its children."""
-    first = leases(folder).holders[0]
-    return {LEASE: f"v1:{first.name}:{first.pid}:{first.start_time}:{visible}"}
-
-
-@pytest.fixture
-def acquired(tmp_path):
-    """Let a process acquire GPUs; it gives them back at the end of the test."""
-    found = []
-
-    def acquired(asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):
-        found.append(acquire(asked, {LEASE_DIR: str(tmp_path), **environ}, "train.py", read, on_wait))
-        return found[-1]
-
-    yield acquired
-    for each in found:
-        if each.lease is not None:
-            each.lease.release()
-
-
-@pytest.fixture
-def other(tmp_path):
-    """Start another job that holds GPUs, in GiB by index, until the test ends it or is over."""
-    with contextlib.ExitStack() as jobs:
-        yield lambda held, **options: jobs.enter_context(
-            other_job({LEASE_DIR: str(tmp_path)}, bytes_on(held), **options)
-        )
 
 
 @pytest.mark.parametrize(("executable", "name"), [("/opt/bin/py3", "py3"), ("", "python"), (None, "python")])
@@ -353,101 +304,6 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
         assert (below.decision.soft_caps, below.decision.why_capped, below.lease.group) == ({}, "", hold.group), name
         assert below.decision.ordinals in (ordinals, ()), name
         below.lease.release()
-
-
-# Ranks of one job
-
-
-@pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
-def test_ranks_are_promised_the_idlest_gpus_together(acquired, busy):
-    first = acquired(rank_of(0, BUSY, gpu(1), gpu(2), busy=busy))
-    # The second has not come yet, and its GPU is kept for it.
-    assert set(first.lease.claims) == set(bytes_on(TWO))
-    assert (first.decision.ordinals, first.decision.claims) == ((1,), bytes_on({1: 24}))
-
-
-def test_what_a_rank_holds_for_all_is_theirs_alone(acquired, other):
-    first = other(TWO, **JOB)
-    with pytest.raises(WaitTimeout):
-        acquired(rank_of(0, BUSY, gpu(1), gpu(2), job="launcher.8.1"))
-    second = acquired(rank_of(1, BUSY, gpu(1), gpu(2)))
-    assert (second.decision.ordinals, second.decision.claims) == ((2,), bytes_on({2: 24}))
-    # The one that came first may end first, and come again.
-    assert second.lease.claims == bytes_on(TWO)
-    first.end()
-    assert acquired(rank_of(0, BUSY, gpu(1), gpu(2))).decision.claims == bytes_on({1: 24})
-
-
-@pytest.mark.parametrize(("others_gib", "is_capped"), [(24, True), (8, True), (0, False)])
-def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_there(
-    acquired, other, others_gib, is_capped
-):
-    rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
-    other({1: others_gib})
-    late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
-    assert (late.ordinals, bool(late.why_capped), gpu(1).uuid in late.soft_caps) == ((1,), is_capped, is_capped)
-    assert late.claims == bytes_on({1: 0 if is_capped else 24})
-    assert (granted.why_capped, granted.soft_caps) == ("", {}), "a scheduler's word"
-
-
-def test_ranks_with_another_list_choose_for_themselves(acquired, other):
-    other({0: 24}, **JOB)
-    assert acquired(rank_of(0, gpu(2), gpu(3))).lease.claims.keys() == set(bytes_on({2: 24, 3: 24}))
-
-
-SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
-SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
-CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 19.5})}
-
-
-@pytest.mark.parametrize(
-    ("held", "options", "rank", "reserved", "expected"),
-    [
-        pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="a-ranks-child"),
-        pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="a-part-of-a-hold"),
-        pytest.param(
-            {2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones-beside-it"
-        ),
-        pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
-        pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-it-holds-gpus"),
-        pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="capped-as-it-is"),
-    ],
-)
-def test_ranks_below_a_job(acquired, other, tmp_path, held, options, rank, reserved, expected):
-    used = options.get("used", ())
-    job = other(held, **{name: value for name, value in options.items() if name != "used"})
-    below = acquired(beside(rank, job, *used), **child_of(tmp_path))
-    assert (set() if below.is_parents else set(below.lease.claims)) == {gpu(index).uuid for index in reserved}
-    assert fields(below.decision, expected) == expected
-
-
-def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(acquired, tmp_path):
-    seen = []
-    with pytest.raises(WaitTimeout):
-        acquired(rank_of(0, BUSY, gpu(1)), on_wait=lambda queue, decision: seen.append(decision))
-    assert [(decision.verdict, decision.why[:25]) for decision in seen] == [(Verdict.WAIT, "2 GPUs wanted, 1 is free:")]
-    assert leases(tmp_path).holders == ()
-
-
-@pytest.mark.parametrize("busy", ["cpu", "error"])
-def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy):
-    with pytest.raises(NoEligibleDevice) if busy == "error" else contextlib.nullcontext():
-        asked = rank_of(0, BUSY, gpu(1, pids=[8], used_gib=20, busy=90), busy=busy)
-        assert acquired(asked).decision.verdict is Verdict.CPU
-    assert leases(tmp_path).holders == ()
-
-
-@pytest.mark.parametrize(
-    "grant",
-    [
-        pytest.param(Grant("Slurm", rank=LocalRank(0, 2, "Slurm", job=JOB["group"])), id="granted-by-an-engine"),
-        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", sharers=1, job=JOB["group"])), id="gpus-of-its-own"),
-        pytest.param(Grant(rank=LocalRank(0, 2, "Open MPI")), id="launcher-unknown"),
-    ],
-)
-def test_other_ranks_go_by_themselves(acquired, grant):
-    result = acquired(asking(BUSY, gpu(1), **WAITS, grant=grant))
-    assert (result.decision.verdict, result.lease.claims) == (Verdict.TAKE, result.decision.claims)
 
 
 # Where a claim can't be made as it should

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -23,6 +22,7 @@ from demo import pictures
 from tests.gpusim import Server
 from tests.gpusim.__main__ import DEFAULT_FLEET, fleet_named
 from tests.support import environments
+from tests.support.modules import module_of
 from tests.support.tensorflow_runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,10 +147,7 @@ def contents(page: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def generate():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "docs" / "generate.py")
 
 
 def test_what_is_made_from_the_policys_model_is_as_it_makes_it_and_has_every_key(generate):

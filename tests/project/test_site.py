@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.environments import ROOT
+from tests.support.modules import module_of
 
 CHINESE, ENGLISH = (SimpleNamespace(file=SimpleNamespace(src_uri=uri)) for uri in ("zh-CN/memory.md", "memory.md"))
 
@@ -42,10 +42,7 @@ setTimeout(() => console.log(JSON.stringify([copied, said])), 10);
 
 @pytest.fixture(scope="module")
 def chinese():
-    spec = importlib.util.spec_from_file_location("chinese", ROOT / "docs" / "chinese.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "docs" / "chinese.py")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,19 @@ def python() -> Path:
     return environments.environment(base.resolve(), wanted, on_top_of=base, with_hook=True)
 
 
+def run_cells(python, server, cells, folder, lease_folder):
+    """What the kernel of a notebook in ``folder`` prints in these cells, and what it holds."""
+    done = server.run(
+        [str(python), "-c", textwrap.dedent(CLIENT)],
+        input=json.dumps(cells),
+        environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        timeout=600,
+        cwd=str(folder),
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.thorough
 def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, tmp_path, lease_folder):
     cells = [
@@ -53,16 +66,8 @@ def test_cells_run_twice_and_the_line_is_in_the_cell_that_took_the_gpu(python, t
     # Beside the notebook: its kernel's own script lies in the environment.
     (tmp_path / "autogpu.toml").write_text('[memory]\nlimit = "2GiB"\n')
     with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
-        done = server.run(
-            [str(python), "-c", textwrap.dedent(CLIENT)],
-            input=json.dumps(cells),
-            environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
-            timeout=600,
-            cwd=str(tmp_path),
-        )
-        assert done.returncode == 0, done.stderr
+        told = run_cells(python, server, cells, tmp_path, lease_folder)
         contexts = {call.gpu for call in server.calls(call="context")}
-    told = json.loads(done.stdout.splitlines()[-1])
     assert contexts == {3}
     assert [text for text in told["said"] if "autogpu:" in text] == [told["said"][2]]
     assert "autogpu: GPU 3 (NVIDIA TITAN RTX, " in told["said"][2]
@@ -82,15 +87,7 @@ def test_a_cell_that_runs_out_of_memory_says_why_below_its_traceback(python, tmp
         "1 / 0",
     ]
     with Server([Gpu(memory="4GiB")], folder=tmp_path, context=CONTEXT) as server:
-        done = server.run(
-            [str(python), "-c", textwrap.dedent(CLIENT)],
-            input=json.dumps(cells),
-            environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
-            timeout=600,
-            cwd=str(tmp_path),
-        )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])["said"]
+        said = run_cells(python, server, cells, tmp_path, lease_folder)["said"]
     assert ["autogpu: out of memory on GPU 0 (4.0 GiB): this process had all of it" in text for text in said] == [
         *(False, False, True, False),
         *[False] * 4,  # it was said

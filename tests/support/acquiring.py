@@ -1,0 +1,84 @@
+"""Processes that acquire GPUs by plain readings and real leases, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from autogpu import lease
+from autogpu.acquire import acquire
+from autogpu.devices.model import Process
+from autogpu.frozen import replace
+from autogpu.reporting.text import GIB
+from autogpu.selection.grants import Grant
+from autogpu.selection.ranks import LocalRank
+from autogpu.variables import LEASE, LEASE_DIR
+from tests.support.holders import other_job
+from tests.support.selections import request
+from tests.support.values import gpu
+
+FULL = gpu(0, used_gib=20)
+BUSY = gpu(0, pids=[7], used_gib=20, busy=90)
+WAITS = {"busy": "wait", "wait_s": 0.0}
+TWO = {1: 24, 2: 24}
+JOB = {"group": "launcher.7.1"}
+
+
+def asking(*gpus, **asked):
+    return request(*gpus, own_uid=os.getuid(), **asked)
+
+
+def rank_of(place, *gpus, job=JOB["group"], **asked):
+    """What one of two ranks asks that would wait for its GPU."""
+    rank = LocalRank(place, 2, "Open MPI", job=job)
+    return asking(*gpus, **{**WAITS, "grant": Grant(rank=rank), **asked})
+
+
+def beside(asked, job, *indices):
+    """The same where the driver shows that another job computes on these GPUs."""
+    devices = [
+        replace(device, compute_processes=(Process(job.pid, 0),)) if device.index in indices else device
+        for device in asked.inventory.devices
+    ]
+    return replace(asked, inventory=replace(asked.inventory, devices=tuple(devices)))
+
+
+def bytes_on(held):
+    """By UUID, what is held in GiB by index."""
+    return {gpu(index).uuid: gib * GIB for index, gib in held.items()}
+
+
+def leases(folder):
+    return lease.snapshot(lease.find_folder({LEASE_DIR: str(folder)}))
+
+
+def child_of(folder, visible=""):
+    """The environment that the job which came first leaves to its children."""
+    first = leases(folder).holders[0]
+    return {LEASE: f"v1:{first.name}:{first.pid}:{first.start_time}:{visible}"}
+
+
+@pytest.fixture
+def acquired(tmp_path):
+    """Let a process acquire GPUs; it gives them back at the end of the test."""
+    found = []
+
+    def acquired(asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):
+        found.append(acquire(asked, {LEASE_DIR: str(tmp_path), **environ}, "train.py", read, on_wait))
+        return found[-1]
+
+    yield acquired
+    for each in found:
+        if each.lease is not None:
+            each.lease.release()
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Start another job that holds GPUs, in GiB by index, until the test ends it or is over."""
+    with contextlib.ExitStack() as jobs:
+        yield lambda held, **options: jobs.enter_context(
+            other_job({LEASE_DIR: str(tmp_path)}, bytes_on(held), **options)
+        )

@@ -1,0 +1,122 @@
+"""How the ranks of one job acquire their GPUs: together, or each by itself."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from autogpu.errors import NoEligibleDevice, WaitTimeout
+from autogpu.selection.grants import Grant
+from autogpu.selection.model import Verdict
+from autogpu.selection.ranks import LocalRank
+from tests.support.acquiring import (
+    BUSY,
+    JOB,
+    TWO,
+    WAITS,
+    acquired,
+    asking,
+    beside,
+    bytes_on,
+    child_of,
+    leases,
+    other,
+    rank_of,
+)
+from tests.support.selections import fields
+from tests.support.values import gpu
+
+__all__ = ["acquired", "other"]  # fixtures
+
+
+@pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
+def test_ranks_are_promised_the_idlest_gpus_together(acquired, busy):
+    first = acquired(rank_of(0, BUSY, gpu(1), gpu(2), busy=busy))
+    # The second has not come yet, and its GPU is kept for it.
+    assert set(first.lease.claims) == set(bytes_on(TWO))
+    assert (first.decision.ordinals, first.decision.claims) == ((1,), bytes_on({1: 24}))
+
+
+def test_what_a_rank_holds_for_all_is_theirs_alone(acquired, other):
+    first = other(TWO, **JOB)
+    with pytest.raises(WaitTimeout):
+        acquired(rank_of(0, BUSY, gpu(1), gpu(2), job="launcher.8.1"))
+    second = acquired(rank_of(1, BUSY, gpu(1), gpu(2)))
+    assert (second.decision.ordinals, second.decision.claims) == ((2,), bytes_on({2: 24}))
+    # The one that came first may end first, and come again.
+    assert second.lease.claims == bytes_on(TWO)
+    first.end()
+    assert acquired(rank_of(0, BUSY, gpu(1), gpu(2))).decision.claims == bytes_on({1: 24})
+
+
+@pytest.mark.parametrize(("others_gib", "is_capped"), [(24, True), (8, True), (0, False)])
+def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_there(
+    acquired, other, others_gib, is_capped
+):
+    rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
+    other({1: others_gib})
+    late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
+    assert (late.ordinals, bool(late.why_capped), gpu(1).uuid in late.soft_caps) == ((1,), is_capped, is_capped)
+    assert late.claims == bytes_on({1: 0 if is_capped else 24})
+    assert (granted.why_capped, granted.soft_caps) == ("", {}), "a scheduler's word"
+
+
+def test_ranks_with_another_list_choose_for_themselves(acquired, other):
+    other({0: 24}, **JOB)
+    assert acquired(rank_of(0, gpu(2), gpu(3))).lease.claims.keys() == set(bytes_on({2: 24, 3: 24}))
+
+
+SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
+SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
+CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 19.5})}
+
+
+@pytest.mark.parametrize(
+    ("held", "options", "rank", "reserved", "expected"),
+    [
+        pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="a-ranks-child"),
+        pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="a-part-of-a-hold"),
+        pytest.param(
+            {2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones-beside-it"
+        ),
+        pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
+        pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-it-holds-gpus"),
+        pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="capped-as-it-is"),
+    ],
+)
+def test_ranks_below_a_job(acquired, other, tmp_path, held, options, rank, reserved, expected):
+    used = options.get("used", ())
+    job = other(held, **{name: value for name, value in options.items() if name != "used"})
+    below = acquired(beside(rank, job, *used), **child_of(tmp_path))
+    assert (set() if below.is_parents else set(below.lease.claims)) == {gpu(index).uuid for index in reserved}
+    assert fields(below.decision, expected) == expected
+
+
+def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(acquired, tmp_path):
+    seen = []
+    with pytest.raises(WaitTimeout):
+        acquired(rank_of(0, BUSY, gpu(1)), on_wait=lambda queue, decision: seen.append(decision))
+    assert [(decision.verdict, decision.why[:25]) for decision in seen] == [(Verdict.WAIT, "2 GPUs wanted, 1 is free:")]
+    assert leases(tmp_path).holders == ()
+
+
+@pytest.mark.parametrize("busy", ["cpu", "error"])
+def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy):
+    with pytest.raises(NoEligibleDevice) if busy == "error" else contextlib.nullcontext():
+        asked = rank_of(0, BUSY, gpu(1, pids=[8], used_gib=20, busy=90), busy=busy)
+        assert acquired(asked).decision.verdict is Verdict.CPU
+    assert leases(tmp_path).holders == ()
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        pytest.param(Grant("Slurm", rank=LocalRank(0, 2, "Slurm", job=JOB["group"])), id="granted-by-an-engine"),
+        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", sharers=1, job=JOB["group"])), id="gpus-of-its-own"),
+        pytest.param(Grant(rank=LocalRank(0, 2, "Open MPI")), id="launcher-unknown"),
+    ],
+)
+def test_other_ranks_go_by_themselves(acquired, grant):
+    result = acquired(asking(BUSY, gpu(1), **WAITS, grant=grant))
+    assert (result.decision.verdict, result.lease.claims) == (Verdict.TAKE, result.decision.claims)
