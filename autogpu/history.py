@@ -85,7 +85,7 @@ def learned(runs: int, need_bytes: int | None) -> str:
 
 
 def hashed(salt: str, *parts: object) -> str:
-    """A name for ``parts`` that tells nobody what they are."""
+    """A name for ``parts`` from which they can't be told."""
     from hashlib import sha256  # few processes get here
 
     return sha256(repr((salt, parts)).encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -11,7 +11,7 @@ from autogpu.process import owner, unix_s
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
-from autogpu.selection.occupancy import bytes_by_pid, compute_pids, room_bytes, unlisted_bytes, unmanaged_processes
+from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unlisted_bytes, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Assignment, OutOfMemory
     from autogpu.selection.model import Claim, Decision, SelectionRequest
 
-# Somebody waits for their prompt.
+# A user waits for the prompt.
 _DEADLINE_S = 3.0
 
 
@@ -46,6 +46,7 @@ def lines_of(
     held = bytes_by_pid(device).get(os.getpid(), 0) if known.uuid in now else 0
     # In a container the driver may list this process under another number, or not at all.
     is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
+    others = [each.uuid for each in visible if each and each is not known]
     cap, cause = _cap(error, decision, request, assignment, ordinal, known)
     sources = {
         "grant": allocation.grant.engine or "the engine",
@@ -61,7 +62,7 @@ def lines_of(
         source=sources.get(cause, ""),
         others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
         is_certain=is_certain,
-        rooms=_rooms([now[each.uuid] for each in visible if each and each.uuid in now and each is not known], claims),
+        elsewhere=_elsewhere([now[uuid] for uuid in others if uuid in now], claims),
         waits=allocation.policy.busy == "wait",
         remedy=decision.remedy,
     )
@@ -111,9 +112,9 @@ def _whose(uid: int) -> str:
     return "your" if uid == os.getuid() else f"{user_name(uid)}'s"
 
 
-def _rooms(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]]) -> tuple[tuple[str, int], ...]:
-    rooms = [(device, room_bytes(device, None, claims.get(device.uuid, ()))) for device in devices]
-    return tuple((device.label, room) for device, room in rooms if room is not None and not device.mig_enabled)
+def _elsewhere(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]]) -> tuple[tuple[str, int], ...]:
+    spare = [(device, spare_bytes(device, None, claims.get(device.uuid, ()))) for device in devices]
+    return tuple((device.label, size) for device, size in spare if size is not None and not device.mig_enabled)
 
 
 def _cap(

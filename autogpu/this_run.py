@@ -55,7 +55,7 @@ class ThisRun:
         return None if peak_bytes is None else history.need_of(peak_bytes, CONTEXT_BYTES)
 
     def line(self, inventory: Inventory | None, taken: Sequence[Device], *, by_script: bool) -> str:
-        """What the line that names the GPUs says of the last runs; ``""`` where that helps nobody."""
+        """What the line that names the GPUs says of the last runs; ``""`` where that is of no use."""
         if self._policy.need_bytes == "learned":
             if not self._arguments:
                 return "select.need is learned only from runs of a script's file"

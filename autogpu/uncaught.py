@@ -1,4 +1,4 @@
-"""Hear of an exception that nothing has caught, from what Python and IPython keep of it. No hook is replaced."""
+"""Report an exception that nothing has caught, from what Python and IPython keep of it. No hook is replaced."""
 
 from __future__ import annotations
 

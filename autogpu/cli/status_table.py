@@ -51,7 +51,7 @@ MANY_GPUS, CROWDED = 9, Truncation(jobs=8, processes=1)
 
 @dataclass(frozen=True)
 class View:
-    """The part of a host that is shown, and the room for it.
+    """The part of a host that is shown, and the width and height for it.
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
@@ -73,7 +73,7 @@ class View:
 
     @property
     def bars(self) -> tuple[int, int]:
-        """The cells of the bars of memory and utilization; 0 where only the number has room."""
+        """The cells of the bars of memory and utilization; 0 where only the number fits."""
         for width, bars in ((140, (24, 12)), (100, (16, 8)), (80, (10, 0))):
             if self.width >= width:
                 return bars

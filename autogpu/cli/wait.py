@@ -62,7 +62,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     --mine, when jobs have ended, in whichever way.
 
     That is an unused GPU; for a job that says what it needs, by --need or in its policy, also one that others
-    use and that has as much room. Nothing is held, and the jobs in the queue are served first: a GPU that one of
+    use and that has so much free memory. Nothing is held, and the jobs in the queue are served first: a GPU that one of
     them could use does not count. A job that shall start as soon as it can has a place there: `autogpu run --hold
     --busy wait -- command`, or AUTOGPU_BUSY=wait.
     """
@@ -96,7 +96,7 @@ def _found(decision: Decision) -> str:
     taken, is_one = decision.devices, len(decision.devices) == 1
     found = "is free" if is_one else "are free"
     if any(each.device in taken and each.tier is not Tier.FREE for each in decision.ranking.candidates):
-        found = "has room" if is_one else "have room"
+        found = "has enough free memory" if is_one else "have enough free memory"
     return f"{explain.gpu_names(device.label for device in taken)} {found}"
 
 

@@ -80,7 +80,7 @@ class Demand:
         count: GPUs at the same time.
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
-        joins: A GPU that others have will do as well, if there is room for one that tells no size.
+        joins: A GPU that others have will do as well, if a job that tells no size may join there.
         per_user: How many GPUs its user may hold, 0 for any number; ``None`` where it was not told.
     """
 
@@ -90,11 +90,11 @@ class Demand:
     joins: bool = False
     per_user: int | None = None
 
-    def could_use(self, uuid: str, room_bytes: int | None = None) -> bool:
-        """This GPU would serve; ``room_bytes`` is what is free on it, ``None`` if that is unknown."""
+    def could_use(self, uuid: str, free_bytes: int | None = None) -> bool:
+        """This GPU would serve; ``free_bytes`` is what it may have there, ``None`` if that is unknown."""
         if self.uuids and uuid not in self.uuids:
             return False
-        return room_bytes is None or self.bytes_per_gpu is None or room_bytes >= self.bytes_per_gpu
+        return free_bytes is None or self.bytes_per_gpu is None or free_bytes >= self.bytes_per_gpu
 
     def includes(self, other: Demand) -> bool:
         """Whatever would serve ``other`` would serve this one as well."""

@@ -63,9 +63,9 @@ def held_if_possible(
 ) -> Iterator[tuple[int, Uncoordinated | None]]:
     """Hold the mutex; gives the folder's descriptor, also where the mutex can't be had, and why that is so.
 
-    Nobody who keeps it for ``deadline_s`` is waited for longer; the reason names who. One patience per process: where
-    it could not be had once, it is tried for 50 ms until it can be. ``while_waiting`` is called now and then where it
-    does not come at once. Threads of one process exclude each other like processes.
+    A holder that keeps it for ``deadline_s`` is waited for no longer; the reason names it. A process waits so long
+    once: where the mutex could not be had, it is tried for 50 ms until it can be. ``while_waiting`` is called now and
+    then where it does not come at once. Threads of one process exclude each other like processes.
 
     Raises:
         Uncoordinated: The folder can't be opened.

@@ -232,7 +232,7 @@ def unknown_names(system: Layer) -> tuple[Problem, ...]:
     for name in limits.groups[:MOST_PROBLEMS] if isinstance(limits, GroupLimits) else ():
         if group_number(name) is None:
             what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
-            notes.append(Problem(what, "it applies to nobody", origin))
+            notes.append(Problem(what, "it has no effect", origin))
     return (*bounded(system.unknown), *notes)
 
 

@@ -39,7 +39,7 @@ class Shortage:
         source: The engine that granted a part, or where the limit was set.
         others: Who else is there, in words, with what they use.
         is_certain: The driver has told who is there now.
-        rooms: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
+        elsewhere: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
         waits: The policy lets it wait for a free GPU already.
         remedy: How to have an idle GPU, where the script named a busy one.
     """
@@ -53,7 +53,7 @@ class Shortage:
     source: str = ""
     others: tuple[tuple[str, int], ...] = ()
     is_certain: bool = True
-    rooms: tuple[tuple[str, int], ...] = ()
+    elsewhere: tuple[tuple[str, int], ...] = ()
     waits: bool = False
     remedy: str = ""
 
@@ -93,10 +93,10 @@ def _remedy(shortage: Shortage) -> str:
     if shortage.remedy:
         return shortage.remedy
     if shortage.is_certain and not shortage.others:
-        return "nobody else is there any more: start it again"
-    label, room = max(shortage.rooms, key=lambda each: each[1], default=("", 0))
-    if needed and room >= needed * GIB:
-        return f"GPU {label} has {size(room)} free now: AUTOGPU_NEED={needed}GiB gets it"
+        return "no other job is on it any more: start it again"
+    label, spare = max(shortage.elsewhere, key=lambda each: each[1], default=("", 0))
+    if needed and spare >= needed * GIB:
+        return f"GPU {label} has {size(spare)} free now: AUTOGPU_NEED={needed}GiB gets it"
     ways = [] if shortage.waits else ["to get a GPU of its own: AUTOGPU_BUSY=wait"]
     if needed:
         ways.append(f"to say what it needs at least: AUTOGPU_NEED={needed}GiB")

@@ -180,8 +180,8 @@ def _memory_of_slice(
     caps = memory.caps_of_part(demand, mine) if is_part else {}
     if not pool.is_demand_unknown:
         return claims, caps, ""
-    rooms = [(device, free_bytes(device, request.own_pid, pool.claims(device))) for device in late]
-    return claims, {**caps, **memory.best_effort_caps(rooms, sharers)}, explain.BEST_EFFORT if late else ""
+    free = [(device, free_bytes(device, request.own_pid, pool.claims(device))) for device in late]
+    return claims, {**caps, **memory.best_effort_caps(free, sharers)}, explain.BEST_EFFORT if late else ""
 
 
 def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:

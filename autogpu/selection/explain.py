@@ -65,12 +65,12 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
     return ", ".join([*parts, free_memory(device)])
 
 
-def too_full(wanted_bytes: int, total_bytes: int, room_bytes: int) -> str:
+def too_full(wanted_bytes: int, total_bytes: int, spare_bytes: int) -> str:
     if wanted_bytes > total_bytes:
         return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
-    if room_bytes <= 0:
+    if spare_bytes <= 0:
         return f"{size(wanted_bytes)} do not fit: everything is used or claimed"
-    return f"{size(wanted_bytes)} do not fit, {size(room_bytes)} are neither used nor claimed"
+    return f"{size(wanted_bytes)} do not fit, {size(spare_bytes)} are neither used nor claimed"
 
 
 def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, grant: Grant, *, has_context: bool) -> str:

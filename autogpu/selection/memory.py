@@ -107,16 +107,16 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_caps(rooms: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
-    """By UUID, what a best-effort job may allocate: all that is free and promised to nobody.
+def best_effort_caps(free_on: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
+    """By UUID, what a best-effort job may allocate: all that is free.
 
-    Where that is nothing, and the job has to start, what is free.
+    Where that is next to nothing, and the job has to start, what is not used, though it is claimed.
     """
     found = {}
-    for device, room_bytes in rooms:
-        free = device.memory_free_bytes
-        if free is not None:
-            most = free if room_bytes is None or room_bytes < GIB else room_bytes
+    for device, free_bytes in free_on:
+        unused = device.memory_free_bytes
+        if unused is not None:
+            most = unused if free_bytes is None or free_bytes < GIB else free_bytes
             found[device.uuid] = within_context(most // sharers)
     return found
 

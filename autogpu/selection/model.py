@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 # A job that has run for so long has most of the memory that it will take, and what is free then may be taken: in
-# replayed days (benchmarks/lab_day.py) nobody is hurt by a later neighbour after one minute, and two are no better.
+# replayed days (benchmarks/lab_day.py) no job is killed by a later one after one minute, and two are no better.
 SETTLED_S = 60.0
 
-# Of a GPU's memory, the part that has to be free; more makes jobs wait for room that most of them don't need.
+# Of a GPU's memory, the part that has to be free; more makes jobs wait for memory that most of them don't need.
 LEAST_FREE_PART = 0.25
 
 
@@ -198,7 +198,7 @@ class Candidate:
     Attributes:
         spare_bytes: What is neither used nor claimed now.
         free_bytes: What is not used now, and not claimed by a job that has stated its size.
-        room_bytes: What would be left after the claim; for a job that claims all or nothing, what is free.
+        left_bytes: What would be left after the claim; for a job that claims all or nothing, what is free.
         is_best_effort: The job would be placed beside others and claims nothing.
     """
 
@@ -209,7 +209,7 @@ class Candidate:
     claim_bytes: int = 0
     spare_bytes: int | None = None
     free_bytes: int | None = None
-    room_bytes: int | None = None
+    left_bytes: int | None = None
     is_best_effort: bool = False
 
     @property
@@ -227,7 +227,7 @@ class Candidate:
     @property
     def is_joinable(self) -> bool:
         """A job that does not say what it needs may join those that are there."""
-        # Where nobody knows what is free, a minute is all that there is to go by.
+        # Where the free memory is unknown, the minute alone decides.
         least = LEAST_FREE_PART * (self.device.memory_total_bytes or 0)
         is_enough = self.free_bytes is None or self.free_bytes >= least
         return self.tier is Tier.BUSY and self.is_settled and is_enough

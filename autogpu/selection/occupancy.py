@@ -45,7 +45,7 @@ def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bo
     return device.compute_processes == () and (device.memory_used_bytes or 0) <= _desktop_bytes(device)
 
 
-def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
+def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
     """The memory that is neither used nor claimed; ``None`` where the driver does not tell it.
 
     A holder counts with its claim or with what it uses, whichever is more; with both where its use can't be told apart.
@@ -68,7 +68,7 @@ def room_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Clai
 
 def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> int | None:
     """The memory that is not used, and not claimed by a job that has stated its size; ``None`` where it is unknown."""
-    return room_bytes(device, own_pid, [claim for claim in claims if claim.bytes < (device.memory_total_bytes or 0)])
+    return spare_bytes(device, own_pid, [claim for claim in claims if claim.bytes < (device.memory_total_bytes or 0)])
 
 
 def unmanaged_processes(

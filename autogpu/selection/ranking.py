@@ -23,7 +23,7 @@ from autogpu.selection.model import (
     VisibleSpec,
     connection_score,
 )
-from autogpu.selection.occupancy import free_bytes, memory_faults, room_bytes, tier, unmanaged_processes
+from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,31 +79,31 @@ def _order_of_equals(device: Device, preferred: Sequence[str]) -> tuple[int, int
 
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
-    device_tier, spare, wanted = tier(device, own_pid, claims), room_bytes(device, own_pid, claims), demand.on(device)
+    device_tier, spare, wanted = tier(device, own_pid, claims), spare_bytes(device, own_pid, claims), demand.on(device)
     free, why = free_bytes(device, own_pid, claims), explain.occupancy(device, claims, own_pid)
     seen = Candidate(device, device_tier, why, claims, spare_bytes=spare, free_bytes=free)
     spare = free if demand.may_join and seen.is_joinable else spare
     is_too_much = demand.or_best_effort and spare is not None and wanted > spare
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
-    room = free if is_best_effort or demand.is_whole or spare is None else spare - wanted
+    left = free if is_best_effort or demand.is_whole or spare is None else spare - wanted
     claim_bytes = 0 if is_best_effort else wanted
-    return replace(seen, claim_bytes=claim_bytes, spare_bytes=spare, room_bytes=room, is_best_effort=is_best_effort)
+    return replace(seen, claim_bytes=claim_bytes, spare_bytes=spare, left_bytes=left, is_best_effort=is_best_effort)
 
 
 def standing(candidate: Candidate) -> tuple[int, int, bool, bool, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
-    room, utilization = candidate.room_bytes, device.utilization_percent
+    left, utilization = candidate.left_bytes, device.utilization_percent
     return (
         candidate.tier,
         # Heat passes, and a fault of the memory may end the job.
         2 if memory_faults(device) else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
-        room is None or utilization is None,
-        # What free memory will be left beside jobs that have just begun, nobody knows.
+        left is None or utilization is None,
+        # Jobs that have just begun have not taken their memory yet.
         candidate.is_best_effort and not candidate.is_settled,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
-        -(max(room or 0, 0) // GIB),
+        -(max(left or 0, 0) // GIB),
         100 if utilization is None else utilization,
     )
 

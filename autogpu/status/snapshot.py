@@ -21,7 +21,7 @@ from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of
 from autogpu.selection.model import Candidate, Claim, Decision, SelectionRequest, Tier, Verdict
-from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, room_bytes, tier, unlisted_bytes
+from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, spare_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.model import (
@@ -200,7 +200,7 @@ def _gpu(
     device: Device, jobs: Sequence[Job], claims: Sequence[Claim], is_awaited: IsAwaited, names: Names
 ) -> GpuStatus:
     device_tier = tier(device, None, claims)
-    candidate = Candidate(device, device_tier, "", spare_bytes=room_bytes(device, None, claims))
+    candidate = Candidate(device, device_tier, "", spare_bytes=spare_bytes(device, None, claims))
     here = [job for job in jobs if device.uuid in job.claims]
     holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(

@@ -93,7 +93,7 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
         (("--count", "3"), 75, "still not enough free GPUs after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
         (("--count", "9"), 75, "waiting for 1 more; 9 are asked for, there are no more than 3"),
         (("--count", "9", "--devices", "0"), 75, "; 9 are asked for, there are no more than 1"),
-        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 has room now (not reserved)"),
+        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 has enough free memory now (not reserved)"),
         (("--devices", "0", "--need", "6GiB"), 75, "GPU 0: "),
         (("--need", "100GiB"), 1, "waiting can't help"),
         (("--count", "0"), 1, "select.count is 0"),

@@ -70,13 +70,13 @@ def shortage(**known):
             id="logical-gpus",
         ),
         pytest.param(
-            {"rooms": (("1", 3 * GIB), ("2", 8 * GIB))},
+            {"elsewhere": (("1", 3 * GIB), ("2", 8 * GIB))},
             "nothing limits this process there",
             "GPU 2 has 8.0 GiB free now: AUTOGPU_NEED=6GiB gets it",
             id="another-has-room",
         ),
         pytest.param(
-            {"rooms": (("1", 3 * GIB),), "remedy": "to have the idlest instead: AUTOGPU_SCRIPT=override"},
+            {"elsewhere": (("1", 3 * GIB),), "remedy": "to have the idlest instead: AUTOGPU_SCRIPT=override"},
             "nothing limits this process there",
             "to have the idlest instead: AUTOGPU_SCRIPT=override",
             id="named-by-the-script",
@@ -96,7 +96,7 @@ def shortage(**known):
         pytest.param(
             {"cap_bytes": 5 * GIB, "cause": "share", "others": ()},
             "this process may take 5.0 GiB there, because it shares the GPU",
-            "nobody else is there any more: start it again",
+            "no other job is on it any more: start it again",
             id="the-others-have-gone",
         ),
     ],

@@ -10,7 +10,7 @@ from autogpu.lease import Demand, Holder, Processes, Waiter
 from autogpu.reporting.text import GIB
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.model import Candidate, Claim, Tier
-from autogpu.selection.occupancy import room_bytes, unmanaged_processes
+from autogpu.selection.occupancy import spare_bytes, unmanaged_processes
 from tests.support.values import gpu, inventory
 
 MACHINE = inventory(gpu(0))
@@ -113,7 +113,7 @@ def test_what_its_processes_use_is_a_jobs_own_and_counts_once():
     machine = inventory(gpu(0, compute_processes=(Process(8, 4 * GIB),), used_gib=4))
     claims = claims_by_gpu(jobs([holder(5)], machine, a=(7, 8)))[UUID]
     (device,) = machine.devices
-    assert (room_bytes(device, None, claims), unmanaged_processes(device, claims)) == (19 * GIB, ())
+    assert (spare_bytes(device, None, claims), unmanaged_processes(device, claims)) == (19 * GIB, ())
 
 
 HELD = {UUID: (claim(1, uid=1001),)}

@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Tier
-from autogpu.selection.occupancy import own_memory_bytes, room_bytes, tier, unmanaged_processes, without_processes
+from autogpu.selection.occupancy import own_memory_bytes, spare_bytes, tier, unmanaged_processes, without_processes
 from tests.support.selections import claim
 from tests.support.values import gpu, inventory
 
@@ -61,7 +61,7 @@ def test_another_process_makes_it_busy():
     ],
 )
 def test_room(device, claims, expected_gib):
-    assert room_bytes(device, 42, claims) == expected_gib * GIB
+    assert spare_bytes(device, 42, claims) == expected_gib * GIB
 
 
 def test_processes_without_a_claim_are_unmanaged():
