@@ -263,7 +263,7 @@ class _Acquirer:
         others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
         claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, unix_s()))
         waiters = [waiter for waiter in waiters if not waiter.is_mine]
-        is_awaited = is_awaited_by(waiters, claims_on, request.policy.per_user)
+        is_awaited = is_awaited_by(waiters, claims_on)
         if self._job is None:
             self._decision = decide(request, claims_on, is_awaited)
             claims = self._decision.claims

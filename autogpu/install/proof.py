@@ -13,11 +13,13 @@ TIMED_OUT = "timed out"
 
 _QUESTION = """
 import json, sys
-hooks = [getattr(f, "__file__", None) for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
+hooks = [f for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
+for hook in hooks:
+    hook.find_spec(hook.inside[0])  # this loads the second file, which Python compiles for later starts
 from importlib.machinery import PathFinder
 spec = PathFinder.find_spec("sitecustomize")
 print()
-print(json.dumps((hooks[0] if hooks else None, spec and spec.origin)))
+print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec and spec.origin)))
 """
 
 

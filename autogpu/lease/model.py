@@ -81,14 +81,14 @@ class Demand:
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
         joins: A GPU that others have will do as well, if a job that tells no size may join there.
-        per_user: How many GPUs its user may hold, 0 for any number; ``None`` where it was not told.
+        per_user: How many GPUs its user may hold; 0 for any number.
     """
 
     count: int = 1
     bytes_per_gpu: int | None = None
     uuids: tuple[str, ...] = ()
     joins: bool = False
-    per_user: int | None = None
+    per_user: int = 0
 
     def could_use(self, uuid: str, free_bytes: int | None = None) -> bool:
         """This GPU would serve; ``free_bytes`` is what it may have there, ``None`` if that is unknown."""

@@ -107,8 +107,7 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     fields = parse(raw)
     if fields.get("bytes") is not None:
         whole(fields["bytes"])
-    if fields.get("per_user") is not None:
-        whole(fields["per_user"])
+    fields["per_user"] = whole(fields.get("per_user", 0))
     uuids = fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
         raise MalformedRecord("no demand")

@@ -192,5 +192,5 @@ def _parsed(view: LockedFileView) -> Holder | Waiter:
     if is_lease:
         return Holder(claims=fields.get("gpus", {}), caps=fields.get("caps", {}), **common)
     uuids, joins = fields.get("uuids", ()), fields.get("joins", False)
-    demand = Demand(fields.get("count", 1), fields.get("bytes"), uuids, joins, fields.get("per_user"))
+    demand = Demand(fields.get("count", 1), fields.get("bytes"), uuids, joins, fields.get("per_user", 0))
     return Waiter(silent_s=0.0, demand=demand, **common)

@@ -271,7 +271,8 @@ KEYS = (
         kinds.Devices(),
         about="of equally good ones, these first; written like devices",
         more="The GPUs of the first entry come first, then those of the second. It decides only between GPUs that are "
-        "equally free, healthy, roomy, idle and well connected; without it the one with the highest number is taken.",
+        "equally free, healthy, idle and well connected and have as much free memory; without it the one with the "
+        "highest number is taken.",
         example='prefer = ["2", "3", "0-1"]',
     ),
     Key(
@@ -292,8 +293,8 @@ KEYS = (
         more="What happens when every GPU has a job. With `share` a job that does not say what it needs joins others "
         "on the GPU with the most free memory, once everything there has run for a minute and a quarter of the GPU is "
         "free; it may take all that is free; until then it waits in line, for `wait` at most. A job with `need` or "
-        "`limit` starts at once where that is unclaimed, and waits otherwise. `wait` queues for a free GPU, `cpu` "
-        "continues without one, `error` stops the script.",
+        "`limit` starts at once where that is unclaimed, and else joins others where that is free. `wait` queues for "
+        "a free GPU, `cpu` continues without one, `error` stops the script.",
         example='busy = "wait"',
     ),
     Key(

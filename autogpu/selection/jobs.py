@@ -132,14 +132,11 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
     return frozenset(uuid for uuid, claims in claims_on.items() if any(claim.uid == uid for claim in claims))
 
 
-def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]], per_user: int = 0) -> IsAwaited:
-    """Tell whether one of ``waiters`` could use a GPU now, other than those whose user holds as many as he may.
-
-    ``per_user`` is for those that don't tell how many that are: earlier versions had one number for all.
-    """
+def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
+    """Tell whether one of ``waiters`` could use a GPU now, other than those whose user may hold no more of them."""
 
     def may_have_more(waiter: Waiter) -> bool:
-        most = per_user if waiter.demand.per_user is None else waiter.demand.per_user
+        most = waiter.demand.per_user
         return not most or len(gpus_of_user(claims_on, waiter.uid)) < most
 
     waiters = [waiter for waiter in waiters if may_have_more(waiter)]

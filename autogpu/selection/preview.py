@@ -59,7 +59,7 @@ def preview(
     if family is not None:
         request = replace(request, waited_s=math.inf)
     claims_on = claims_by_gpu(jobs_of(rivals(leases.holders, family), processes, inventory, now_s))
-    return decide(request, claims_on, is_awaited_by(leases.queue, claims_on, request.policy.per_user))
+    return decide(request, claims_on, is_awaited_by(leases.queue, claims_on))
 
 
 def _why_empty(inventory: Inventory | None) -> str:

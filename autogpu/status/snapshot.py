@@ -155,7 +155,7 @@ def host_status(
     leases, policy = read.leases, resolved.policy
     jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
-    is_awaited = is_awaited_by(leases.queue, claims, policy.per_user)
+    is_awaited = is_awaited_by(leases.queue, claims)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if policy.enabled:
         decision = preview(request, leases, processes, now_s, read.family(processes, inventory))

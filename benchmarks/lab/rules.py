@@ -67,7 +67,7 @@ class Autogpu:
         processes = Processes({holder.name: (run.pid,) for holder, run in zip(holders, runs)})
         claims_on = claims_by_gpu(jobs_of(holders, processes, inventory, now_s))
         waiters = [self._waiter(other, place, now_s) for place, other in enumerate(ahead)]
-        return self.answer(decide(request, claims_on, is_awaited_by(waiters, claims_on, policy.per_user)), server)
+        return self.answer(decide(request, claims_on, is_awaited_by(waiters, claims_on)), server)
 
     def answer(self, decision: Decision, server: Server) -> Answer:
         """What the process does by a decision."""
@@ -87,7 +87,7 @@ class Autogpu:
 
     def _demand(self, attempt: Attempt) -> Demand:
         need_bytes = self.need_bytes_of(attempt)
-        return Demand(1, need_bytes, joins=need_bytes is None and self.busy == "share")
+        return Demand(1, need_bytes, joins=self.busy == "share")
 
     def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
         return Waiter(

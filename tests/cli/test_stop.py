@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import pwd
 import signal
 import subprocess
 import sys
@@ -181,6 +182,22 @@ def test_a_plain_user_may_not_end_anothers(path):
             done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
             assert (done.returncode, is_running(roots)) == (1, True)
             assert ("ask root" in done.stderr, "--user root" in done.stderr) == (True, False)
+
+
+@needs_root
+def test_root_ends_no_process_of_its_own_that_anothers_lease_names(path, monkeypatch):
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
+    bystander = subprocess.Popen(["sleep", "600"])
+    identity = record.identity
+    named = {"pid": bystander.pid, "start": start_time(bystander.pid)}
+    monkeypatch.setattr(record, "identity", lambda script: {**identity(script), **named})
+    try:
+        with other_job(environ, HELD, script="theirs.py", uid=pwd.getpwnam("nobody").pw_uid):
+            stopped("theirs.py", "--user", "nobody", "--yes", "--kill", "--grace", "1s", env=environ)
+            assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 @pytest.mark.parametrize("lie", ["start", pytest.param("user", marks=needs_root)])

@@ -84,7 +84,8 @@ def test_a_second_install_touches_no_file(folder: Path) -> None:
 def test_the_hook_is_compiled_for_the_starts_that_follow_however_this_shell_has_python_compile(folder: Path) -> None:
     here = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(folder / "elsewhere"), "PYTHONOPTIMIZE": "2"}
     installing.install(folder, environ={**os.environ, **here})
-    names = {f"{name}.{sys.implementation.cache_tag}.pyc" for name in ("_autogpu_hook", "sitecustomize")}
+    tag = sys.implementation.cache_tag
+    names = {f"{name}.{tag}.pyc" for name in ("_autogpu_hook", "_autogpu_steps", "sitecustomize")}
     assert {path.name for path in folder.rglob("*.pyc")} == names
     assert not (folder / "elsewhere").exists()
 

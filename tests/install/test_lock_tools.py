@@ -99,7 +99,8 @@ def test_uv_keeps_what_the_lock_names(index: Path, tmp_path: Path) -> None:
     run("remove", "autogpu-autoload")
     assert not loads_the_hook(python)
     # uv leaves what a start has compiled of a module that is no package's; without its source no Python reads it.
-    assert files_of_ours(python) == {f"_autogpu_hook.{sys.implementation.cache_tag}.pyc"}
+    compiled = {f"{name}.{sys.implementation.cache_tag}.pyc" for name in ("_autogpu_hook", "_autogpu_steps")}
+    assert files_of_ours(python) == compiled
     ended([str(python), "-m", "autogpu", "uninstall"])
     assert files_of_ours(python) == set()
 

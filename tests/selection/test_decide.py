@@ -178,6 +178,7 @@ LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
 HELD_BY_ALL = {"held": dict.fromkeys((1, 2), OLD)}
 PROMISED = {"held": {0: claim(20, **SETTLED)}}
 BY_SHELL = {"visible_spec": INHERITED}
+USED, NEARLY_ALL = gpu(0, used_gib=5, pids=[7]), {"held": {0: claim(23.5, **SETTLED)}}
 TOLD, JOINED, HIDING = claim(8, **SETTLED), claim(0, cap_gib=20), replace(gpu(0, used_gib=6), compute_processes=None)
 BOTH_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}
 
@@ -215,6 +216,7 @@ def named(positions):
         case("or-a-wait-for-them", [gpu(0), LESS], {"count": 2, "held": {1: YOUNG}}, verdict=WAIT),
         case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, soft_caps={UUID: FIVE}),
         case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, verdict=TAKE, claims={UUID: 0}),
+        case("at-least-what-is-not-used", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, soft_caps={UUID: int(18.5 * GIB)}),
         case("then-where-all-is-promised", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
         case(
             "best-where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, "held": {1: OLD, 2: YOUNG}}, ordinals=(0,)

@@ -120,41 +120,42 @@ HELD = {UUID: (claim(1, uid=1001),)}
 
 
 @pytest.mark.parametrize(
-    ("demand", "claims_on", "per_user", "asked", "expected"),
+    ("demand", "claims_on", "asked", "expected"),
     [
-        pytest.param({}, {}, 0, (UUID, True, 24), True, id="a-whole-gpu-that-is-free"),
-        pytest.param({}, {}, 0, (UUID, False, 24), False, id="no-whole-gpu-that-is-not"),
-        pytest.param({"bytes_per_gpu": 8 * GIB}, {}, 0, (UUID, False, 8), True, id="room-on-one"),
-        pytest.param({"bytes_per_gpu": 8 * GIB}, {}, 0, (UUID, True, 7), False, id="no-room"),
-        pytest.param({"uuids": ("GPU-else",)}, {}, 0, (UUID, True, 24), False, id="another-one"),
-        pytest.param({}, HELD, 1, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
-        pytest.param({}, HELD, 2, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
-        pytest.param({}, {}, 1, ("GPU-else", True, 24), True, id="who-holds-none-does"),
-        pytest.param({"per_user": 1}, HELD, 4, ("GPU-else", True, 24), False, id="at-the-cap-of-his-group"),
-        pytest.param({"per_user": 2}, HELD, 1, ("GPU-else", True, 24), True, id="below-the-cap-of-his-group"),
-        pytest.param({"per_user": 0}, HELD, 1, ("GPU-else", True, 24), True, id="his-group-has-no-cap"),
+        pytest.param({}, {}, (UUID, True, 24), True, id="a-whole-gpu-that-is-free"),
+        pytest.param({}, {}, (UUID, False, 24), False, id="no-whole-gpu-that-is-not"),
+        pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, False, 8), True, id="enough-on-one"),
+        pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, True, 7), False, id="not-enough"),
+        pytest.param({"uuids": ("GPU-else",)}, {}, (UUID, True, 24), False, id="another-one"),
+        pytest.param({"per_user": 1}, HELD, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
+        pytest.param({"per_user": 2}, HELD, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
+        pytest.param({"per_user": 1}, {}, ("GPU-else", True, 24), True, id="who-holds-none-does"),
+        pytest.param({"per_user": 0}, HELD, ("GPU-else", True, 24), True, id="there-is-no-cap"),
     ],
 )
-def test_what_a_waiter_awaits(demand, claims_on, per_user, asked, expected):
+def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
     uuid, is_free, room_gib = asked
     candidate = Candidate(
         replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
     )
-    assert is_awaited_by([waiter], claims_on, per_user)(candidate) is expected
+    assert is_awaited_by([waiter], claims_on)(candidate) is expected
 
 
 @pytest.mark.parametrize(
-    ("joins", "age_s", "free_gib", "expected"),
+    ("demand", "age_s", "free_gib", "expected"),
     [
-        pytest.param(True, 60.0, 6, True, id="by-one-that-joins"),
-        pytest.param(False, 60.0, 6, False, id="by-none-that-wants-it-whole"),
-        pytest.param(True, 59.0, 6, False, id="not-before-a-minute-has-passed"),
-        pytest.param(True, 60.0, 5, False, id="not-below-a-quarter"),
+        pytest.param({"joins": True}, 60.0, 6, True, id="by-one-that-joins"),
+        pytest.param({"joins": True, "bytes_per_gpu": 6 * GIB}, 60.0, 6, True, id="by-one-that-fits"),
+        pytest.param({"joins": True, "bytes_per_gpu": 7 * GIB}, 60.0, 6, False, id="by-none-that-does-not"),
+        pytest.param({"joins": True, "uuids": ("GPU-else",)}, 60.0, 6, False, id="by-none-that-wants-another"),
+        pytest.param({}, 60.0, 6, False, id="by-none-that-wants-it-whole"),
+        pytest.param({"joins": True}, 59.0, 6, False, id="not-before-a-minute-has-passed"),
+        pytest.param({"joins": True}, 60.0, 5, False, id="not-below-a-quarter"),
     ],
 )
-def test_a_gpu_that_can_be_joined_is_awaited(joins, age_s, free_gib, expected):
-    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(joins=joins))
+def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
+    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
     here = (Claim(24 * GIB, (11,), 1000, "train.py", age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)
