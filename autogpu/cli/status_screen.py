@@ -126,7 +126,9 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
         yield Text()
         yield Text("Waiting for a GPU, in this order:", style="bold")
     for place, waiter in queue:
-        wanted = counted(waiter.count, "whole GPU")
+        wanted = f"{counted(waiter.count, 'GPU')}, whole or shared"
+        if not waiter.joins:
+            wanted = counted(waiter.count, "whole GPU")
         if waiter.bytes_per_gpu is not None:
             wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
         wanted += _only_words(waiter, host.gpus)

@@ -112,6 +112,7 @@ class WaiterStatus:
     bytes_per_gpu: int | None
     is_unresponsive: bool
     uuids: tuple[str, ...] = ()
+    joins: bool = False
 
 
 @dataclass(frozen=True)

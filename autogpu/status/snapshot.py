@@ -275,6 +275,7 @@ def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
         bytes_per_gpu=waiter.demand.bytes_per_gpu,
         is_unresponsive=waiter.is_unresponsive,
         uuids=tuple(printable(uuid, 64) for uuid in waiter.demand.uuids),
+        joins=waiter.demand.joins,
     )
 
 

@@ -34,8 +34,8 @@ def holder(name, *claims, script="train.py", uid=1000, pid=7, group="", age_s=60
     return Holder(name, uid, False, True, pid, None, 1, NOW_S - age_s, script, group, held)
 
 
-def waiter(place, script, *, gib=None, silent_s=0.0, gpus=()):
-    demand = Demand(1, None if gib is None else int(gib * GIB), tuple(gpu(index).uuid for index in gpus))
+def waiter(place, script, *, gib=None, silent_s=0.0, gpus=(), joins=False):
+    demand = Demand(1, None if gib is None else int(gib * GIB), tuple(gpu(index).uuid for index in gpus), joins)
     return Waiter(f"wait.{place}", 1001, False, True, silent_s, 88, None, 1, NOW_S - 90, script, demand)
 
 
