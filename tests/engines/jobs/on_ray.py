@@ -47,12 +47,13 @@ def actors(count, gib=0.1, **options):
     return made, told
 
 
-def free(made):
-    """End actors, and wait until Ray has their GPUs back."""
+def free(made=()):
+    """End actors, and wait until Ray has all GPUs back, those of tasks that have just ended as well."""
     for actor in made:
         ray.kill(actor)
     deadline = time.monotonic() + 60
-    while ray.available_resources().get("GPU") != 4 and time.monotonic() < deadline:
+    while ray.available_resources().get("GPU") != 4:
+        assert time.monotonic() < deadline, ray.available_resources()
         time.sleep(0.05)
 
 
@@ -77,6 +78,7 @@ def managed():
     free(made)
     report(ray.get([once.remote(), Actor.remote().compute.remote()]))
     report(ray.get(once.options(num_gpus=2).remote(count="all")))
+    free()
     # A task made by ``options`` leaves its worker to the next one. The first has GPU 1, because an actor has GPU 0.
     actor = Actor.options(num_gpus=1).remote()
     ray.get(actor.__ray_ready__.remote())
