@@ -1,4 +1,7 @@
-"""A process: its clock, its threads and locks, and how it is told from another one with the same pid."""
+"""A process: its clock, its threads and locks, and how it is told from another one with the same pid.
+
+Imported before the driver is read, so without pathlib, which takes longer than all of this.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import os
 import select
 import threading
 import time
-from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     Method = TypeVar("Method", bound=Callable[..., Any])
 
-SUBORDINATE_IDS = Path("/etc/subuid")
+SUBORDINATE_IDS = "/etc/subuid"
 
 # Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
 # number: it says nothing of who that is. proc(5), overflowuid.
@@ -98,8 +100,7 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
     """The parent's pid and the start of a process (``None``: this one), as in :func:`start_time`; ``None`` likewise."""
     try:
         # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another process.
-        # Not by Path, whose descriptor an interrupt can lose up to Python 3.9.
-        with open(f"/proc/{'self' if pid is None else pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{'self' if pid is None else pid}/stat", "rb") as file:
             text = file.read()
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(b")")[2].split()
@@ -113,7 +114,7 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
 def with_descendants(pids: Iterable[int]) -> list[int]:
     """These processes, and all that they have started, as far as that has not been left to another parent."""
     parents = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208  (a name is all that is wanted)
+    for name in os.listdir("/proc"):
         found = parent_and_start(int(name)) if name.isdecimal() else None
         if found is not None:
             parents[int(name)] = found[0]
@@ -134,7 +135,7 @@ def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: i
 def owner(pid: int) -> int | None:
     """The user of a process, as far as the kernel shows it; ``None`` where there is none."""
     try:
-        return user_of(Path(f"/proc/{pid}").stat().st_uid)
+        return user_of(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
         return None
 
@@ -157,7 +158,7 @@ def user_of(uid: int) -> int:
 def _subordinate_ids() -> tuple[tuple[str, int, int], ...]:
     found = []
     try:
-        with SUBORDINATE_IDS.open(encoding="utf-8", errors="replace") as file:
+        with open(SUBORDINATE_IDS, encoding="utf-8", errors="replace") as file:
             for line in file:
                 name, _, numbers = line.strip().partition(":")
                 first, _, count = numbers.partition(":")
