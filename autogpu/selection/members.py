@@ -45,6 +45,11 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, positions=())
 
 
+def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
+    """The leases of a user's ranks of ``job``; none where that is ``""``."""
+    return [holder for holder in holders if job and (holder.group, holder.uid) == (job, uid)]
+
+
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
     held = _merged((rank.claims for rank in ranks), max)
