@@ -57,7 +57,6 @@ class Taken:
             ``None`` where nothing is claimed.
         problem: What stood in the way of claiming; ``None`` if nothing did.
         is_parents: Whether the claim is a part of its parent process's.
-        is_unclaimed: The problem is that no lease could be written: others don't see what the process takes.
         is_listed: ``CUDA_VISIBLE_DEVICES`` was written by it, so that CUDA counts the claimed GPUs first.
     """
 
@@ -65,8 +64,12 @@ class Taken:
     lease: Lease | None = None
     problem: LeaseUnavailable | None = None
     is_parents: bool = False
-    is_unclaimed: bool = False
     is_listed: bool = False
+
+    @property
+    def is_unclaimed(self) -> bool:
+        """No lease could be written: others don't see what the process takes."""
+        return self.problem is not None and self.lease is None
 
 
 def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> bool:
@@ -83,10 +86,8 @@ def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> b
     # The script may name several, of which nothing was known before CUDA's start.
     if not is_assigned and (selection.named_count > len(claimed) or not taken.is_listed):
         return False
-    wanted = {device.uuid for device in taken.decision.devices}
-    if selection.named is not None:
-        wanted = {uuid for ordinal, uuid in enumerate(uuids) if ordinal in selection.named}
-    return wanted <= claimed.intersection(uuids)
+    decided = [device.uuid for device in taken.decision.devices]
+    return claimed.intersection(uuids).issuperset(decided if selection.named is None else selection.named_uuids)
 
 
 def acquire(
@@ -177,7 +178,7 @@ class _Process:
             held = lease.acquire_lease(
                 folder, lambda *_: claims, script=self._script, group=parents, on_problem=self._note
             )
-            return Taken(self._shared, held, self._problem, is_parents=True)
+            return Taken(self._shared, held, self._problem if held else None, is_parents=True)
         group = self._job or None
         held = lease.acquire_lease(
             folder, self._choose, script=self._script, group=group, caps=self._caps, on_problem=self._note
@@ -187,7 +188,7 @@ class _Process:
                 held = self._wait(folder)
             self.decision = explain.after_wait(self.decision, self._waited_s)
         raise_if_refused(self.decision)
-        return Taken(self.decision, held, self._problem)
+        return Taken(self.decision, held, self._problem if held else None)
 
     def go_unclaimed(self, problem: LeaseUnavailable) -> Taken:
         """Where no lease can be written: decide by those that can be read, and wait without a place in the queue.
@@ -197,7 +198,7 @@ class _Process:
             WaitTimeout: No GPU came free in the time that the policy gives.
         """
         if self._shared is not None:  # its parent's claim stands
-            return Taken(self._shared, problem=problem, is_parents=True, is_unclaimed=True)
+            return Taken(self._shared, problem=problem, is_parents=True)
         policy, self._job = self._request.policy, ""
         while True:
             leases = lease.LeaseSnapshot()
@@ -208,7 +209,7 @@ class _Process:
             waited_s = self._waited_s
             if self.decision.verdict is not Verdict.WAIT:
                 raise_if_refused(self.decision)
-                return Taken(explain.after_wait(self.decision, waited_s), problem=problem, is_unclaimed=True)
+                return Taken(explain.after_wait(self.decision, waited_s), problem=problem)
             if waited_s >= policy.wait_s and policy.busy == "wait":
                 remedy, option = "to wait longer: AUTOGPU_WAIT=1h", "to wait longer: --wait 1h"
                 raise WaitTimeout(f"gave up after {policy.wait_s:g} s", remedy=remedy, option=option)
