@@ -22,12 +22,13 @@ from autogpu.selection.members import (
     family_of,
     job_of_ranks,
     promised_to,
+    ranks_of,
     request_of_all,
     rivals,
 )
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Decision, Verdict
-from autogpu.selection.occupancy import compute_pids, without_processes
+from autogpu.selection.occupancy import compute_pids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
     OnWait = Callable[[QueueState, Decision], None]
 
-# While a process waits: how often NVML is read again for processes that hold no leases.
-_READING_EVERY_S = 2.0
+# While a process waits without a place in the queue: how often it looks.
+_UNCLAIMED_LOOK_S = 2.0
 
 # In a row: the driver is gone.
 _MOST_FAILURES = 3
@@ -56,7 +57,6 @@ class Taken:
             ``None`` where nothing is claimed.
         problem: What stood in the way of claiming; ``None`` if nothing did.
         is_parents: Whether the claim is a part of its parent process's.
-        is_unclaimed: The problem is that no lease could be written: others don't see what the process takes.
         is_listed: ``CUDA_VISIBLE_DEVICES`` was written by it, so that CUDA counts the claimed GPUs first.
     """
 
@@ -64,8 +64,12 @@ class Taken:
     lease: Lease | None = None
     problem: LeaseUnavailable | None = None
     is_parents: bool = False
-    is_unclaimed: bool = False
     is_listed: bool = False
+
+    @property
+    def is_unclaimed(self) -> bool:
+        """No lease could be written: others don't see what the process takes."""
+        return self.problem is not None and self.lease is None
 
 
 def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> bool:
@@ -82,10 +86,8 @@ def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> b
     # The script may name several, of which nothing was known before CUDA's start.
     if not is_assigned and (selection.named_count > len(claimed) or not taken.is_listed):
         return False
-    wanted = {device.uuid for device in taken.decision.devices}
-    if selection.named is not None:
-        wanted = {uuid for ordinal, uuid in enumerate(uuids) if ordinal in selection.named}
-    return wanted <= claimed.intersection(uuids)
+    decided = [device.uuid for device in taken.decision.devices]
+    return claimed.intersection(uuids).issuperset(decided if selection.named is None else selection.named_uuids)
 
 
 def acquire(
@@ -110,31 +112,14 @@ def acquire(
     """
     if why_none(request):
         return Taken(decide(request))
-    begun_s = monotonic_s()
-    request, folder = by_scripts_list(request), None
-    family: Family | None = None
-    shared: Decision | None = None
+    process = _Process(by_scripts_list(request), script, read, on_wait)
     try:
-        folder = lease.find_folder(environ)
-        family = _family(environ, folder, request.inventory)
-        shared = decide_as_member(request, family) if family is not None else None
-        if family is not None and shared is not None:
-            problems: list[LeaseUnavailable] = []
-            claims, group = shared.claims or None, family.parent.group
-            held = lease.acquire_lease(
-                folder, lambda *_: claims, script=script, group=group, on_problem=problems.append
-            )
-            return Taken(shared, held, problem=next(iter(problems), None), is_parents=True)
-        return _Acquirer(request, folder, script, read, on_wait, job_of_ranks(request), family, begun_s).acquire()
+        return process.acquire(environ)
     except (NoEligibleDevice, WaitTimeout):
         raise
     except Exception as error:
         # However the leases fail: one GPU, chosen by the readings, and growth are kept.
-        problem = _as_problem(error)
-        if shared is not None:  # its parent's claim stands
-            return Taken(shared, problem=problem, is_parents=True, is_unclaimed=True)
-        decision = _Acquirer(request, folder, script, read, on_wait, "", family, begun_s).decide_unclaimed()
-        return Taken(decision, problem=problem, is_unclaimed=True)
+        return process.go_unclaimed(_as_problem(error))
 
 
 def _as_problem(error: Exception) -> LeaseUnavailable:
@@ -164,115 +149,101 @@ class _NothingToWaitFor(Exception):
     """The GPUs that the process waited for can't be had any more: the decision says what becomes of it."""
 
 
-class _Acquirer:
-    """One process that wants GPUs, before it has any."""
+class _Process:
+    """One process that wants GPUs, before it has any; ``decision`` is the last one, by what is known so far."""
 
     def __init__(
-        self,
-        request: SelectionRequest,
-        folder: lease.Folder | None,
-        script: str,
-        read: Callable[[], Inventory | None],
-        on_wait: OnWait,
-        job: str,
-        family: Family | None,
-        begun_s: float,
+        self, request: SelectionRequest, script: str, read: Callable[[], Inventory | None], on_wait: OnWait
     ) -> None:
-        self._family = family
-        self._begun_s = begun_s
-        self._problem: LeaseUnavailable | None = None
-        self._job = job or None
+        self.decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
         self._request = request
-        self._folder = folder
         self._script = script
         self._read = read
         self._on_wait = on_wait
-        self._read_s = monotonic_s()
-        self._holder_pids: set[int] = set()
-        self._known_pids: set[int] = set()
-        self._is_waiting = False
+        self._begun_s = monotonic_s()
         self._failures = 0
-        self._decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
+        self._folder: lease.Folder | None = None
+        self._family: Family | None = None
+        self._shared: Decision | None = None
+        self._job = job_of_ranks(request)
+        self._problem: LeaseUnavailable | None = None
 
-    def acquire(self) -> Taken:
-        assert self._folder is not None
+    def acquire(self, environ: Mapping[str, str]) -> Taken:
+        """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
+        self._folder = folder = lease.find_folder(environ)
+        self._family = _family(environ, folder, self._request.inventory)
+        self._shared = decide_as_member(self._request, self._family) if self._family else None
+        if self._family and self._shared:
+            claims, parents = self._shared.claims or None, self._family.parent.group
+            held = lease.acquire_lease(
+                folder, lambda *_: claims, script=self._script, group=parents, on_problem=self._note
+            )
+            return Taken(self._shared, held, self._problem if held else None, is_parents=True)
+        group = self._job or None
         held = lease.acquire_lease(
-            self._folder,
-            self._choose,
-            script=self._script,
-            group=self._job,
-            caps=self._caps,
-            on_problem=self._note,
+            folder, self._choose, script=self._script, group=group, caps=self._caps, on_problem=self._note
         )
-        if self._decision.verdict is Verdict.WAIT:
-            self._is_waiting = True
-            try:
-                held = self._wait(self._folder)
-            except _NothingToWaitFor:
-                held = None
-            self._decision = explain.after_wait(self._decision, self._waited_s)
-        raise_if_refused(self._decision)
-        return Taken(self._decision, held, self._problem)
+        if self.decision.verdict is Verdict.WAIT:
+            with suppress(_NothingToWaitFor):
+                held = self._wait(folder)
+            self.decision = explain.after_wait(self.decision, self._waited_s)
+        raise_if_refused(self.decision)
+        return Taken(self.decision, held, self._problem if held else None)
 
-    def _caps(self) -> Mapping[str, int]:
-        """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
-        decision, claims = self._decision, self._decision.claims
-        return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}
-
-    @property
-    def _waited_s(self) -> float:
-        return monotonic_s() - self._begun_s
-
-    def decide_unclaimed(self) -> Decision:
-        """Where no lease can be written: by those that can be read, and waiting without a place in the queue.
+    def go_unclaimed(self, problem: LeaseUnavailable) -> Taken:
+        """Where no lease can be written: decide by those that can be read, and wait without a place in the queue.
 
         Raises:
             NoEligibleDevice: No GPU is free, and the policy asks for an error then.
             WaitTimeout: No GPU came free in the time that the policy gives.
         """
-        timeout_s, has_waited = self._request.policy.wait_s, False
+        if self._shared is not None:  # its parent's claim stands
+            return Taken(self._shared, problem=problem, is_parents=True)
+        policy, self._job = self._request.policy, ""
         while True:
             leases = lease.LeaseSnapshot()
             if self._folder is not None:
                 with suppress(lease.LeaseUnavailable):
                     leases = lease.snapshot(self._folder)
             self._choose(leases.holders, leases.queue)
-            raise_if_refused(self._decision)
             waited_s = self._waited_s
-            if self._decision.verdict is not Verdict.WAIT:
-                return explain.after_wait(self._decision, waited_s if has_waited else 0.0)
-            has_waited = True
-            if waited_s >= timeout_s and self._request.policy.busy == "wait":
+            if self.decision.verdict is not Verdict.WAIT:
+                raise_if_refused(self.decision)
+                return Taken(explain.after_wait(self.decision, waited_s), problem=problem)
+            if waited_s >= policy.wait_s and policy.busy == "wait":
                 remedy, option = "to wait longer: AUTOGPU_WAIT=1h", "to wait longer: --wait 1h"
-                raise WaitTimeout(f"gave up after {timeout_s:g} s", remedy=remedy, option=option)
-            state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, timeout_s)
-            self._on_wait(state, self._decision)
-            time.sleep(max(0.0, min(_READING_EVERY_S, timeout_s - waited_s)))
+                raise WaitTimeout(f"gave up after {policy.wait_s:g} s", remedy=remedy, option=option)
+            state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, policy.wait_s)
+            self._on_wait(state, self.decision)
+            time.sleep(max(0.0, min(_UNCLAIMED_LOOK_S, policy.wait_s - waited_s)))
             self._read_again()
+
+    @property
+    def _waited_s(self) -> float:
+        return monotonic_s() - self._begun_s
 
     def _note(self, problem: LeaseUnavailable) -> None:
         self._problem = problem
 
+    def _caps(self) -> Mapping[str, int]:
+        """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
+        decision, claims = self.decision, self.decision.claims
+        return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}
+
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
-        # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
-        processes = _processes_of_others(holders, self._request.inventory)
         # A process below a job's own lease never waits for its parent.
         waited_s = self._waited_s if self._family is None else math.inf
-        request = replace(self._request, inventory=self._without_ended(processes), waited_s=waited_s)
-        ranks = [holder for holder in holders if self._job == holder.group and holder.uid == request.own_uid]
+        request = replace(self._request, waited_s=waited_s)
+        ranks = ranks_of(self._job, request.own_uid, holders)
         others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
+        # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
+        processes = _processes_of_others(holders, request.inventory)
         claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, unix_s()))
-        waiters = [waiter for waiter in waiters if not waiter.is_mine]
         is_awaited = is_awaited_by(waiters, claims_on)
-        if self._job is None:
-            self._decision = decide(request, claims_on, is_awaited)
-            claims = self._decision.claims
-        else:
-            claims = self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited)
-        waits_or_takes = (Verdict.WAIT, Verdict.TAKE, Verdict.NOT_OUR_CHOICE)
-        if self._is_waiting and self._decision.verdict not in waits_or_takes:
-            raise _NothingToWaitFor
-        return claims or None
+        if self._job:
+            return self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited) or None
+        self.decision = decide(request, claims_on, is_awaited)
+        return self.decision.claims or None
 
     def _choose_as_rank(
         self,
@@ -283,20 +254,12 @@ class _Acquirer:
     ) -> Mapping[str, int]:
         """This rank's part of what the ranks of its job were promised; each keeps that for all until its own end."""
         if not promised:
-            self._decision = decide(request_of_all(request), claims_on, is_awaited)
-            if self._decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
+            self.decision = decide(request_of_all(request), claims_on, is_awaited)
+            if self.decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
                 return {}
-            promised = self._decision.claims
-        self._decision = decide(replace(request, promised=promised or None), claims_on)
-        return {**promised, **self._decision.claims}
-
-    def _without_ended(self, processes: Processes) -> Inventory | None:
-        """The readings without the processes that ended since they were taken, and of leases that did."""
-        inventory, holders = self._request.inventory, {pids[0] for pids in processes.of_lease.values() if pids}
-        ended = (self._holder_pids - holders) | (self._known_pids & processes.unknown)
-        self._holder_pids |= holders
-        self._known_pids |= compute_pids(inventory) - processes.unknown
-        return without_processes(inventory, ended) if inventory and ended else inventory
+            promised = self.decision.claims
+        self.decision = decide(replace(request, promised=promised or None), claims_on)
+        return {**promised, **self.decision.claims}
 
     def _wait(self, folder: lease.Folder) -> Lease:
         from autogpu.lease.queue import wait_for_lease  # most processes never wait
@@ -304,27 +267,27 @@ class _Acquirer:
         return wait_for_lease(
             folder,
             self._choose,
-            demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self._decision),
+            demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self.decision),
             script=self._script,
             timeout_s=self._request.policy.wait_s,
-            on_wait=lambda state: self._on_wait(state, self._decision),
+            on_wait=self._on_look,
             before_look=self._read_again,
-            group=self._job,
+            group=self._job or None,
             caps=self._caps,
             on_problem=self._note,
         )
 
+    def _on_look(self, state: QueueState) -> None:
+        if self.decision.verdict is not Verdict.WAIT:
+            raise _NothingToWaitFor
+        self._on_wait(state, self.decision)
+
     def _read_again(self) -> None:
-        # Not at each look: a lease that ends wakes the queue at once, and a reading takes longer than the hand-over.
-        if monotonic_s() - self._read_s >= _READING_EVERY_S:
-            inventory = self._read()
-            self._read_s = monotonic_s()
-            self._failures = self._failures + 1 if inventory is None or inventory.failure else 0
-            # A reading that fails once is no reason to give the place in the queue up.
-            if inventory is not None and (not inventory.failure or self._failures >= _MOST_FAILURES):
-                self._holder_pids.clear()
-                self._known_pids.clear()
-                self._request = replace(self._request, inventory=inventory)
+        inventory = self._read()
+        self._failures = self._failures + 1 if inventory is None or inventory.failure else 0
+        # A reading that fails once is no reason to give the place in the queue up.
+        if inventory is not None and (not inventory.failure or self._failures >= _MOST_FAILURES):
+            self._request = replace(self._request, inventory=inventory)
 
 
 def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand:

@@ -42,9 +42,3 @@ def test_what_is_claimed_at_the_import_is_connected_best_as_well(process):
 
 def test_the_reading_of_the_import_is_enough_to_claim_among_equals(process):
     assert process(*FOUR, counted=FOUR, **CHOSEN).driver.taken == 1
-
-
-def test_the_reasons_say_what_connects_them(process):
-    mine = process(*FOUR, counted=FOUR[::-1], AUTOGPU_COUNT="2", AUTOGPU_LEVEL="explain")
-    mine.framework.take()
-    assert "  4 NVLinks between GPU 1 and GPU 3" in mine.lines

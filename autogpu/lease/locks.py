@@ -132,12 +132,7 @@ def unlock(descriptor: int) -> None:
 
 def own(descriptor: int) -> None:
     """Lock a file that is open for writing, for as long as a process has this description open."""
-    try:
-        _set_owned(descriptor, fcntl.F_WRLCK, 0, 0)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gVisor, which lacks the other one
+    _set_owned(descriptor, fcntl.F_WRLCK, 0, 0)
 
 
 def beat(descriptor: int) -> None:
@@ -165,15 +160,8 @@ def last_beat(descriptor: int) -> float | None:
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         kind, _, start, _, _ = _FLOCK.unpack(answer)
         return None if kind == fcntl.F_UNLCK else start / 1000
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            return 0.0
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return file_time_s()  # such a lock tells no time
-    unlock(descriptor)
-    return None
+        return 0.0
 
 
 def wait_for_end(descriptor: int) -> None:
@@ -182,12 +170,7 @@ def wait_for_end(descriptor: int) -> None:
     Raises:
         OSError: The system can't tell.
     """
-    try:
-        fcntl.fcntl(descriptor, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    fcntl.fcntl(descriptor, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def above_standard(opened: Descriptor) -> Descriptor:

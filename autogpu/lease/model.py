@@ -96,15 +96,6 @@ class Demand:
             return False
         return free_bytes is None or self.bytes_per_gpu is None or free_bytes >= self.bytes_per_gpu
 
-    def includes(self, other: Demand) -> bool:
-        """Whatever would serve ``other`` would serve this one as well."""
-        is_among = not self.uuids or (bool(other.uuids) and set(other.uuids) <= set(self.uuids))
-        if not is_among or self.count > other.count or (other.joins and not self.joins):
-            return False
-        if self.bytes_per_gpu is None:
-            return other.bytes_per_gpu is None
-        return other.bytes_per_gpu is None or self.bytes_per_gpu <= other.bytes_per_gpu
-
 
 @frozen
 class Waiter:

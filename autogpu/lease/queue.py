@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from itertools import islice
 
 from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
@@ -13,7 +13,7 @@ from autogpu.lease.inotify import Watch
 from autogpu.lease.leases import Lease, claim
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import SILENCE_S, Demand, QueueState, Waiter
-from autogpu.lease.snapshot import FolderReader, is_waiting
+from autogpu.lease.snapshot import FolderReader
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import span
 
@@ -32,21 +32,14 @@ HEARTBEAT_S = 2.0
 # time after that, so the first look can come too early.
 _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
 
-# A process that makes events without end must not make us spin.
-_SHORTEST_PAUSE_S = 0.002
-
-# With more than so many rivals ahead, a change is nothing for this waiter as long as so many of them wait: with 250
-# waiters a look at all tickets takes 5 ms, and the processors are needed by the one that is served.
+# To those with more than so many ahead a change is nothing, and they look every few seconds: with 250 waiters a look at
+# all tickets takes 5 ms, and the processors are needed by the one that is served.
 _NEAR = 8
-
-# What no rival says, such as that the waiters ahead may have no more GPUs, is seen at the next look.
 _LONGEST_REST_S = 6.0
 
-# Those behind let the ones ahead look first: two ms for the next one, 50 for the fifth. Two hand-overs may follow one
-# another at once, and who is far behind comes near in time if each takes ten ms.
+# The others let the ones ahead look first: two ms for the next one, 50 for the fifth. The shortest is for the head: a
+# process that makes events without end must not make it spin.
 _PAUSE_BY_SQUARE_S = 0.002
-_PAUSE_OF_FAR_S = 0.01
-_LONGEST_PAUSE_S = 2.0
 
 # Without inotify, times the place: how often to look.
 _BLIND_PAUSE_S = 0.1
@@ -89,60 +82,49 @@ def wait_for_lease(
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
-    read_s = -HEARTBEAT_S
-    place = _Place(folder, choose, demand, script, group, caps, deadline_s, on_problem)
+    place = _Place(folder, choose, demand, script, group, caps, deadline_s, on_problem, before_look)
     second_looks: list[float] = []
-    must_read, ahead = True, 0
     try:
         with Watch(folder.path, place.is_concerned) as watch:
             while True:
-                # Forty waiters must not read the driver forty times at each change: those behind do it now and then,
-                # and when they could be served.
-                every_s = HEARTBEAT_S * (1 + ahead / 8)
-                is_fresh = before_look is None or must_read or monotonic_s() - read_s >= every_s
-                if before_look and is_fresh:
-                    before_look()
-                    read_s = monotonic_s()
-                place.ticket.beat()
                 wants, state = place.look()
-                ahead = len(state.ahead)
-                must_read = wants or not ahead
-                if must_read and not is_fresh:
-                    continue
                 if wants and place.claim():
-                    break
+                    return place.lease
                 waited_s = monotonic_s() - begun_s
                 if on_wait:
                     on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
-                    longer, status = f"{max(1, round(timeout_s / 1800))}h", "`autogpu status` lists the holders"
-                    raise WaitTimeout(
-                        f"gave up after {span(timeout_s)} at place {ahead + 1}",
-                        remedy=f"to wait longer: AUTOGPU_WAIT={longer}; {status}",
-                        option=f"to wait longer: --wait {longer}; {status}",
-                    )
-                second_looks = place.second_looks() if wants else second_looks
+                    raise _gave_up(timeout_s, state.position)
+                second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
                 pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)
-                until_s = min(begun_s + timeout_s, monotonic_s() + pause_s)
-                if _wait_until(until_s, watch, place):
-                    second_looks = place.second_looks()
-        return place.lease
+                if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
+                    second_looks = list(_SECOND_LOOKS_S)
     except BaseException:  # as in acquire_lease
         place.lease.release()
         place.give_up()
         raise
 
 
+def _gave_up(timeout_s: float, position: int) -> WaitTimeout:
+    longer, status = f"{max(1, round(timeout_s / 1800))}h", "`autogpu status` lists the holders"
+    return WaitTimeout(
+        f"gave up after {span(timeout_s)} at place {position}",
+        remedy=f"to wait longer: AUTOGPU_WAIT={longer}; {status}",
+        option=f"to wait longer: --wait {longer}; {status}",
+    )
+
+
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
     """Wait for a change that may matter here, alive in the eyes of the others; tell if there was one."""
     while monotonic_s() < until_s:
-        has_changed = watch.wait(min(until_s - monotonic_s(), HEARTBEAT_S))
+        left_s = min(until_s - monotonic_s(), HEARTBEAT_S)
+        has_changed = place.is_near and watch.wait(left_s)
+        if not place.is_near:
+            time.sleep(max(0.0, left_s))
         place.ticket.beat()
         if has_changed:
-            courtesy_s = max(_SHORTEST_PAUSE_S, place.courtesy_s)
-            time.sleep(max(0.0, min(courtesy_s, until_s - monotonic_s())))
-            if place.may_be_served():
-                return True
+            time.sleep(max(0.0, min(place.courtesy_s, until_s - monotonic_s())))
+            return True
     return False
 
 
@@ -163,7 +145,7 @@ class _Place:
     Attributes:
         lease: Holds nothing before :meth:`claim`.
         ticket: Has to beat as long as this process runs, or it is passed over; no file before :meth:`look`.
-        rivals: How many are ahead that can use all that this process could, as far as their tickets tell.
+        ahead: Those in front at the last look; none before.
     """
 
     def __init__(
@@ -176,9 +158,10 @@ class _Place:
         caps: Callable[[], Mapping[str, int]] = dict,
         deadline_s: float = mutex.DEADLINE_S,
         on_problem: OnProblem = lambda problem: None,
+        before_look: Callable[[], None] | None = None,
     ) -> None:
         self.lease = Lease(folder, script, group)
-        self.rivals = 0
+        self.ahead: tuple[Waiter, ...] = ()
         self._folder = folder
         self._choose = choose
         self._demand = demand
@@ -190,57 +173,58 @@ class _Place:
         self._reader = FolderReader()
         self._text = _ticket_text(self.lease.identity, demand, self._group)
         self.ticket = LockedFile("")
-        self._ahead: tuple[Waiter, ...] = ()
-        self._rivals: tuple[str, ...] = ()
+        self._before_look = before_look
+        self._read_s = -math.inf
 
     def is_concerned(self, name: str) -> bool:
         """A change of the file of that name matters here: of a lease, of our ticket, or of one ahead."""
-        return name.startswith("job.") or name == self.ticket.name or any(name == each.name for each in self._ahead)
+        return name.startswith("job.") or name == self.ticket.name or any(name == each.name for each in self.ahead)
+
+    @property
+    def is_near(self) -> bool:
+        """It may be among the next to be served."""
+        return len(self.ahead) <= _NEAR
 
     @property
     def courtesy_s(self) -> float:
         """How long those ahead may look first."""
-        if self.rivals <= _NEAR:
-            return self.rivals**2 * _PAUSE_BY_SQUARE_S
-        return min(_NEAR**2 * _PAUSE_BY_SQUARE_S + (self.rivals - _NEAR) * _PAUSE_OF_FAR_S, _LONGEST_PAUSE_S)
+        return max(1, len(self.ahead)) ** 2 * _PAUSE_BY_SQUARE_S
 
     def pause_s(self, state: QueueState, *, is_blind: bool) -> float:
         """How long to wait for a change before the next look: those far behind don't look as often."""
-        is_near = self.rivals <= _NEAR
-        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1] if is_near]
-        rarely_s = min(HEARTBEAT_S * (1 + self.rivals / 32), _LONGEST_REST_S)
-        pause_s = min([rarely_s, (1 + self.rivals) * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
+        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1] if self.is_near]
+        rarely_s = min(HEARTBEAT_S * (1 + len(self.ahead) / 32), _LONGEST_REST_S)
+        pause_s = min([rarely_s, state.position * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
         return max(pause_s, 0.0) + _GRACE_S
 
     def look(self) -> tuple[bool, QueueState]:
-        """Tell if a GPU could be claimed now, and who is there; without one, take a ticket. Needs no mutex."""
+        """Tell if a GPU could be claimed now, by fresh readings, and who is there; without one, take a ticket."""
+        # Forty waiters must not read the driver forty times at each change: those behind do it now and then, and when
+        # they could be served.
+        every_s = HEARTBEAT_S * (1 + len(self.ahead) / 8) if self.ahead else 0.0
+        is_fresh = self._before_look is None or self._read_driver(every_s)
+        wants, state = self._look()
+        if not is_fresh and (wants or not self.ahead):
+            self._read_driver(0.0)
+            wants, state = self._look()
+        return wants, state
+
+    def _read_driver(self, every_s: float) -> bool:
+        is_due = self._before_look is not None and monotonic_s() - self._read_s >= every_s
+        if self._before_look is not None and is_due:
+            self._before_look()
+            self._read_s = monotonic_s()
+        self.ticket.beat()
+        return is_due
+
+    def _look(self) -> tuple[bool, QueueState]:
         with self._folder.opened() as descriptor:
             snapshot = self._reader.read(descriptor)
             wants = self._chosen(snapshot) is not None
             # The folder's owner could have removed it.
             if not wants and not self.ticket.is_alive(descriptor):
                 self._take_ticket(descriptor)
-        self._rivals = tuple(waiter.name for waiter in self._ahead if waiter.demand.includes(self._demand))
-        self.rivals = len(self._rivals)
-        position, count = len(self._ahead) + 1, self._demand.count
-        return wants, QueueState(position, self._ahead, snapshot.holders, 0.0, 0.0, count)
-
-    def second_looks(self) -> list[float]:
-        """The pauses before further looks after a change, for those who may be served by it."""
-        return list(_SECOND_LOOKS_S) if self.rivals <= _NEAR else []
-
-    def may_be_served(self) -> bool:
-        """No more than a few rivals are left; counts those of the last look anew."""
-        if self.rivals <= _NEAR:
-            return True
-        with self._folder.opened() as descriptor:
-            names = set(os.listdir(descriptor))  # noqa: PTH208  (of the descriptor)
-            left = [name for name in self._rivals if name in names]
-            # The tickets of those that were killed stay until another process tidies up.
-            waiting = islice(filter(lambda name: is_waiting(descriptor, name), left), _NEAR + 1)
-            may_be_served = len(list(waiting)) <= _NEAR
-        self.rivals = len(left)
-        return may_be_served
+        return wants, QueueState(len(self.ahead) + 1, self.ahead, snapshot.holders, 0.0, 0.0, self._demand.count)
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
@@ -275,5 +259,5 @@ class _Place:
             is_of_our_job = self._group and (waiter.uid, waiter.group) == (os.geteuid(), self._group)
             if not waiter.is_unresponsive and not is_of_our_job:
                 ahead.append(waiter)
-        self._ahead = tuple(ahead)
-        return self._choose(snapshot.holders, self._ahead)
+        self.ahead = tuple(ahead)
+        return self._choose(snapshot.holders, self.ahead)

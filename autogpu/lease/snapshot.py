@@ -9,7 +9,7 @@ from collections import defaultdict
 from autogpu import process
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, record
-from autogpu.lease.model import SILENCE_S, Demand, Holder, Waiter
+from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
@@ -163,12 +163,6 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
     view = locked_file.view(descriptor, name) if _LEASE.fullmatch(name) else None
     holder = _parsed(view) if view is not None else None
     return holder if isinstance(holder, Holder) else None
-
-
-def is_waiting(descriptor: int, name: str) -> bool:
-    """The process of that ticket is there and running, as far as its heartbeat tells."""
-    found = locked_file.view(descriptor, name, max_bytes=0)
-    return found is not None and abs(locks.file_time_s() - found.beat_s) < SILENCE_S
 
 
 def _parsed(view: LockedFileView) -> Holder | Waiter:

@@ -40,8 +40,7 @@ def decide(
     obstacle = _obstacle(request)
     if obstacle:
         # Let others see what a framework takes by itself.
-        taken = [u for o, u in enumerate(request.uuids or ()) if request.named is None or o in request.named]
-        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(taken, _ALL_BYTES))
+        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(request.named_uuids, _ALL_BYTES))
     pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
     if request.chosen is not None:
         decision = _respect_choice(pool, request.chosen)

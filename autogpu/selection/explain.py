@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
-from autogpu.selection.model import CONNECTIONS, Cause, Tier, connection_score
+from autogpu.selection.model import Cause, Tier
 from autogpu.selection.occupancy import health_problems, unmanaged_processes
 
 TYPE_CHECKING = False
@@ -240,7 +238,7 @@ def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
 def each_gpu(
     ranking: Ranking, chosen: Sequence[Device], inventory: Inventory | None, first: str = "taken"
 ) -> list[str]:
-    """Every GPU of the pool and why it was taken (``first``) or not, one line each, best first; what connects those."""
+    """Every GPU of the pool and why it was taken (``first``) or not, one line each, best first."""
     found = []
     for number, candidate in enumerate(ranking.candidates, start=1):
         state = candidate.tier.name.lower().replace("_", " ")
@@ -249,21 +247,7 @@ def each_gpu(
     lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]
     if inventory is not None:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
-        lines += connections(chosen, inventory)
     return [printable(f"  {line}") for line in lines]
-
-
-def connections(chosen: Sequence[Device], inventory: Inventory) -> list[str]:
-    """Name what connects the GPUs chosen, one line for each kind, best first."""
-    pairs: dict[tuple[int, str], list[str]] = {}
-    for one, other in combinations(sorted(chosen, key=lambda device: device.index), 2):
-        what = inventory.topology.get(frozenset((one.uuid, other.uuid)))
-        name = counted(what, "NVLink") if isinstance(what, int) else CONNECTIONS.get(what or "", (0, ""))[1]
-        pairs.setdefault((-connection_score(what), name), []).append(f"between {gpu_names((one.index, other.index))}")
-    between = {name: _and_more(pairs[score, name]) for score, name in sorted(pairs, key=lambda kind: kind[0])}
-    if len(chosen) > 2:
-        between[list(between)[-1]] = f"between all {len(chosen)} GPUs" if len(between) == 1 else "between the others"
-    return [f"{name} {which}" for name, which in between.items() if name]
 
 
 def pool_size(ranking: Ranking) -> int:

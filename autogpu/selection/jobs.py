@@ -133,13 +133,13 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
-    """Tell whether one of ``waiters`` could use a GPU now, other than those whose user may hold no more of them."""
+    """Tell whether another process that waits could use a GPU now; not one whose user may hold no more of them."""
 
     def may_have_more(waiter: Waiter) -> bool:
         most = waiter.demand.per_user
         return not most or len(gpus_of_user(claims_on, waiter.uid)) < most
 
-    waiters = [waiter for waiter in waiters if may_have_more(waiter)]
+    waiters = [waiter for waiter in waiters if not waiter.is_mine and may_have_more(waiter)]
     return lambda candidate: any(_could_have(waiter.demand, candidate) for waiter in waiters)
 
 

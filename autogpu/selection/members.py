@@ -45,6 +45,11 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, positions=())
 
 
+def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
+    """The leases of a user's ranks of ``job``; none where that is ``""``."""
+    return [holder for holder in holders if job and (holder.group, holder.uid) == (job, uid)]
+
+
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
     held = _merged((rank.claims for rank in ranks), max)
@@ -138,20 +143,14 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
     return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
 
 
-def _uuids_of(request: SelectionRequest, ordinals: Iterable[int]) -> set[str | None]:
-    uuids = dict(enumerate(request.uuids or ()))
-    return {uuids.get(ordinal) for ordinal in ordinals}
-
-
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
     """All that this process may use is its job's already, as below ``run --hold``; or it names that of its parent."""
     has_rank = request.grant.rank is not None
     if family.has_parents_list and not has_rank and request.chosen is None:
         # `gpus[0]` in a worker of the same script.
-        return _uuids_of(request, request.positions) <= family.parent.claims.keys()
-    is_any = request.named is None or (request.positions and has_rank)
-    may_use = range(len(request.uuids or ())) if is_any else request.named or ()
-    return len(may_use) > 0 and _uuids_of(request, may_use) <= family.held.keys()
+        return not request.positions or family.parent.claims.keys() >= set(request.named_uuids)
+    may_use = request.uuids if has_rank and request.positions else request.named_uuids
+    return bool(may_use) and family.held.keys() >= set(may_use or ())
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:

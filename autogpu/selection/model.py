@@ -190,6 +190,12 @@ class SelectionRequest:
         """The ordinals that the script named, whatever it means by them; ``None`` for none."""
         return self.positions or self.chosen
 
+    @property
+    def named_uuids(self) -> tuple[str, ...]:
+        """Of the GPUs that the script named; where it named none, of all that the process sees."""
+        named = self.named
+        return tuple(uuid for ordinal, uuid in enumerate(self.uuids or ()) if named is None or ordinal in named)
+
 
 @frozen
 class Candidate:
@@ -233,22 +239,22 @@ class Candidate:
         return self.tier is Tier.BUSY and self.is_settled and is_enough
 
 
-# Of what connects two GPUs where that is not a number of NVLinks, how good it is, and its name. One NVLink is better
-# than any of NVML's common ancestors. NVSwitch counts as one, whatever their number: all GPUs have as many.
-CONNECTIONS = {
-    "nvswitch": (100, "NVSwitch"),
-    "internal": (60, "the board"),
-    "single": (50, "one PCIe switch"),
-    "multiple": (40, "several PCIe switches"),
-    "hostbridge": (30, "one PCIe host bridge"),
-    "node": (20, "two PCIe host bridges of one socket"),
-    "system": (10, "the link of two sockets"),
+# Of what connects two GPUs where that is not a number of NVLinks, how good it is. One NVLink is better than any of
+# NVML's common ancestors. NVSwitch counts as one, whatever their number: all GPUs have as many.
+_CONNECTIONS = {
+    "nvswitch": 100,
+    "internal": 60,
+    "single": 50,
+    "multiple": 40,
+    "hostbridge": 30,
+    "node": 20,
+    "system": 10,
 }
 
 
 def connection_score(connection: int | str | None) -> int:
     """How well two GPUs are connected by that entry of a :data:`autogpu.devices.model.Topology`; 0 if there is none."""
-    return 100 * connection if isinstance(connection, int) else CONNECTIONS.get(connection or "", (0, ""))[0]
+    return 100 * connection if isinstance(connection, int) else _CONNECTIONS.get(connection or "", 0)
 
 
 @frozen

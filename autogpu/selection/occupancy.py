@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, counted
 from autogpu.selection.model import Claim, Tier
 
@@ -98,16 +97,6 @@ def compute_pids(inventory: Inventory | None) -> set[int]:
     """The processes that the driver lists on any GPU."""
     devices = inventory.devices if inventory else ()
     return {process.pid for device in devices for process in device.compute_processes or ()}
-
-
-def without_processes(inventory: Inventory, pids: Collection[int]) -> Inventory:
-    """The readings as if these processes, which have ended since, had been gone already."""
-    devices = []
-    for device in inventory.devices:
-        used, remaining = device.memory_used_bytes, [p for p in device.compute_processes or () if p.pid not in pids]
-        used = None if used is None else used - _bytes_of(device, pids)
-        devices.append(replace(device, compute_processes=tuple(remaining), memory_used_bytes=used))
-    return replace(inventory, devices=tuple(devices))
 
 
 def _bytes_of(device: Device, pids: Collection[int | None]) -> int:

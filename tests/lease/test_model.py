@@ -48,27 +48,3 @@ def test_a_pid_is_believed_only_with_namespace_start_and_owner():
         # Somebody else's lease that names a process of root's: root's processes may be anyone's that can't be
         # dumped.
         assert process.pid_here(pid, space, start, 12345) == pid
-
-
-@pytest.mark.parametrize(
-    ("wanted", "others", "is_included"),
-    [
-        (Demand(), Demand(), True),
-        (Demand(2), Demand(1), False),
-        (Demand(1), Demand(2), True),
-        (Demand(bytes_per_gpu=8), Demand(bytes_per_gpu=8), True),
-        (Demand(bytes_per_gpu=8), Demand(bytes_per_gpu=9), True),
-        (Demand(bytes_per_gpu=9), Demand(bytes_per_gpu=8), False),
-        # All of a GPU.
-        (Demand(), Demand(bytes_per_gpu=8), False),
-        (Demand(bytes_per_gpu=8), Demand(), True),
-        # Any GPU.
-        (Demand(), Demand(uuids=("G",)), True),
-        (Demand(uuids=("G",)), Demand(), False),
-        (Demand(uuids=("G", "H")), Demand(uuids=("G",)), True),
-        (Demand(uuids=("G",)), Demand(uuids=("G", "H")), False),
-    ],
-    ids=str,
-)
-def test_a_demand_includes_what_would_serve_it_too(wanted, others, is_included):
-    assert wanted.includes(others) is is_included

@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 
-from autogpu.selection.explain import connections
 from autogpu.selection.model import connection_score
 from tests.support.selections import INHERITED, claim, decided
 from tests.support.values import gpu, inventory
@@ -166,31 +165,6 @@ EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): 4 for a in range(0, 16, 2)}}
 )
 def test_more_gpus_than_every_set_is_looked_at_of(count, machine, busy, expected):
     assert taken(count, gpus(16, busy), machine) == expected
-
-
-BOTH_PAIRS = [
-    "4 NVLinks between GPU 0 and GPU 1, between GPU 2 and GPU 3",
-    "the link of two sockets between the others",
-]
-
-
-@pytest.mark.parametrize(
-    ("count", "size", "machine", "expected"),
-    [
-        pytest.param(2, 4, TWO_PAIRS, ["4 NVLinks between GPU 2 and GPU 3"], id="pair"),
-        pytest.param(2, 2, topology({"01": 1}), ["1 NVLink between GPU 0 and GPU 1"], id="one-link"),
-        pytest.param(4, 4, TWO_PAIRS, BOTH_PAIRS, id="two-pairs"),
-        pytest.param(8, 8, NVSWITCH, ["NVSwitch between all 8 GPUs"], id="nvswitch"),
-        pytest.param(2, 8, TWO_SOCKETS, ["one PCIe switch between GPU 6 and GPU 7"], id="pcie"),
-        pytest.param(3, 3, topology({"01": 2}), ["2 NVLinks between GPU 0 and GPU 1"], id="in-part"),
-        pytest.param(2, 2, topology(), [], id="unknown"),
-        pytest.param(1, 4, TWO_PAIRS, [], id="one"),
-    ],
-)
-def test_what_connects_them_is_said(count, size, machine, expected):
-    seen = inventory(*gpus(size), topology=machine)
-    found = decided(*seen.devices, inventory=seen, count=count)
-    assert connections(found.devices, seen) == expected
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Tier
-from autogpu.selection.occupancy import own_memory_bytes, spare_bytes, tier, unmanaged_processes, without_processes
+from autogpu.selection.occupancy import own_memory_bytes, spare_bytes, tier, unmanaged_processes
 from tests.support.selections import claim
 from tests.support.values import gpu, inventory
 
@@ -73,8 +73,3 @@ def test_the_memory_of_one_process_by_ordinal():
     machine = inventory(first, second, third)
     assert own_memory_bytes(machine, [third.uuid, second.uuid, first.uuid], 2) == {1: 3 * GIB, 2: 2 * GIB}
     assert own_memory_bytes(None, [first.uuid], 2) == {}
-
-
-def test_processes_that_have_ended_since_free_their_memory():
-    (device,) = without_processes(inventory(gpu(0, pids=[7, 8], used_gib=4)), {7}).devices
-    assert (device.memory_used_bytes, [p.pid for p in device.compute_processes]) == (2 * GIB, [8])

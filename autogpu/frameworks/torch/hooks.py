@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterator, Mapping, Sequence
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
-    from autogpu.selection.number import Call
+    from autogpu.frameworks.torch.number import Call
 
 _INSTALLED = "_autogpu_hook"
 
@@ -184,7 +184,7 @@ class CudaStart:
         """CUDA is about to be initialised, if it is not already."""
         with self._lock, self._allocator.guard():
             # Not at the top: many processes import PyTorch and never start CUDA.
-            from autogpu.selection.number import number_of_process
+            from autogpu.frameworks.torch.number import number_of_process
 
             torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
             number = number_of_process(_calls(torch), arguments, _index_in(torch))
@@ -258,7 +258,7 @@ class CudaStart:
 
 def _calls(torch: Any) -> Iterator[Call]:
     """The calls that lead here, innermost first, but for our own."""
-    from autogpu.selection.number import Call
+    from autogpu.frameworks.torch.number import Call
 
     own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, torch.__file__))
     frame = sys._getframe()

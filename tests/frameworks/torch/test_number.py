@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autogpu.selection.number import Call, number_of_process, number_of_words
+from autogpu.frameworks.torch.number import Call, number_of_process, number_of_words
 
 
 class Device:
