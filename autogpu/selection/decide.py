@@ -270,5 +270,6 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
     if verdict is Verdict.WAIT and pool.suitable < pool.wanted < sys.maxsize:
         why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
     if verdict is Verdict.WAIT and policy.busy == "share" and pool.quota > 0:
-        why += explain.until_it_shares(policy, is_size_told=not pool.demand.is_whole)
+        left_s = max(0.0, policy.wait_s - pool.request.waited_s)
+        why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole)
     return Decision(verdict, why)

@@ -251,11 +251,12 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
 @pytest.mark.parametrize(
     ("asked", "joins"),
     [
-        ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or after 30 min"),
+        ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or in 30 min"),
         (
             {"need_bytes": 8 * GIB, "wait_s": 90.0},
-            "once all jobs on a GPU have run for a minute and it fits there, or after 90 s",
+            "once all jobs on a GPU have run for a minute and it fits there, or in 90 s",
         ),
+        ({"waited_s": 720.0}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or in 18 min"),
     ],
 )
 def test_who_waits_to_share_is_told_until_when(asked, joins):
