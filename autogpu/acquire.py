@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
     from autogpu.selection.members import Family
-    from autogpu.selection.model import Claim, IsAwaited, SelectionRequest
+    from autogpu.selection.model import Cap, Claim, IsAwaited, SelectionRequest
 
     OnWait = Callable[[QueueState, Decision], None]
 
@@ -214,7 +214,7 @@ class _Acquirer:
         raise_if_refused(self._decision)
         return Taken(self._decision, held, self._problem)
 
-    def _caps(self) -> Mapping[str, int]:
+    def _caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
         decision, claims = self._decision, self._decision.claims
         return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}
