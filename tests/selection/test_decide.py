@@ -120,7 +120,8 @@ def test_what_a_process_takes(gpus, asked, expected):
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(*ONE, **rank(1, 2))
     assert decision.soft_caps == {UUID: 12 * GIB - CONTEXT_BYTES}
-    assert caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
+    found = caps(Policy(), decision)
+    assert (found, found[0].cause) == ({0: 12 * GIB - CONTEXT_BYTES}, "ranks")
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
 
 
