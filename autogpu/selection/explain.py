@@ -131,14 +131,11 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
-    policy = request.policy
-    is_narrowed = bool(policy.devices) and request.visible_spec.admits("select.devices", policy)
     reasons = (
         (is_instance, "a process can have one MIG instance, and there is no whole GPU for it"),
         (quota < wanted, f"limits.per_user allows {request.policy.per_user}"),
         (taken >= wanted, f"select.count is {request.policy.count}"),
         (len(request.uuids or ()) <= taken, "there are no more"),
-        (is_narrowed, f"{taken} of select.devices can be had now"),
         (True, f"{taken} can be had now"),
     )
     reason = next(words for is_so, words in reasons if is_so)

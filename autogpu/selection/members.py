@@ -85,11 +85,6 @@ class Family:
         return _merged((member.claims for member in self.members), max)
 
     @property
-    def shared(self) -> Mapping[str, int]:
-        """Of that, what a child without a number shares."""
-        return self.parent.claims if self.has_parents_list else self.held
-
-    @property
     def caps(self) -> Mapping[str, int]:
         """By UUID, the most that each of the job's processes may allocate there."""
         return _merged((member.caps for member in self.members), min)
@@ -154,7 +149,7 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids, shared = decide(request), request.uuids or (), family.shared
+    alone, uuids, shared = decide(request), request.uuids or (), family.held
     claims = {uuid: shared[uuid] for uuid in uuids if uuid in shared}
     ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
