@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from autogpu import engines
-from autogpu.allocation import Moment
+from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Moment
 from autogpu.devices.model import by_uuid
-from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
 from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
 from autogpu.process import one_at_a_time
