@@ -184,7 +184,7 @@ class VisibleDevices:
         uuids = self._cuda.visible_uuids()
         if uuids is None or inventory is None:
             return uuids
-        return instances.named_by_nvml(uuids, inventory.devices, self.pool)
+        return instances.named_by_nvml(uuids, inventory.devices)
 
     def show(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
         """List what the process has claimed: alone, or before its other GPUs; at which place of the list it begins.
