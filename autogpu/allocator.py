@@ -7,7 +7,7 @@ import os
 from autogpu import engines
 from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Moment
 from autogpu.devices.model import by_uuid
-from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
+from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
 from autogpu.process import one_at_a_time
 from autogpu.reporting import messages
@@ -102,12 +102,12 @@ class Allocator:
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
                 allocation.say(unmatched_lists(allocation.resolved, inventory, visible.spec).values())
         if allocation.moment is Moment.IMPORT and allocation.taken is None:
-            self._claim_before_cuda(DeviceRequest(0))
+            self._claim_before_cuda(NOTHING_SAID)
 
     # CUDA's start
 
     @one_at_a_time
-    def prepare(self, said: DeviceRequest | None = None) -> None:
+    def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
         """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
         allocation, visible = self.allocation, self.allocation.visible
         # A framework that went without GPUs does not claim one again at each further look.
@@ -115,12 +115,12 @@ class Allocator:
             return
         has_fresh_reading = allocation.readings.is_pending
         is_listed_anew = self._follow_environment()
-        if said is not None and said.ordinal is None:
+        if said.ordinal is None:
             visible.keep_order(allocation.readings.newest)
         if visible.may_have_gpus and not has_fresh_reading:
             allocation.readings.begin()
         if allocation.moment is not Moment.CONTEXT and (is_listed_anew or allocation.taken is None):
-            self._claim_before_cuda(said or DeviceRequest(0))
+            self._claim_before_cuda(said)
 
     def _follow_environment(self) -> bool:
         """Follow what script and engine have written since; whether the GPUs are listed anew."""
@@ -204,7 +204,7 @@ class Allocator:
         if allocation.taken is None and allocation.policy.count == 0 and allocation.visible.may_have_gpus:
             from autogpu.selection.decide import decide
 
-            allocation.decided(decide(self._selection_request(DeviceRequest(0))))
+            allocation.decided(decide(self._selection_request(NOTHING_SAID)))
         if allocation.decision is not None and allocation.decision.verdict is Verdict.CPU:
             allocation.visible.hide_all()
 
