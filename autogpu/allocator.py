@@ -83,9 +83,7 @@ class Allocator:
         if self.framework.TAKES_FIRST_GPUS and allocation.policy.count == 0:
             # Its C++ may start CUDA without a word.
             self.hide_where_none_is_taken()
-        inventory = allocation.readings.newest
-        has_gpus = inventory is None or bool(inventory.devices)
-        if hooks.missing and has_gpus and allocation.visible.may_have_gpus:
+        if hooks.missing and allocation.visible.may_have_gpus:
             allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.framework.NAME)])
 
     def _list_gpus(self, hooks: Hooks) -> None:
@@ -164,7 +162,7 @@ class Allocator:
     def _keeps_order(self, said: DeviceRequest) -> bool:
         """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
         visible = self.allocation.visible
-        is_ranks_list = visible.spec.source == "script" and self.allocation.grant.rank is not None
+        is_ranks_list = visible.spec.is_scripts and self.allocation.grant.rank is not None
         return said.visible is not None or is_ranks_list or visible.order is Order.WORKERS
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
@@ -411,7 +409,7 @@ class Allocator:
     @one_at_a_time
     def on_workers(self, count: int) -> str:
         allocation, taken = self.allocation, self.allocation.taken
-        is_own_choice = allocation.visible.spec.source == "script" or allocation.policy.visible == "chosen"
+        is_own_choice = allocation.visible.spec.is_scripts or allocation.policy.visible == "chosen"
         if allocation.grant.rank is not None or is_own_choice or allocation.cuda.ordinals_in_use():
             return ""
         if not 2 <= count <= self._most_workers():

@@ -235,7 +235,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps=memory.best_effort_caps(shared),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
-        remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
+        remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
     )
 

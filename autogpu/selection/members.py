@@ -30,7 +30,7 @@ def job_of_ranks(request: SelectionRequest) -> str:
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
     """With the number of ranks whose script lists the same GPUs, where that is the script's doing."""
     rank = request.grant.rank
-    if rank is None or request.visible_spec.source != "script" or request.uuids is None:
+    if rank is None or not request.visible_spec.is_scripts or request.uuids is None:
         return request
     return replace(request, grant=replace(request.grant, rank=with_scripts_list(rank, len(request.uuids))))
 

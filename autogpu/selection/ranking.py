@@ -240,7 +240,7 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():
-        unmatched = [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
+        unmatched = [entry for entry in entries if not _is_of_any(entry, devices)]
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             written = ", ".join(printable(entry, 64) for entry in unmatched)
@@ -249,14 +249,18 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     return found
 
 
+def _is_of_any(entry: str, devices: Sequence[Device]) -> bool:
+    return any(matches(device, (entry,)) for device in devices)
+
+
 def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
-    devices, names = inventory.devices, list(dict.fromkeys(device.name for device in inventory.devices))
+    devices = inventory.devices
     lost = [each for each in inventory.unreadable if str(each.index) in entries]
     if lost:
         return explain.unreadable(lost)
-    for entry in entries:
-        is_number = entry.strip().replace("-", "").isdecimal()  # "9" is no part of "RTX 3090"
-        if "*" not in entry and not is_number and any(entry.strip().lower() in name.lower() for name in names):
+    for entry in map(str.strip, entries):
+        # "9" is no part of "RTX 3090".
+        if not entry.replace("-", "").isdecimal() and _is_of_any(f"*{entry}*", devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
-    known = listed([printable(name, 64) for name in names])
+    known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
     return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"
