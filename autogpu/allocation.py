@@ -9,7 +9,6 @@ import enum
 
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.devices.readings import Readings
 from autogpu.frozen import replace
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
@@ -20,14 +19,24 @@ from autogpu.visibility import ChildrensLease, VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, ContextManager, Iterable, MutableMapping
+    from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping
 
     from autogpu.acquire import Taken
-    from autogpu.devices.model import CudaDriver, DeviceReader, Reading
+    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
     from autogpu.lease import Lease
     from autogpu.policy import Policy, Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision, SelectionRequest
+
+
+# Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
+IMPORT_DEADLINE_S = 5.0
+
+# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
+CONTEXT_DEADLINE_S = 10.0
+
+# For one more try: the machine may have been busy with the import, or this process is a fork of the one that read.
+_SECOND_CHANCE_S = 3.0
 
 
 class Moment(enum.IntEnum):
@@ -188,3 +197,62 @@ class Allocation:
         if self.grant.is_first:
             for line in lines:
                 self.say_in_each_rank(line)
+
+
+class Readings:
+    """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way."""
+
+    def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
+        """Begin with ``first``, which is under way."""
+        self.newest: Inventory | None = None
+        self._reader = reader
+        self._environ = environ
+        self._pending: Reading | None = first
+
+    @property
+    def is_pending(self) -> bool:
+        """One is under way."""
+        return self._pending is not None
+
+    def begin(self) -> None:
+        """Start one more."""
+        self._pending = self._reader.start_in_process(self._environ, self.newest)
+
+    def prepare(self) -> None:
+        """Import beside the framework's import what a reading in this process needs."""
+        if self.newest is not None:
+            self._reader.prepare(self.newest)
+
+    def wait(self, deadline_s: float) -> Inventory | None:
+        """The newest reading, after the one under way has come or its deadline has passed."""
+        if self._pending:
+            inventory = self._pending.result(deadline_s)
+            if inventory is not None:
+                self.newest, self._pending = inventory, None
+        return self.newest
+
+    def wait_or_replace(self, deadline_s: float) -> Inventory | None:
+        """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
+        if self.wait(deadline_s) is None:
+            self.close()
+            self._pending = self._reader.start(self._environ)
+            self.wait(_SECOND_CHANCE_S)
+        return self.newest
+
+    def take(self) -> Inventory | None:
+        """Take one more reading, at once."""
+        return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
+
+    def take_outside(self, deadline_s: float) -> Inventory | None:
+        """Take one more in a process of its own: an interpreter that is ending may start no thread."""
+        reading = self._reader.start(self._environ)
+        try:
+            return reading.result(deadline_s)
+        finally:
+            reading.close()
+
+    def close(self) -> None:
+        """End the reading that is under way: none is needed any more."""
+        if self._pending:
+            self._pending.close()
+            self._pending = None

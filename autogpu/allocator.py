@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from autogpu import engines
-from autogpu.allocation import Moment
+from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Moment
 from autogpu.devices.model import by_uuid
-from autogpu.devices.readings import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S
-from autogpu.frameworks.base import Assignment, DeviceRequest, GpuListing
+from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
 from autogpu.process import one_at_a_time
 from autogpu.reporting import messages
@@ -84,9 +83,7 @@ class Allocator:
         if self.framework.TAKES_FIRST_GPUS and allocation.policy.count == 0:
             # Its C++ may start CUDA without a word.
             self.hide_where_none_is_taken()
-        inventory = allocation.readings.newest
-        has_gpus = inventory is None or bool(inventory.devices)
-        if hooks.missing and has_gpus and allocation.visible.may_have_gpus:
+        if hooks.missing and allocation.visible.may_have_gpus:
             allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.framework.NAME)])
 
     def _list_gpus(self, hooks: Hooks) -> None:
@@ -103,12 +100,12 @@ class Allocator:
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
                 allocation.say(unmatched_lists(allocation.resolved, inventory, visible.spec).values())
         if allocation.moment is Moment.IMPORT and allocation.taken is None:
-            self._claim_before_cuda(DeviceRequest(0))
+            self._claim_before_cuda(NOTHING_SAID)
 
     # CUDA's start
 
     @one_at_a_time
-    def prepare(self, said: DeviceRequest | None = None) -> None:
+    def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
         """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
         allocation, visible = self.allocation, self.allocation.visible
         # A framework that went without GPUs does not claim one again at each further look.
@@ -116,12 +113,12 @@ class Allocator:
             return
         has_fresh_reading = allocation.readings.is_pending
         is_listed_anew = self._follow_environment()
-        if said is not None and said.ordinal is None:
+        if said.ordinal is None:
             visible.keep_order(allocation.readings.newest)
         if visible.may_have_gpus and not has_fresh_reading:
             allocation.readings.begin()
         if allocation.moment is not Moment.CONTEXT and (is_listed_anew or allocation.taken is None):
-            self._claim_before_cuda(said or DeviceRequest(0))
+            self._claim_before_cuda(said)
 
     def _follow_environment(self) -> bool:
         """Follow what script and engine have written since; whether the GPUs are listed anew."""
@@ -165,7 +162,7 @@ class Allocator:
     def _keeps_order(self, said: DeviceRequest) -> bool:
         """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
         visible = self.allocation.visible
-        is_ranks_list = visible.spec.source == "script" and self.allocation.grant.rank is not None
+        is_ranks_list = visible.spec.is_scripts and self.allocation.grant.rank is not None
         return said.visible is not None or is_ranks_list or visible.order is Order.WORKERS
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
@@ -205,7 +202,7 @@ class Allocator:
         if allocation.taken is None and allocation.policy.count == 0 and allocation.visible.may_have_gpus:
             from autogpu.selection.decide import decide
 
-            allocation.decided(decide(self._selection_request(DeviceRequest(0))))
+            allocation.decided(decide(self._selection_request(NOTHING_SAID)))
         if allocation.decision is not None and allocation.decision.verdict is Verdict.CPU:
             allocation.visible.hide_all()
 
@@ -412,7 +409,7 @@ class Allocator:
     @one_at_a_time
     def on_workers(self, count: int) -> str:
         allocation, taken = self.allocation, self.allocation.taken
-        is_own_choice = allocation.visible.spec.source == "script" or allocation.policy.visible == "chosen"
+        is_own_choice = allocation.visible.spec.is_scripts or allocation.policy.visible == "chosen"
         if allocation.grant.rank is not None or is_own_choice or allocation.cuda.ordinals_in_use():
             return ""
         if not 2 <= count <= self._most_workers():

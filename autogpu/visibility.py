@@ -80,7 +80,7 @@ class VisibleDevices:
         grant: Grant,
     ) -> None:
         self.grant = grant
-        self.spec = VisibleSpec(None, "unset")
+        self.spec = VisibleSpec()
         self.may_have_gpus = True
         self.ignored_value: str | None = None
         self.hidden_pool: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class VisibleDevices:
             self._write_pool(inventory)
             now = self._environ.get(CUDA_VISIBLE_DEVICES)
             # What the script wrote and we left as it is stays the script's.
-            if self.spec.source != "script" or now != before:
+            if not self.spec.is_scripts or now != before:
                 self._written = now
                 self._replaced = before if self.spec.overridden is None else self._initial.value
         self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
@@ -184,7 +184,7 @@ class VisibleDevices:
         uuids = self._cuda.visible_uuids()
         if uuids is None or inventory is None:
             return uuids
-        return instances.named_by_nvml(uuids, inventory.devices, self.pool)
+        return instances.named_by_nvml(uuids, inventory.devices)
 
     def show(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
         """List what the process has claimed: alone, or before its other GPUs; at which place of the list it begins.
@@ -230,7 +230,7 @@ class VisibleDevices:
         Args:
             ranked: The GPUs as they rank by now, best first. If autogpu did not write the list, its order stays.
         """
-        pool, is_scripts = self.pool, self.spec.source == "script"
+        pool, is_scripts = self.pool, self.spec.is_scripts
         others = [uuid for uuid in pool if uuid not in uuids]
         if self.order is Order.OURS and not is_scripts:
             others.sort(key=lambda uuid: ranked.index(uuid) if uuid in ranked else len(ranked))
@@ -258,7 +258,7 @@ class VisibleDevices:
         A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
-        return is_place or (named == 1 and self.spec.source == "unset" and bool(self.grant.shared_job))
+        return is_place or (named == 1 and self.spec.value is None and bool(self.grant.shared_job))
 
     @property
     def names_none(self) -> bool:
@@ -286,7 +286,7 @@ class VisibleDevices:
     def _write_pool(self, inventory: Inventory) -> None:
         pool = self._named_pool(inventory)
         known = by_uuid(inventory.devices)
-        if pool and self.grant.is_none and self.spec.source != "script":
+        if pool and self.grant.is_none and not self.spec.is_scripts:
             self._environ.update(self._hidden(pool))
         elif not pool or all(known[uuid].mig_enabled for uuid in pool):
             self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
@@ -297,7 +297,7 @@ class VisibleDevices:
         known = by_uuid(inventory.devices)
         ranking = ranking_of([known[uuid] for uuid in pool], self._policy, self.spec, os.getpid())
         devices = self._shown(self._listed(pool, ranking, inventory), inventory)
-        if self.spec.source == "script" and len(devices) == len(pool):
+        if self.spec.is_scripts and len(devices) == len(pool):
             self.pool = pool
             return  # what a script wrote there it may read again; a choice among these GPUs needs no order
         self.order = self._order_of(devices)

@@ -62,7 +62,7 @@ uuids = [device.uuid for device in inventory.devices]
 assert len(uuids) == int(sys.argv[3])
 policy = Policy(need_bytes=1 << 30)
 request = SelectionRequest(
-    policy, VisibleSpec(None, "unset"), inventory, uuids, gpu_count=len(uuids), own_uid=os.getuid(), own_pid=os.getpid()
+    policy, VisibleSpec(), inventory, uuids, gpu_count=len(uuids), own_uid=os.getuid(), own_pid=os.getpid()
 )
 times = {"mutex": [], "acquire": [], "look": []}
 before = mutex.held_if_possible

@@ -76,7 +76,7 @@ def cost_ms(machine: dict[frozenset[str], int | str], size: int, runs: int) -> f
     """The median of the whole decision."""
     request = SelectionRequest(
         Policy(count=size),
-        VisibleSpec(None, "unset"),
+        VisibleSpec(),
         inventory(*DEVICES, topology=machine),
         [device.uuid for device in DEVICES],
         gpu_count=GPUS,

@@ -95,7 +95,7 @@ def test_what_the_script_wrote_before_the_import_is_its_own():
     environ = {VISIBLE: "1"}
     visible = written(environ)
     # As the script wrote it, for it may read it again: no UUID, and in its order.
-    assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", "script"), "1")
+    assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", is_scripts=True), "1")
     assert visible.environ_without_ours()[VISIBLE] == "1"
     assert visible.order is Order.GIVEN
 
@@ -105,7 +105,7 @@ def test_what_the_script_wrote_after_the_import_is_followed():
     visible = written(environ)
     environ[VISIBLE] = "1"
     visible.refresh(MACHINE, NO_ENGINE)
-    assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", "script"), "1", None)
+    assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", is_scripts=True), "1", None)
 
 
 def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored():

@@ -38,7 +38,7 @@ def read_gpus() -> Inventory:
 
 def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory) -> dict[str, str]:
     """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
-    written = environment_for(devices, VisibleSpec(None, "unset"), inventory, policy.identifier)
+    written = environment_for(devices, VisibleSpec(), inventory, policy.identifier)
     return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
 
 

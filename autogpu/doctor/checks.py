@@ -214,7 +214,7 @@ def _check_folder(facts: Facts) -> Finding:
 
 def _check_policy(facts: Facts) -> Finding:
     resolved, value = facts.resolved, facts.environ.get(CUDA_VISIBLE_DEVICES)
-    spec = VisibleSpec(value, "unset" if value is None else "inherited")
+    spec = VisibleSpec(value)
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched.values()]
     if not problems:

@@ -41,6 +41,9 @@ class DeviceRequest:
     ordinal: int | None = 0
 
 
+NOTHING_SAID = DeviceRequest(0)
+
+
 @frozen
 class GpuListing:
     """A GPU as a listing shows it, from the driver's attributes alone.
@@ -201,7 +204,7 @@ if TYPE_CHECKING:
             Lets through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
             """
 
-        def prepare(self, said: DeviceRequest | None = None) -> None:
+        def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
             """The framework is about to initialise CUDA, or has done so: the last moment for the environment.
 
             Args:

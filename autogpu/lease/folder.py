@@ -135,25 +135,15 @@ def find_folder(
 def make_mutex(folder: int) -> None:
     """Put the mutex into the folder unless it is there; it appears with its final mode, whatever the umask."""
     hidden = f".{MUTEX}.{os.urandom(4).hex()}"
-    _create_mutex(folder, hidden)
-    try:
-        # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
-        os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
-    except (FileExistsError, FileNotFoundError):
-        pass  # another process made it, or the holder of an earlier one removed ours as stale
-    except OSError:
-        # A file system without hard links. Others may find it unreadable for a moment, under a strict umask.
+    with locks.Descriptor(os.open, hidden, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder) as opened:
         try:
-            _create_mutex(folder, MUTEX)
-        except FileExistsError:
-            pass
-    finally:
-        locks.unlink(folder, hidden)
-
-
-def _create_mutex(folder: int, name: str) -> None:
-    with locks.Descriptor(os.open, name, _CREATE_FLAGS, _MUTEX_MODE, dir_fd=folder) as opened:
-        locks.show_to_all(opened.number, _MUTEX_MODE)
+            locks.show_to_all(opened.number, _MUTEX_MODE)
+            # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
+            os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
+        except (FileExistsError, FileNotFoundError):
+            pass  # another process made it, or the holder of an earlier one removed ours as stale
+        finally:
+            locks.unlink(folder, hidden)
 
 
 def _make(path: Path) -> None:

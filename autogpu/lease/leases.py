@@ -218,23 +218,21 @@ def _stands(
     choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
 ) -> bool:
     """``lease`` was chosen in regard of all others that are there now."""
-    regarded = {holder.name: holder.claims for holder in before.holders}
+    regarded = {holder.name for holder in before.holders}
     # Only what is new has to be looked at for that.
-    now = reader.read(descriptor, fresh_s=_FRESH_S)
-    if all(holder.name in regarded for holder in now.holders if holder.name != lease.name):
-        return True
-    begun_s = monotonic_s()
-    while True:
+    new = [holder.name for holder in reader.read(descriptor, fresh_s=_FRESH_S).holders if holder.name not in regarded]
+    until_s = monotonic_s() + _WITHDRAWN_S
+    while new != [lease.name]:
         now = reader.read(descriptor)
         others = tuple(holder for holder in now.holders if holder.name != lease.name)
         if choose(LeaseSnapshot(others, now.waiters)) == lease.claims:
             return True
-        rivals = [holder for holder in others if regarded.get(holder.name) != holder.claims]
         # By the kernel's order: whatever a rival writes about its time.
-        first = next((each for each in now.holders if each.name == lease.name or each in rivals), None)
-        if first in rivals or monotonic_s() > begun_s + _WITHDRAWN_S:
+        new = [holder.name for holder in now.holders if holder.name not in regarded]
+        if new[:1] != [lease.name] or monotonic_s() > until_s:
             return False
         time.sleep(_LOOK_AGAIN_S)
+    return True
 
 
 def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:

@@ -166,7 +166,7 @@ def view(
         beat_s = locks.last_beat(opened.number)
         if beat_s is not None:
             text = _read_text(opened.number, max_bytes)
-            # A ticket that has just been made, or an earlier version's, whose heartbeat is its mtime.
+            # A ticket that has just been made has no other.
             beat_s = beat_s or opened.status.st_mtime
             return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), beat_s, text)
         if remove_stale:

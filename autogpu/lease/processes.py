@@ -49,17 +49,17 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
         is_complete: Find as well all holders that it does not list, or who keeps their leases, for showing.
     """
     namespace = process.pid_namespace()
-    here = {each.name: each for each in holders if namespace is not None and each.pid_namespace == namespace}
+    here = {each.name: each for each in holders if each.pid_namespace == namespace}
     by_pid: dict[int | None, list[Holder]] = defaultdict(list)
     for each in here.values():
         by_pid[each.pid].append(each)
     found: dict[str, list[int]] = {name: [] for name in here}
     unknown = set()
     for pid in sorted(listed):
-        above: list[tuple[int, int]] = []
-        owner = _owner(pid, above, here, by_pid)
+        above = list(_with_ancestors(pid))
+        owner = _owner(above, here, by_pid)
         if owner is not None:
-            found[owner.name] += [each for each in (owner.pid_here, pid) if each is not None]
+            found[owner.name] += filter(None, (owner.pid_here, pid))
         elif not above:
             unknown.add(pid)
     unlisted = [name for name, pids in found.items() if not pids]
@@ -69,17 +69,16 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
 
 
 def _owner(
-    pid: int, above: list[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
+    above: Sequence[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
-    """Find the nearest holder above a process, else whose lease one of these keeps alive; fill ``above`` with them."""
-    for each in _with_ancestors(pid):
-        above.append(each)
+    """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
+    for each in above:
         candidates = by_pid.get(each[0], ())
         if len(candidates) > 1:
             # Another user may have written the same pid into a lease of his.
             candidates = sorted(candidates, key=lambda holder: holder.uid != process.owner(holder.pid or 0))
         for holder in candidates:
-            if holder.start_time == each[1] and _is_below(pid, holder):
+            if holder.start_time == each[1] and _is_below(above[0][0], holder):
                 return holder
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)

@@ -30,7 +30,6 @@ _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
 
 _LEASE = re.compile(r"job\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
-# An earlier version's ticket has a number where the uid is by now, and stands in the queue by its last heartbeat.
 _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
 
 

@@ -235,7 +235,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
         soft_caps=memory.best_effort_caps(shared),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
-        remedy=explain.OVERRIDE if idle and request.visible_spec.source == "script" else "",
+        remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
     )
 
@@ -258,18 +258,17 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
-    verdict = Verdict.REFUSE if policy.busy == "error" else Verdict.CPU
-    if _waits(pool.request) and ranking.suitable:
-        verdict = Verdict.WAIT
     if pool.quota <= 0:
         why = explain.quota_reached(policy.per_user)
     elif free:
         why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
-    if verdict is Verdict.WAIT and pool.suitable < pool.wanted < sys.maxsize:
+    if not _waits(pool.request) or not ranking.suitable:
+        return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
+    if pool.suitable < pool.wanted < sys.maxsize:
         why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
-    if verdict is Verdict.WAIT and policy.busy == "share" and pool.quota > 0:
+    if policy.busy == "share" and pool.quota > 0:
         left_s = max(0.0, policy.wait_s - pool.request.waited_s)
         why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole)
-    return Decision(verdict, why)
+    return Decision(Verdict.WAIT, why)

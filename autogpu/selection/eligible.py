@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def why_none(request: SelectionRequest) -> str:
     """Why the process takes no GPU, whatever there is; ``""`` where it may take some."""
     grant = request.grant
-    is_none = grant.is_none and request.visible_spec.source != "script"
+    is_none = grant.is_none and not request.visible_spec.is_scripts
     if not is_none and request.policy.count == 0:
         return explain.COUNT_IS_ZERO
     needs_none = grant.needs_none and request.named is None and not request.count_is_set

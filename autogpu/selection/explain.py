@@ -35,8 +35,6 @@ BEST_EFFORT_OF_SIZE = "limited to what is free there, whatever it asks for"
 # In one line of a message; ``autogpu status`` shows each.
 _MOST = 3
 
-_POOLS = {"unset": "", "inherited": " in CUDA_VISIBLE_DEVICES", "script": " in the script's CUDA_VISIBLE_DEVICES"}
-
 
 def gpu_names(labels: Iterable[object]) -> str:
     """``GPU 2``, ``GPU 2 and GPU 3``, ``GPU 2, GPU 3 and GPU 0:1``."""
@@ -74,8 +72,8 @@ def too_full(wanted_bytes: int, total_bytes: int, spare_bytes: int) -> str:
 def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, grant: Grant, *, has_context: bool) -> str:
     """Why these candidates were taken; the process may have a context of another library on some of them already."""
     total, count = pool_size(ranking), len(chosen)
-    if not grant.engine or spec.source == "script":
-        pool = _POOLS[spec.source] + granted_part(grant)
+    if not grant.engine or spec.is_scripts:
+        pool = _named_by(spec) + granted_part(grant)
     else:
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
@@ -88,6 +86,11 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, gran
     else:
         why = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
     return why + drawbacks(chosen)
+
+
+def _named_by(spec: VisibleSpec) -> str:
+    whose = "the script's " if spec.is_scripts else ""
+    return "" if spec.value is None else f" in {whose}CUDA_VISIBLE_DEVICES"
 
 
 def _narrowed(ranking: Ranking) -> str:
@@ -131,14 +134,11 @@ def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *,
     named = len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
-    policy = request.policy
-    is_narrowed = bool(policy.devices) and request.visible_spec.admits("select.devices", policy)
     reasons = (
         (is_instance, "a process can have one MIG instance, and there is no whole GPU for it"),
         (quota < wanted, f"limits.per_user allows {request.policy.per_user}"),
         (taken >= wanted, f"select.count is {request.policy.count}"),
         (len(request.uuids or ()) <= taken, "there are no more"),
-        (is_narrowed, f"{taken} of select.devices can be had now"),
         (True, f"{taken} can be had now"),
     )
     reason = next(words for is_so, words in reasons if is_so)

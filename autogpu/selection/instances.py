@@ -12,7 +12,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping, Sequence
+    from typing import Iterable, Sequence
 
     from autogpu.devices.model import Device, Inventory
 
@@ -66,18 +66,9 @@ def is_called(device: Device, name: str) -> bool:
     return bool(name) and device.uuid.lower().startswith(name.lower())
 
 
-def uuids_of_cuda(devices: Iterable[Device]) -> Mapping[str, str]:
-    """By the UUID that the CUDA driver tells of an instance, which has no prefix of its own there, that of NVML."""
-    return {"GPU-" + device.uuid[4:]: device.uuid for device in devices if device.parent is not None}
-
-
-def named_by_nvml(counted: Sequence[str], devices: Sequence[Device], listed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The GPUs that CUDA counts, by NVML's UUIDs; before R470 it tells a card's for an instance that is ``listed``."""
-    names = dict(uuids_of_cuda(devices))
-    for card in devices:
-        mine = [device.uuid for device in devices if device.parent == card.uuid and device.uuid in listed]
-        if len(mine) == 1:
-            names[card.uuid] = mine[0]
+def named_by_nvml(counted: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
+    """The GPUs that CUDA counts, by NVML's UUIDs: that of an instance has no prefix of its own in the CUDA driver."""
+    names = {"GPU-" + device.uuid[4:]: device.uuid for device in devices if device.parent is not None}
     return tuple(names.get(uuid, uuid) for uuid in counted)
 
 

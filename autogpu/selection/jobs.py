@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 from autogpu.frozen import frozen
-from autogpu.selection import instances
 from autogpu.selection.model import Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
@@ -64,8 +63,6 @@ class _Gpus:
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
-        # Earlier versions wrote down what CUDA calls a MIG instance.
-        self.names = instances.uuids_of_cuda(devices)
         self.listing = {device.uuid for device in devices if device.compute_processes is not None}
         self._used: dict[int, dict[str, int]] = {}
         for device in devices:
@@ -96,8 +93,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         newest_s = min(newest_s, age_s)
         pids += processes.of(member)
         caps.update(member.caps)
-        for written, size in member.claims.items():
-            uuid = gpus.names.get(written, written)
+        for uuid, size in member.claims.items():
             claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
     gpus.move_to_used(claims, pids)
     return Job(

@@ -33,7 +33,7 @@ def job_of_ranks(request: SelectionRequest) -> str:
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
     """With the number of ranks whose script lists the same GPUs, where that is the script's doing."""
     rank = request.grant.rank
-    if rank is None or request.visible_spec.source != "script" or request.uuids is None:
+    if rank is None or not request.visible_spec.is_scripts or request.uuids is None:
         return request
     return replace(request, grant=replace(request.grant, rank=with_scripts_list(rank, len(request.uuids))))
 
@@ -86,11 +86,6 @@ class Family:
     def held(self) -> Mapping[str, int]:
         """By UUID, what the job has claimed."""
         return _merged((member.claims for member in self.members), max)
-
-    @property
-    def shared(self) -> Mapping[str, int]:
-        """Of that, what a child without a number shares."""
-        return self.parent.claims if self.has_parents_list else self.held
 
     @property
     def caps(self) -> Mapping[str, Cap]:
@@ -157,7 +152,7 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids, shared = decide(request), request.uuids or (), family.shared
+    alone, uuids, shared = decide(request), request.uuids or (), family.held
     claims = {uuid: shared[uuid] for uuid in uuids if uuid in shared}
     ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:

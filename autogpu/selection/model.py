@@ -11,7 +11,7 @@ from autogpu.selection.grants import NO_ENGINE, Grant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Literal, Mapping, Sequence
+    from typing import Callable, Mapping, Sequence
 
     from autogpu.policy import Policy
 
@@ -136,11 +136,13 @@ class VisibleSpec:
     """The value of ``CUDA_VISIBLE_DEVICES``, inherited from a shell, scheduler or engine, or hard-coded in the script.
 
     Attributes:
+        value: ``None`` where it is not set.
+        is_scripts: The script has set it itself.
         overridden: The script's own value that ``select.script = "override"`` disregards, else ``None``.
     """
 
-    value: str | None
-    source: Literal["unset", "inherited", "script"]
+    value: str | None = None
+    is_scripts: bool = False
     overridden: str | None = None
 
     def admits(self, key: str, policy: Policy) -> bool:
@@ -191,7 +193,7 @@ class SelectionRequest:
     @property
     def joins_at_once(self) -> bool:
         """It shares what there is: it has waited long enough, or its GPUs were named and no others would do."""
-        is_told = bool(self.grant.engine) or self.visible_spec.source == "script" or self._names_all
+        is_told = bool(self.grant.engine) or self.visible_spec.is_scripts or self._names_all
         return self.policy.busy == "share" and (is_told or self.waited_s >= self.policy.wait_s)
 
     @property

@@ -240,33 +240,27 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():
-        unmatched = _unmatched(entries, devices)
+        unmatched = [entry for entry in entries if not _is_of_any(entry, devices)]
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
-            what = _entries_of(key, unmatched, f"({resolved.settings[key].origin})", is_all=is_all)
-            found[key] = f"{what} none of the GPUs here; {_what_there_is(unmatched, inventory)}"
+            written = ", ".join(printable(entry, 64) for entry in unmatched)
+            what = f"{key} = {written} ({resolved.settings[key].origin}) matches none of the GPUs here"
+            found[key] = f"{what}; {_what_there_is(unmatched, inventory)}"
     return found
 
 
-def _unmatched(entries: Sequence[str], devices: Sequence[Device]) -> list[str]:
-    return [entry for entry in entries if not any(matches(device, (entry,)) for device in devices)]
-
-
-def _entries_of(key: str, entries: Sequence[str], origin: str, *, is_all: bool) -> str:
-    written = ", ".join(printable(entry, 64) for entry in entries)
-    if is_all:
-        return f"{key} = {written} {origin} matches"
-    return f"{written} in {key} {origin} {'matches' if len(entries) == 1 else 'match'}"
+def _is_of_any(entry: str, devices: Sequence[Device]) -> bool:
+    return any(matches(device, (entry,)) for device in devices)
 
 
 def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
-    devices, names = inventory.devices, list(dict.fromkeys(device.name for device in inventory.devices))
+    devices = inventory.devices
     lost = [each for each in inventory.unreadable if str(each.index) in entries]
     if lost:
         return explain.unreadable(lost)
-    for entry in entries:
-        is_number = entry.strip().replace("-", "").isdecimal()  # "9" is no part of "RTX 3090"
-        if "*" not in entry and not is_number and any(entry.strip().lower() in name.lower() for name in names):
+    for entry in map(str.strip, entries):
+        # "9" is no part of "RTX 3090".
+        if not entry.replace("-", "").isdecimal() and _is_of_any(f"*{entry}*", devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
-    known = listed([printable(name, 64) for name in names])
+    known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
     return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"

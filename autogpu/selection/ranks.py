@@ -59,12 +59,10 @@ class LocalRank:
 
     def slice(self, gpu_count: int) -> tuple[range, int]:
         """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
-        sharers = self.size if self.sharers is None else self.sharers
+        sharers = self.at_most(gpu_count)
         rank, each = self.rank % sharers, gpu_count // sharers
         if each:
             return range(rank * each, rank * each + each), 1
-        if self._is_of_world:
-            return range(rank % gpu_count, rank % gpu_count + 1), 1 + rank // gpu_count
         number = rank * gpu_count // sharers
         first, after = (-(-each * sharers // gpu_count) for each in (number, number + 1))
         return range(number, number + 1), after - first
@@ -75,12 +73,9 @@ class LocalRank:
 
     def at_most(self, gpu_count: int) -> int:
         """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
-        sharers = self.size if self.sharers is None else self.sharers
-        return max(1, min(sharers, gpu_count)) if self._is_of_world else sharers
-
-    @property
-    def _is_of_world(self) -> bool:
-        return self.launcher == LONE_RANK and self.sharers is None
+        if self.sharers is not None:
+            return self.sharers
+        return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:

@@ -64,13 +64,13 @@ def visible_spec(
         # A script that hides every GPU wants none of them; there is no other one to have instead.
         overridden = "(unset)" if now is None else now
     else:
-        return VisibleSpec(now, "unset" if now is None else "script")
-    return VisibleSpec(value, "unset" if value is None else "inherited", overridden)
+        return VisibleSpec(now, is_scripts=now is not None)
+    return VisibleSpec(value, overridden=overridden)
 
 
 def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) -> str | None:
     """``CUDA_DEVICE_ORDER`` by which the numbers of ``spec`` are meant."""
-    return PCI_ORDER if grant.counts_by_bus and spec.source == "inherited" else environ.get(CUDA_DEVICE_ORDER)
+    return PCI_ORDER if grant.counts_by_bus and not spec.is_scripts else environ.get(CUDA_DEVICE_ORDER)
 
 
 def hides_all(value: str | None) -> bool:

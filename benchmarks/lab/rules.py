@@ -54,7 +54,7 @@ class Autogpu:
         uuids = [device.uuid for device in inventory.devices]
         request = SelectionRequest(
             policy=policy,
-            visible_spec=VisibleSpec(None, "unset"),
+            visible_spec=VisibleSpec(),
             inventory=inventory,
             uuids=uuids,
             gpu_count=len(uuids),

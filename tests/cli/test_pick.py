@@ -153,8 +153,8 @@ def test_a_list_that_is_given_twice_has_the_entries_of_both(server):
 @asked_in_each_way
 def test_a_list_that_names_no_gpu_here_is_spoken_of(server, command):
     said = "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 2: "
-    assert said in autogpu(server, *command, AUTOGPU_DEVICES="7").stderr
-    assert "7 in select.devices" in autogpu(server, *command, AUTOGPU_DEVICES="1,7").stderr
+    for devices in ("7", "1,7"):
+        assert said in autogpu(server, *command, AUTOGPU_DEVICES=devices).stderr
     assert "matches" not in autogpu(server, *command, AUTOGPU_DEVICES="1").stderr
 
 

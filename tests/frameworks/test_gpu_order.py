@@ -97,15 +97,13 @@ TWO_PAIRS = tuple(Gpu(pci=AT[place], nvlinks=[AT[place ^ 2]] * 4, path=f"0/{plac
 
 
 def test_a_job_of_two_gets_a_pair_and_the_next_one_the_other(machine_of):
-    machine = machine_of("torch", *TWO_PAIRS, AUTOGPU_LEVEL="explain", AUTOGPU_COUNT="2")
+    machine = machine_of("torch", *TWO_PAIRS, AUTOGPU_COUNT="2")
     jobs = []
     for pair in ([1, 3], [0, 2]):
         jobs.append(machine.start(USE_SEVERAL["torch"].format(count=2)))
         assert jobs[-1].line() == "ready 2"
         assert sorted(jobs[-1].contexts) == pair
-    said = [job.end().said for job in jobs]
-    assert "autogpu:   4 NVLinks between GPU 1 and GPU 3" in said[0]
-    assert "autogpu:   4 NVLinks between GPU 0 and GPU 2" in said[1]
+    assert [job.end().exit_status for job in jobs] == [0, 0]
 
 
 def test_jobs_of_one_leave_a_pair_whole(machine_of):

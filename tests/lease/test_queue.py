@@ -408,20 +408,6 @@ def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, mon
         assert locks.last_beat(other.fileno()) is None
 
 
-def test_an_earlier_versions_ticket_stands_by_its_last_heartbeat(folder, ticket, request):
-    """Such a ticket is named by a number; its heartbeat is its file's mtime, and sets its ctime."""
-    earlier = ticket("wait.0000000001.0.abcdef01")
-    time.sleep(TICK_S)
-    first, holder = request.getfixturevalue("waiting")
-    assert pids(folder) == [os.getpid(), first.pid]
-    os.utime(str(earlier))
-    assert pids(folder) == [first.pid, os.getpid()]
-    os.utime(str(earlier), (time.time() - 6, time.time() - 6))
-    assert [waiter.is_unresponsive for waiter in waiters(folder)] == [False, True]
-    holder.kill()
-    assert first.result() == {"claims": {"GPU-0": 1}}
-
-
 def test_each_reading_has_the_heartbeats_of_its_own_moment(folder, ticket):
     made = ticket(FIRST)
     os.utime(str(made), (0, 0))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {
         *("errors", "frozen", "variables", "atomic_file", "process"),
-        *("uncaught", "reporting.text", "reporting.stderr"),
+        *("reporting.text", "reporting.stderr"),
     },
     {"devices", "policy", "lease", "selection", "history"},
     {"this_run"},

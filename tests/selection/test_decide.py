@@ -24,7 +24,7 @@ SMALL = gpu(0, total_gib=8)
 UUID = gpu(0).uuid
 CPU, WAIT, REFUSE, TAKE = Verdict.CPU, Verdict.WAIT, Verdict.REFUSE, Verdict.TAKE
 LEFT, NOT_OURS = Verdict.CANNOT_CHOOSE, Verdict.NOT_OUR_CHOICE
-BY_SCRIPT = {"visible_spec": VisibleSpec("0", "script")}
+BY_SCRIPT = {"visible_spec": VisibleSpec("0", is_scripts=True)}
 NAMED = {"chosen": [0]}
 TWO_LARGE = {"busy": "wait", "need_bytes": 12 * GIB, "count": 2}
 # Claims on GPU 0

@@ -35,7 +35,7 @@ PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 *
         case("none-is-no-error", ONE, {**NONE, "busy": "error"}, verdict=CPU),
         case("none-is-not-waited-for", ONE, {**NONE, "busy": "wait"}, verdict=CPU),
         case("none-is-none-of-the-scripts-choice", ONE, {**NONE, "chosen": (0,)}, verdict=CPU),
-        case("the-scripts-own-list", ONE, {**NONE, "visible_spec": VisibleSpec("0", "script")}, verdict=TAKE),
+        case("the-scripts-own-list", ONE, {**NONE, "visible_spec": VisibleSpec("0", is_scripts=True)}, verdict=TAKE),
         case("a-task-that-coordinates", ONE, CHIEF, verdict=CPU, why="a chief; AUTOGPU_COUNT=1"),
         case("a-coordinator-by-the-users-count", ONE, {**CHIEF, "count_is_set": True}, verdict=TAKE),
         case("a-coordinator-that-has-chosen", ONE, {**CHIEF, "chosen": (0,)}, verdict=Verdict.NOT_OUR_CHOICE),

@@ -5,19 +5,17 @@ from __future__ import annotations
 import pytest
 
 from autogpu.devices.model import Process
-from autogpu.lease import Holder, Processes
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection import instances
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
-from autogpu.selection.jobs import jobs_of
 from autogpu.selection.members import request_of_all
 from autogpu.selection.model import Tier, Verdict
 from autogpu.selection.ranking import matches, ranking_of
 from autogpu.selection.ranks import LocalRank
 from autogpu.selection.visible_devices import environment_for, named_uuids
-from tests.support.selections import BOB, UNSET, case, claim, decided, fields, request
+from tests.support.selections import UNSET, case, claim, decided, fields, request
 from tests.support.values import cut, gpu, instance, inventory
 
 R535, R570 = "535.104.05", "570.86.15"
@@ -211,15 +209,6 @@ def test_an_instance_is_written_as_its_uuid_whatever_the_policy_wants():
 def test_what_cuda_counts_has_the_names_of_nvml():
     of_cuda = "GPU-" + SECOND[4:]
     assert instances.named_by_nvml([of_cuda, gpu(1).uuid, "GPU-other"], MIXED) == (SECOND, gpu(1).uuid, "GPU-other")
-    # Before R470 CUDA tells the card's.
-    assert instances.named_by_nvml([gpu(0).uuid], MIXED, [SECOND]) == (SECOND,)
-    assert instances.named_by_nvml([gpu(0).uuid], MIXED, []) == (gpu(0).uuid,)
-
-
-def test_a_lease_that_says_what_cuda_calls_an_instance_is_understood():
-    lease = Holder("a", BOB, False, True, 7, None, 1, 1.0, "old.py", "", {"GPU-" + SECOND[4:]: 1 << 50})
-    (job,) = jobs_of([lease], Processes({"a": (7,)}), inventory(*MIXED), 2.0)
-    assert job.claims == {SECOND: 5 * GIB}
 
 
 def test_of_an_instance_that_a_card_does_not_tell_of_only_the_driver_knows():

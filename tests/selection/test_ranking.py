@@ -139,7 +139,7 @@ def test_the_users_list_overrides_exclude_unless_that_is_locked():
 LOST = (UnreadableDevice(2, "lost"),)
 NONE = "none of the GPUs here; there are the indices 0 to 1: NVIDIA TITAN RTX"
 PART = 'none of the GPUs here; for a part of a name, write "*titan*"'
-SOME = f"*A100*, 8-9 in select.devices (AUTOGPU_DEVICES) match {NONE}"
+SOME = f"select.devices = *A100*, 8-9 (AUTOGPU_DEVICES) matches {NONE}"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ SOME = f"*A100*, 8-9 in select.devices (AUTOGPU_DEVICES) match {NONE}"
             "titan", "", (), [f"select.devices = titan (AUTOGPU_DEVICES) matches {PART}"], id="part-of-a-name"
         ),
         pytest.param("*A100*,1,8-9", "", (), [SOME], id="some-entries"),
-        pytest.param("", "0,9", (), [f"9 in select.exclude (AUTOGPU_EXCLUDE) matches {NONE}"], id="one-entry"),
+        pytest.param("", "0,9", (), [f"select.exclude = 9 (AUTOGPU_EXCLUDE) matches {NONE}"], id="one-entry"),
         pytest.param("0-1,*TITAN*", "0", (), [], id="all-match"),
         pytest.param("1,2", "", LOST, [], id="one-may-be-a-gpu-that-is-lost"),
         pytest.param(

@@ -85,8 +85,12 @@ def test_an_index_is_certain_only_in_pci_order_or_with_one_model(value, machine,
     assert indices(named_uuids(value, machine, order), machine) == expected
 
 
-def spec(value=None, source="unset", overridden=None):
-    return VisibleSpec(value, source, overridden)
+def spec(value=None, overridden=None):
+    return VisibleSpec(value, overridden=overridden)
+
+
+def by_script(value):
+    return VisibleSpec(value, is_scripts=True)
 
 
 OURS = {VISIBLE: "GPU-x", WRITTEN: "GPU-x"}
@@ -97,19 +101,19 @@ RAY = {VISIBLE: "2", "RAY_RAYLET_PID": "9"}
     ("started_with", "environ", "script", "expected"),
     [
         pytest.param(None, {}, "respect", spec(), id="unset"),
-        pytest.param("1", {VISIBLE: "1"}, "respect", spec("1", "inherited"), id="inherited"),
-        pytest.param("1", {VISIBLE: "1"}, "override", spec("1", "inherited"), id="inherited-stays"),
-        pytest.param(None, {VISIBLE: "2"}, "respect", spec("2", "script"), id="hard-coded"),
-        pytest.param("1", {VISIBLE: "2"}, "respect", spec("2", "script"), id="hard-coded-over-inherited"),
+        pytest.param("1", {VISIBLE: "1"}, "respect", spec("1"), id="inherited"),
+        pytest.param("1", {VISIBLE: "1"}, "override", spec("1"), id="inherited-stays"),
+        pytest.param(None, {VISIBLE: "2"}, "respect", by_script("2"), id="hard-coded"),
+        pytest.param("1", {VISIBLE: "2"}, "respect", by_script("2"), id="hard-coded-over-inherited"),
         pytest.param(None, {VISIBLE: "2"}, "override", spec(overridden="2"), id="override"),
-        pytest.param("1", {VISIBLE: "2"}, "override", spec("1", "inherited", "2"), id="override-to-inherited"),
-        pytest.param(None, {VISIBLE: "-1"}, "override", spec("-1", "script"), id="none-is-not-overridden"),
+        pytest.param("1", {VISIBLE: "2"}, "override", spec("1", "2"), id="override-to-inherited"),
+        pytest.param(None, {VISIBLE: "-1"}, "override", by_script("-1"), id="none-is-not-overridden"),
         pytest.param("1", {}, "respect", spec(), id="unset-by-the-script"),
-        pytest.param("1", {}, "override", spec("1", "inherited", "(unset)"), id="unset-and-overridden"),
-        pytest.param(None, RAY, "override", spec("2", "inherited"), id="an-engine"),
+        pytest.param("1", {}, "override", spec("1", "(unset)"), id="unset-and-overridden"),
+        pytest.param(None, RAY, "override", spec("2"), id="an-engine"),
         pytest.param("GPU-x", OURS, "respect", spec(), id="an-ancestors-autogpu-counts-as-unset"),
-        pytest.param("GPU-x", {**OURS, ORIGINAL: "0"}, "respect", spec("0", "inherited"), id="as-an-ancestor-had-it"),
-        pytest.param("3", {**OURS, VISIBLE: "3", ORIGINAL: "0"}, "respect", spec("3", "inherited"), id="set-since"),
+        pytest.param("GPU-x", {**OURS, ORIGINAL: "0"}, "respect", spec("0"), id="as-an-ancestor-had-it"),
+        pytest.param("3", {**OURS, VISIBLE: "3", ORIGINAL: "0"}, "respect", spec("3"), id="set-since"),
     ],
 )
 def test_who_set_it(started_with, environ, script, expected):
@@ -140,7 +144,7 @@ def test_the_pool_is_listed(devices, exclude, options, expected):
 
 BY_INDEX = {"identifier": "index", "inventory": inventory(*THREE)}
 LOST = {"identifier": "index", "inventory": inventory(*THREE, unreadable=(UnreadableDevice(3, "GPU is lost"),))}
-INHERITED = {"spec": spec("0", "inherited")}
+INHERITED = {"spec": spec("0")}
 
 
 @pytest.mark.parametrize(

@@ -9,23 +9,21 @@ import pytest
 from tests.gpusim.fleets import FLEETS
 from tests.support.simulator_client import NVML, PYTHON, lines_of
 
-# What `autogpu pick` says of the two that it takes; None where nothing is published of what connects them.
+# What connects the two that `autogpu pick` takes, as NVML tells it.
 CONNECTED = {
-    "t4": None,
-    "rtx-2080-ti": "2 NVLinks between GPU 2 and GPU 3",
-    "rtx-4090": "one PCIe host bridge between GPU 6 and GPU 7",
-    "l40s": None,
-    "dgx-a100": "NVSwitch between GPU 6 and GPU 7",
-    "h100": "NVSwitch between GPU 6 and GPU 7",
-    "h200": "NVSwitch between GPU 6 and GPU 7",
-    "b200": "NVSwitch between GPU 6 and GPU 7",
-    "gb200": "NVSwitch between GPU 2 and GPU 3",
+    "t4": ("2,3", None),
+    "rtx-2080-ti": ("2,3", 2),
+    "rtx-4090": ("6,7", "hostbridge"),
+    "l40s": ("2,3", None),
+    **dict.fromkeys(("dgx-a100", "h100", "h200", "b200"), ("6,7", "nvswitch")),
+    "gb200": ("2,3", "nvswitch"),
     # Of its cards that are whole.
-    "a100-mig": "NVSwitch between GPU 2 and GPU 3",
+    "a100-mig": ("2,3", "nvswitch"),
 }
 
 TELL = f"""{NVML}
 import contextlib, io
+from autogpu.cli.gpu_request import read_gpus
 from autogpu.cli.main import cli
 
 for name, environ in json.load(sys.stdin).items():
@@ -35,12 +33,14 @@ for name, environ in json.load(sys.stdin).items():
     os.environ.update(environ)
     nvml.nvmlInit()
     gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
-        cli(["pick", "--count", "2", "--explain"], standalone_mode=False)
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()) as said:
+        cli(["pick", "--count", "2", "--format", "index"], standalone_mode=False)
+    inventory, picked = read_gpus(), ",".join(sorted(said.getvalue().strip().split(",")))
+    pair = frozenset(each.uuid for each in inventory.devices if each.parent is None and str(each.index) in picked)
     say(name, [
         [nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20,
          "%d.%d" % nvml.nvmlDeviceGetCudaComputeCapability(gpu), nvml.nvmlDeviceGetPciInfo(gpu).busId[4:].lower()]
-        for gpu in gpus], [line for line in said.getvalue().splitlines() if " between " in line])
+        for gpu in gpus], [picked, inventory.topology.get(pair)])
     os._exit(0)
 """
 
@@ -54,7 +54,7 @@ def test_nvml_shows_each_server_and_what_connects_its_gpus(server_of):
     assert shown == {
         name: (
             [[gpu.name, gpu.memory_bytes >> 20, gpu.compute_capability, gpu.pci] for gpu in fleet.gpus],
-            [f"autogpu:   {CONNECTED[name]}"] if CONNECTED[name] else [],
+            list(CONNECTED[name]),
         )
         for name, fleet in FLEETS.items()
     }

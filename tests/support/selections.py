@@ -12,8 +12,8 @@ from autogpu.selection.decide import decide
 from autogpu.selection.model import SETTLED_S, Claim, SelectionRequest, VisibleSpec
 from tests.support.values import gpu, inventory
 
-UNSET = VisibleSpec(None, "unset")
-INHERITED = VisibleSpec("0,1", "inherited")
+UNSET = VisibleSpec()
+INHERITED = VisibleSpec("0,1")
 
 ME, BOB = 1000, 1001
 

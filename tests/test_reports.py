@@ -16,7 +16,7 @@ VERSIONS = ("3.7", "3.12", "3.13")
 WATCH = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from autogpu.uncaught import Watch
+from autogpu.reports import Watch
 Watch(lambda error: print("told of", type(error).__name__, flush=True))
 """
 
