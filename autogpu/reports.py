@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 
 from autogpu import uncaught
 from autogpu.reporting import messages
@@ -59,8 +60,10 @@ class Reports:
         allocation.say(lines)
 
     def on_uncaught(self, error: BaseException) -> None:
-        """Say why memory ran out, if ``error`` is the framework's out-of-memory error."""
-        found, selection, assignment = self._framework.out_of_memory(error), self._selection, self._assignment
+        """Say why memory ran out, if that is what ``error`` came from."""
+        selection, assignment = self._selection, self._assignment
+        of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
+        found = next(filter(None, map(self._framework.out_of_memory, of_this_process)), None)
         if found is not None and selection is not None and assignment is not None:
             from autogpu.out_of_memory import lines_of
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.uncaught import chain, is_of_another_process
 from tests.support.environments import interpreter
 from tests.support.terminal import Terminal
 
@@ -22,6 +23,10 @@ Watch(lambda error: print("told of", type(error).__name__, flush=True))
 
 ENDS = {
     "raised": ("1 / 0", ["told of ZeroDivisionError"]),
+    "from-another": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError from error",
+        ["told of KeyError"],
+    ),
     "own-hook": ("sys.excepthook = lambda *error: None\n1 / 0", ["told of ZeroDivisionError"]),
     "caught": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", []),
     "left-by-exit": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(1)", []),
@@ -46,6 +51,93 @@ def test_what_ends_a_script(version, script, told):
     assert done.stdout.splitlines() == told
     assert "autogpu" not in done.stderr.replace(str(ROOT), "")
     assert done.returncode == (1 if told or "exit" in script else 0)
+
+
+# Ends a worker, by an error that is printed there, or that is written down for its parent.
+WORKER = """
+def printed():
+    import watch
+    1 / 0
+
+def written_down():
+    try:
+        printed()
+    except ZeroDivisionError:
+        raise SystemExit(1)
+
+def in_order():
+    import watch
+
+if __name__ == "__main__":
+    import multiprocessing, sys
+    worker = multiprocessing.get_context(sys.argv[1]).Process(target=globals()[sys.argv[2]])
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize(("ending", "told"), [("printed", 1), ("written_down", 1), ("in_order", 0)])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_ends_a_worker(version, method, ending, told, tmp_path):
+    (tmp_path / "watch.py").write_text(WATCH)
+    (tmp_path / "train.py").write_text(WORKER)
+    command = [python(version), str(tmp_path / "train.py"), method, ending]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    is_seen = version != "3.13"
+    assert done.stdout.splitlines() == ["told of ZeroDivisionError"] * told * is_seen, done.stderr
+    assert done.returncode == told
+
+
+def raised(*types, hide=False):
+    """The last of errors of which each was raised in the handling of the one before."""
+    error = None
+    for each in types:
+        try:
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                raise each()
+        except each as new:
+            error = new
+    if hide:
+        error.__suppress_context__ = True
+    return error
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+class _RemoteTraceback(Exception):
+    """As ``concurrent.futures`` has it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(None, [], id="none"),
+        pytest.param(raised(KeyError), ["KeyError"], id="alone"),
+        pytest.param(raised(KeyError, OSError, ValueError), ["ValueError", "OSError", "KeyError"], id="while-handled"),
+        pytest.param(raised(KeyError, OSError, hide=True), ["OSError"], id="from-none"),
+        pytest.param(caused(raised(KeyError, OSError), ValueError()), ["OSError", "ValueError"], id="from-another"),
+    ],
+)
+def test_errors_behind_an_error_are_those_that_a_traceback_shows(error, expected):
+    assert [type(each).__name__ for each in chain(error)] == expected
+
+
+def test_an_error_that_is_its_own_cause_has_an_end():
+    error = OSError()
+    assert len(list(chain(caused(error, error)))) == 20
+
+
+def test_an_error_of_another_process_is_known_by_its_traceback_in_words():
+    assert is_of_another_process(caused(OSError(), _RemoteTraceback()))
+    assert not is_of_another_process(caused(OSError(), KeyError()))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

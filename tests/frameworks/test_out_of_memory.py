@@ -175,6 +175,62 @@ def test_how_it_is_told(machine_of, head, environ, lines):
     assert ("mine" in ran.stdout) == ("excepthook" in head)
 
 
+def test_an_error_that_it_led_to(framework, on):
+    script = (
+        ALLOCATE[framework] + "try:\n    fill()\nexcept Exception as error:\n    raise KeyError('step 7') from error\n"
+    )
+    (line,) = told(on(Gpu(memory="4GiB")).run(script, fresh=True))
+    assert line.startswith("out of memory on GPU 0 (4.0 GiB): this process had all of it and no limit")
+
+
+CHILD = """
+if len(sys.argv) == 1:
+    fill(1)
+    sys.exit(subprocess.call([sys.executable, __file__, "child"]))
+fill()
+"""
+
+
+def test_a_child_of_a_job_that_shares_its_gpu(machine_of):
+    script = "import subprocess, sys\n" + ALLOCATE["torch"] + CHILD
+    first, second, third = told(machine_of("torch", BUSY).run(script, fresh=True, AUTOGPU_WAIT="0"))
+    assert re.search(r"may take 1\d.\d GiB there, because it shares the GPU; it had 1\d", first), first
+    assert re.fullmatch(r"also there: pid 5004242, 9.0 GiB; your train.py \(pid \d+\), 1.\d GiB", second), second
+    assert third.startswith("to get a GPU of its own: AUTOGPU_BUSY=wait; ")
+
+
+# Their parent has the GPU as well. What ends a worker is told there; a worker of a pool goes on.
+WORKERS = {
+    "spawn": ("torch.multiprocessing.spawn(work, nprocs=1)", 1),
+    "process": ("worker = multiprocessing.Process(target=fill)\n    worker.start()\n    worker.join()", 1),
+    "executor": ("concurrent.futures.ProcessPoolExecutor(1).submit(fill).result()", 0),
+    "pool": ("multiprocessing.Pool(1).apply(fill)", 0),
+    "loader": ("list(torch.utils.data.DataLoader(Data(), num_workers=1))", 0),
+}
+START = """
+import concurrent.futures, multiprocessing
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, number):
+        fill()
+def work(rank):
+    fill()
+if __name__ == "__main__":
+    fill(1)
+    multiprocessing.set_start_method("spawn")
+    """
+
+
+@pytest.mark.parametrize(("statement", "tellers"), WORKERS.values(), ids=WORKERS)
+def test_an_error_in_a_worker_process(machine_of, statement, tellers):
+    script = ALLOCATE["torch"] + START + statement + "\n"
+    ran = machine_of("torch", Gpu(memory="6GiB")).run(script, fresh=True, AUTOGPU_WAIT="0")
+    lines = [line for line in ran.said if "out of memory" in line]
+    assert len(lines) == tellers, ran.stderr
+    assert all("nothing limits this process there; it had" in line for line in lines)
+
+
 def test_a_limit_that_the_script_sets_itself(machine_of):
     script = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.1)\n" + FILL["torch"]
     late = ALLOCATE["torch"] + "fill(1)\ntorch.cuda.set_per_process_memory_fraction(0.1)\nfill()\n"

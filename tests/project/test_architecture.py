@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {
         *("errors", "frozen", "variables", "atomic_file", "process"),
-        *("uncaught", "reporting.text", "reporting.stderr"),
+        *("reporting.text", "reporting.stderr"),
     },
+    {"uncaught"},
     {"devices", "policy", "lease", "selection", "history"},
     {"this_run"},
     {"frameworks", "reporting", "acquire", "engines", "visibility"},
