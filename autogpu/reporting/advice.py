@@ -72,7 +72,8 @@ def advice(shortage: Shortage) -> list[str]:
         needed = f"{shortage.needed_gib}GiB" if shortage.needed_gib else "100%"
         reason, remedy = (each.format(whose=whose, needed=needed) for each in _CAPS.get(cause, _OF_ITS_JOB))
         why = f"this process may take {size(shortage.cap)} there, {printable(reason)}"
-    had = [f"it had {size(shortage.held_bytes)}"] if shortage.held_bytes else []
+    with_context = " with its CUDA context" if shortage.held_bytes > (shortage.cap or shortage.held_bytes) else ""
+    had = [f"it had {size(shortage.held_bytes)}{with_context}"] if shortage.held_bytes else []
     had += [f"it asked for {size(shortage.asked_bytes)} more"] if shortage.asked_bytes else []
     lines = [f"out of memory on {gpu}: {'; '.join([why, *([listed(had)] if had else [])])}"]
     if shortage.others:
