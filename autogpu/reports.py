@@ -6,7 +6,7 @@ import os
 from itertools import takewhile
 
 from autogpu import uncaught
-from autogpu.reporting import messages
+from autogpu.reporting import messages, stderr
 from autogpu.selection.model import Verdict
 
 TYPE_CHECKING = False
@@ -67,7 +67,8 @@ class Reports:
         if found is not None and selection is not None and assignment is not None:
             from autogpu.out_of_memory import lines_of
 
-            by_cuda = self._framework.TAKES_FIRST_GPUS
-            lines = lines_of(found, self._allocation, selection, assignment, by_cuda=by_cuda)
-            if lines:  # in one piece: others print there as well
-                self._allocation.say_in_each_rank("\nautogpu: ".join(lines))
+            lines = lines_of(found, self._framework, self._allocation, selection, assignment)
+            text = "\nautogpu: ".join(lines)  # in one piece: others print there as well
+            if text:
+                stderr.forget(text)
+                self._allocation.say_in_each_rank(text)

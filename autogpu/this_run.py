@@ -100,7 +100,7 @@ class ThisRun:
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid == os.getpid():
-            with suppress(Exception, KeyboardInterrupt):  # a full disk, or what a script has broken
+            with suppress(BaseException):  # a full disk, or what a script has broken
                 self._keep(error)
 
     def _keep(self, error: BaseException | None) -> None:

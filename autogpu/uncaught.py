@@ -82,14 +82,15 @@ class Watch:
         self._tell(_last())
 
     def _after_cell(self, result: Any = None) -> None:
-        self._tell(getattr(result, "error_in_exec", None))
+        # A script that the cell has run is not in the result.
+        self._tell(getattr(result, "error_in_exec", None) or _last())
 
     def _tell(self, error: BaseException | None) -> None:
         # Not the exception itself: its frames hold what the script had on the GPU.
         if error is None or id(error) == self._told or os.getpid() != self._pid:
             return
         self._told = id(error)
-        with suppress(Exception, KeyboardInterrupt):  # it would be printed below the script's own error
+        with suppress(BaseException):  # it would be printed below the script's own error
             self._report(error)
 
 

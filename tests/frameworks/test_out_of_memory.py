@@ -52,6 +52,11 @@ def on(framework, machine_of, together):
     return lambda *gpus: machine_of(of, *gpus)
 
 
+@pytest.fixture
+def on_tensorflow(machine_of, together):
+    return machine_of(together["tensorflow"], Gpu())
+
+
 def told(ran) -> list[str]:
     """The lines after the traceback."""
     after = ran.stderr.rpartition("Traceback (most recent call last):")[2]
@@ -66,7 +71,7 @@ def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
     assert ran.exit_status == 1
     assert re.fullmatch(
         r"out of memory on GPU 0 \(24.0 GiB\): this process may take \d+\.\d GiB there, because it shares the GPU; "
-        r"it had \d+\.\d GiB and it asked for 1.0 GiB more",
+        r"it had \d+\.\d GiB( with its CUDA context)? and it asked for 1.0 GiB more",
         first,
     ), first
     assert second == "also there: pid 5004242, 9.0 GiB"
@@ -83,10 +88,43 @@ def test_a_limit_of_the_policy(framework, on):
     assert second in ("to have more: AUTOGPU_LIMIT=4GiB", "to have more: AUTOGPU_LIMIT=5GiB")
 
 
+# By framework, what is said of one that has 4 GiB to itself: of PyTorch alone is it certain that no more would fit.
+ALONE = {
+    "torch": ("this process had all of it and no limit: its model is larger than the GPU", ""),
+    "jax": (
+        "this process may take 2.6 GiB there, the part that JAX takes by itself",
+        "to have more: AUTOGPU_LIMIT=95%",
+    ),
+    "tensorflow": (
+        "nothing limits this process there",
+        "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false",
+    ),
+}
+
+
 def test_a_process_that_has_a_gpu_to_itself(framework, on):
-    assert told(on(Gpu(memory="4GiB")).run(FILL[framework], fresh=True)) == [
-        "out of memory on GPU 0 (4.0 GiB): this process had all of it and no limit: its model is larger than the GPU"
-    ]
+    machine = on(Gpu(memory="4GiB"))
+    first, *more = told(machine.run(FILL[framework], fresh=True))
+    why, remedy = ALONE[framework]
+    assert (first.partition("; it had")[0], "".join(more)) == (f"out of memory on GPU 0 (4.0 GiB): {why}", remedy)
+
+
+def test_what_jax_takes_by_itself_is_no_limit_for_one_that_is_told(machine_of):
+    machine = machine_of("jax", Gpu())
+    script = FILL["jax"].replace("fill()", "fill(20)")
+    _, remedy = told(machine.run(script, fresh=True))
+    setting, _, value = remedy.rpartition(" ")[2].partition("=")
+    assert machine.run(script, fresh=True, **{setting: value}).exit_status == 0
+
+
+def test_a_model_that_fits_in_one_piece(on_tensorflow):
+    script = (
+        "import tensorflow as tf\nkept = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for _ in '12']\n"
+    )
+    first, remedy = told(on_tensorflow.run(script, fresh=True))
+    assert "nothing limits this process there; it had" in first
+    setting, _, value = remedy.rpartition(" ")[2].partition("=")
+    assert on_tensorflow.run(script, fresh=True, **{setting: value}).exit_status == 0
 
 
 def test_two_jobs_that_meet(framework, on):
@@ -179,8 +217,8 @@ def test_an_error_that_it_led_to(framework, on):
     script = (
         ALLOCATE[framework] + "try:\n    fill()\nexcept Exception as error:\n    raise KeyError('step 7') from error\n"
     )
-    (line,) = told(on(Gpu(memory="4GiB")).run(script, fresh=True))
-    assert line.startswith("out of memory on GPU 0 (4.0 GiB): this process had all of it and no limit")
+    line = told(on(Gpu(memory="4GiB")).run(script, fresh=True))[0]
+    assert line.startswith(f"out of memory on GPU 0 (4.0 GiB): {ALONE[framework][0]}")
 
 
 CHILD = """
@@ -196,7 +234,7 @@ def test_a_child_of_a_job_that_shares_its_gpu(machine_of):
     first, second, third = told(machine_of("torch", BUSY).run(script, fresh=True, AUTOGPU_WAIT="0"))
     assert re.search(r"may take 1\d.\d GiB there, because it shares the GPU; it had 1\d", first), first
     assert re.fullmatch(r"also there: pid 5004242, 9.0 GiB; your train.py \(pid \d+\), 1.\d GiB", second), second
-    assert third.startswith("to get a GPU of its own: AUTOGPU_BUSY=wait; ")
+    assert third == "to say what it needs at least: AUTOGPU_NEED=15GiB"
 
 
 # Their parent has the GPU as well. What ends a worker is told there; a worker of a pool goes on.
