@@ -8,7 +8,7 @@ from autogpu import lease
 from autogpu.devices.model import by_uuid
 from autogpu.errors import AutoGpuError
 from autogpu.process import owner, unix_s
-from autogpu.reporting.advice import Shortage, advice
+from autogpu.reporting.advice import OF_ONE_JOB, Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Cap
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autogpu.allocation import Allocation
     from autogpu.devices.model import Device, Inventory
-    from autogpu.frameworks.base import Assignment, OutOfMemory
+    from autogpu.frameworks.base import Assignment, Framework, OutOfMemory
     from autogpu.selection.model import Claim, SelectionRequest
 
 # A user waits for the prompt.
@@ -28,14 +28,15 @@ _DEADLINE_S = 3.0
 
 
 def lines_of(
-    error: OutOfMemory, allocation: Allocation, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool
+    error: OutOfMemory, framework: Framework, allocation: Allocation, request: SelectionRequest, assignment: Assignment
 ) -> list[str]:
     """At most three lines; none where the process's GPUs are unknown.
 
     Args:
         request: By which the framework got its GPUs.
-        by_cuda: The framework counts its GPUs as CUDA does, and not those alone that it was assigned.
     """
+    # It counts its GPUs as CUDA does, and not those alone that it was assigned.
+    by_cuda = framework.TAKES_FIRST_GPUS
     decision, ordinal = allocation.decision, _ordinal(error, request, assignment, by_cuda=by_cuda)
     visible = decision.visible if decision else ()
     known = visible[ordinal] if ordinal < len(visible) else None
@@ -47,21 +48,30 @@ def lines_of(
     held = bytes_by_pid(device).get(os.getpid(), 0) if known.uuid in now else 0
     # In a container the driver may list this process under another number, or not at all.
     is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
-    others = [each.uuid for each in visible if each and each is not known]
+    # A child has what its job has, whatever else is free.
+    is_of_a_job = allocation.taken is not None and allocation.taken.is_parents
+    others = [each.uuid for each in visible if each and each is not known and not is_of_a_job]
+    need = request.policy.need_bytes
+    found = _others(device, claims.get(device.uuid, ()), lists_processes=is_certain)
     cap = _cap(error, request, assignment, ordinal, known)
     if cap is not None and cap.cause == "limit":
         cap = Cap(cap, f"limit {allocation.resolved.settings['memory.limit'].origin}")
+    usable = assignment.usable.get(ordinal)
+    keeps = bool(assignment.growth) and usable is not None and not by_cuda
     shortage = Shortage(
         device.label,
         device.memory_total_bytes,
         held_bytes=held,
+        used_bytes=framework.peak_bytes(),
         asked_bytes=error.asked_bytes,
         cap=cap,
-        others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
+        others=found,
         is_certain=is_certain,
         elsewhere=_elsewhere([now[uuid] for uuid in others if uuid in now], claims),
-        waits=allocation.policy.busy == "wait",
-        remedy=decision.remedy,
+        own_part=Cap(usable or 0, f"default {framework.NAME}") if keeps else None,
+        waits=request.policy.busy == "wait" or request.joins_at_once,
+        claimed_bytes=need if isinstance(need, int) else 0,
+        remedy=OF_ONE_JOB if is_of_a_job and found and cap is None else decision.remedy,
     )
     return advice(shortage)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import select
+import sys
 import threading
 import time
 
@@ -41,6 +42,12 @@ def threads_are_real() -> bool:
     # Up to 3.12 the first, from 3.13 on the second.
     start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
     return start is None or type(start) is type(len)
+
+
+def is_worker() -> bool:
+    """Python's ``multiprocessing`` started this process."""
+    module: Any = sys.modules.get("multiprocessing.process")
+    return module is not None and getattr(module.current_process(), "_parent_pid", None) is not None
 
 
 def is_readable(descriptor: int, within_s: float) -> bool:

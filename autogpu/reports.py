@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
-from contextlib import suppress
+from itertools import takewhile
 
-from autogpu.reporting import messages
+from autogpu import uncaught
+from autogpu.reporting import messages, stderr
 from autogpu.selection.model import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
     from autogpu.allocation import Allocation
     from autogpu.devices.model import Inventory
     from autogpu.frameworks.base import Assignment, Framework, Usage
@@ -39,7 +36,7 @@ class Reports:
         allocation.this_run.uses(self._framework, allocation.readings.newest, is_limited=is_limited)
         if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
             self._watching_pid = os.getpid()
-            Watch(self.on_uncaught)
+            uncaught.Watch(self.on_uncaught)
 
     @property
     def _is_limited_by_script(self) -> bool:
@@ -63,67 +60,15 @@ class Reports:
         allocation.say(lines)
 
     def on_uncaught(self, error: BaseException) -> None:
-        """Say why memory ran out, if ``error`` is the framework's out-of-memory error."""
-        found, selection, assignment = self._framework.out_of_memory(error), self._selection, self._assignment
+        """Say why memory ran out, if that is what ``error`` came from."""
+        selection, assignment = self._selection, self._assignment
+        of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
+        found = next(filter(None, map(self._framework.out_of_memory, of_this_process)), None)
         if found is not None and selection is not None and assignment is not None:
             from autogpu.out_of_memory import lines_of
 
-            by_cuda = self._framework.TAKES_FIRST_GPUS
-            lines = lines_of(found, self._allocation, selection, assignment, by_cuda=by_cuda)
-            if lines:  # in one piece: others print there as well
-                self._allocation.say_in_each_rank("\nautogpu: ".join(lines))
-
-
-class Watch:
-    """Calls ``report`` with each exception that ends a script, a notebook's cell or a statement at the prompt.
-
-    Source: ``sys.last_value``, which Python sets before it prints a traceback, whatever ``sys.excepthook`` is; not for
-    ``SystemExit``, nor in other threads, whose errors end no process.
-    """
-
-    def __init__(self, report: Callable[[BaseException], None]) -> None:
-        """Watch in this process; a forked child watches for itself."""
-        self._report = report
-        self._pid = os.getpid()
-        self._told: int | None = None
-        atexit.register(self.look)
-        prompt: Any = getattr(sys, "ps1", None)
-        shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        if shell is not None:
-            shell.events.register("post_run_cell", self._after_cell)
-        elif type(prompt) is str:
-            # Python asks for its text before each prompt, which is the first moment after a traceback there.
-            sys.ps1 = _Prompt(prompt, [self])
-        elif type(prompt) is _Prompt:
-            prompt.watches.append(self)
-
-    def look(self) -> None:
-        """Report the last exception that Python has printed, once."""
-        self._tell(getattr(sys, "last_value", None))
-
-    def _after_cell(self, result: Any = None) -> None:
-        self._tell(getattr(result, "error_in_exec", None))
-
-    def _tell(self, error: BaseException | None) -> None:
-        # Not the exception itself: its frames hold what the script had on the GPU.
-        if error is None or id(error) == self._told or os.getpid() != self._pid:
-            return
-        self._told = id(error)
-        with suppress(Exception, KeyboardInterrupt):  # it would be printed below the script's own error
-            self._report(error)
-
-
-class _Prompt(str):
-    """A prompt that looks first; in every other way the text that it was."""
-
-    watches: list[Watch]
-
-    def __new__(cls, text: str, watches: list[Watch]) -> _Prompt:
-        prompt = super().__new__(cls, text)
-        prompt.watches = watches
-        return prompt
-
-    def __str__(self) -> str:
-        for watch in self.watches:
-            watch.look()
-        return self[:]
+            lines = lines_of(found, self._framework, self._allocation, selection, assignment)
+            text = "\nautogpu: ".join(lines)  # in one piece: others print there as well
+            if text:
+                stderr.forget(text)
+                self._allocation.say_in_each_rank(text)

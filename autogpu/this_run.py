@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from contextlib import suppress
 
-from autogpu import history
+from autogpu import history, uncaught
 from autogpu.frozen import replace
 from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
@@ -76,7 +75,7 @@ class ThisRun:
         if self._pid != os.getpid():
             self._pid, self._frameworks, self._is_limited = os.getpid(), [], False
             # Later than those of the framework, so that it runs before them.
-            atexit.register(self._at_exit)
+            uncaught.at_end(self._at_end)
         self._know(inventory)
         self._is_limited |= is_limited
         if framework not in self._frameworks:
@@ -99,13 +98,13 @@ class ThisRun:
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
         return (*self._arguments, *memory, self._ranks, *self._models)
 
-    def _at_exit(self) -> None:
+    def _at_end(self, error: BaseException | None) -> None:
         if self._pid == os.getpid():
-            with suppress(Exception, KeyboardInterrupt):  # a full disk, or what a script has broken
-                self._keep(getattr(sys, "last_value", None))
+            with suppress(BaseException):  # a full disk, or what a script has broken
+                self._keep(error)
 
     def _keep(self, error: BaseException | None) -> None:
-        ran_out = error is not None and any(framework.out_of_memory(error) for framework in self._frameworks)
+        ran_out = any(used.out_of_memory(each) for each in uncaught.chain(error) for used in self._frameworks)
         # An error or Ctrl-C may have come before the memory was needed, and a limit hides what would have been taken.
         if not ran_out and (error is not None or self._is_limited):
             return

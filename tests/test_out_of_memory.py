@@ -7,7 +7,11 @@ import os
 import pytest
 
 from autogpu.devices.model import Process
+from autogpu.frozen import replace
+from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
+from tests.support.processes import in_a_fork
 from tests.support.values import gpu
 
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
@@ -58,7 +62,32 @@ def test_beside_others(started):
 def test_alone(started):
     process = started(*ONE)
     process.framework.take()
+    process.framework.peak = 23 * GIB
     assert ended(process) == [OUT + "this process had all of it and no limit: its model is larger than the GPU"]
+
+
+@pytest.mark.parametrize(
+    ("growth", "peak_gib", "first", "last"),
+    [
+        pytest.param("1", 10, "nothing limits this", "its memory may be in pieces", id="growth-leaves-gaps"),
+        pytest.param("1", 0, "nothing limits this", "its memory may be in pieces", id="not-counted"),
+        pytest.param("0", 10, "this process had all of it", "", id="all-at-once"),
+        pytest.param(
+            "1",
+            21,
+            "this process may take 21.1 GiB there, the part that Fakeflow takes",
+            "to have more: AUTOGPU_LIMIT=95%",
+            id="its-own-part",
+        ),
+    ],
+)
+def test_alone_although_it_would_fit(started, growth, peak_gib, first, last):
+    process = started(*ONE, AUTOGPU_GROWTH=growth)
+    process.framework.take()
+    process.framework.peak = peak_gib * GIB
+    lines = ended(process)
+    assert lines[0].startswith(OUT + first)
+    assert "".join(lines[1:]).startswith(last)
 
 
 def test_in_a_container_whose_pids_the_driver_does_not_count_by(started):
@@ -76,6 +105,31 @@ def test_without_an_answer_of_the_driver(started):
     process.framework.take()
     process.driver.now = None
     assert ended(process)[0] == OUT + "nothing limits this process there; it asked for 1.0 GiB more"
+
+
+def test_each_error_is_told_also_in_the_same_words(started, capfd):
+    process = started(*ONE, say=stderr.say)
+    process.framework.take()
+    for _ in range(2):
+        process.framework.allocator.reports.on_uncaught(MemoryError())
+    assert capfd.readouterr().err.count("out of memory") == 2
+
+
+def test_a_child_is_told_that_its_job_shares_the_gpu(started):
+    parent = started(gpu(0), gpu(1))
+    parent.framework.take()
+    used = replace(gpu(1, used_gib=12), compute_processes=(Process(os.getpid(), 12 * GIB),))
+    names, counted = (LEASE, LEASE_DIR, CUDA_VISIBLE_DEVICES), parent.cuda.devices
+
+    def work():
+        child = started(gpu(0), used, counted=counted, **{name: parent.environ[name] for name in names})
+        child.framework.take()
+        return ended(child)
+
+    first, second, third = in_a_fork(work)
+    assert first.startswith("out of memory on GPU 1 (24.0 GiB): nothing limits this process there")
+    assert f"(pid {os.getpid()}), 12.0 GiB" in second
+    assert third == "the processes of one job share its GPU: use it in fewer of them, or give memory back"
 
 
 def test_another_error_is_not_explained(started):

@@ -33,19 +33,24 @@ def script(tmp_path, monkeypatch):
 def runs(script, tmp_path):
     """Let the script run to its end, with a framework that counts so many GiB; its process."""
 
-    def run(*peaks, gpus=ONE, said=None, **options):
+    def run(*peaks, gpus=ONE, said=None, error=None, **options):
         process = None
         for peak in peaks:
             process = Process(tmp_path, *gpus, **options).imports()
             process.framework.peak = int(peak * GIB)
             process.framework.take(**(said or {}))
-            process.allocation.this_run._at_exit()
+            process.allocation.this_run._at_end(error)
             if process.holders:
                 process.found = process.claims[0]
             process.allocation.release()
         return process
 
     return run
+
+
+def raised(error, cause):
+    error.__cause__ = cause
+    return error
 
 
 def kept(folder):
@@ -112,21 +117,18 @@ def test_a_run_that_teaches_nothing_is_not_kept(runs, tmp_path, gpus, options, s
         pytest.param(ValueError("shape"), [2, 2, 2], id="another-error"),
         pytest.param(KeyboardInterrupt(), [2, 2, 2], id="interrupted"),
         pytest.param(MemoryError(), [2, 2, 2, 0], id="the-frameworks-out-of-memory"),
+        pytest.param(raised(RuntimeError("step 7"), MemoryError()), [2, 2, 2, 0], id="an-error-that-it-led-to"),
     ],
 )
-def test_a_run_that_ends_by_an_error(runs, tmp_path, monkeypatch, error, after):
+def test_a_run_that_ends_by_an_error(runs, tmp_path, error, after):
     runs(2, 2, 2)
-    with monkeypatch.context() as ending:  # pytest removes it as well
-        ending.setattr(sys, "last_value", error, raising=False)
-        runs(9)
+    runs(9, error=error)
     assert kept(tmp_path) == after
 
 
-def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs, tmp_path, monkeypatch):
+def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs, tmp_path):
     runs(2, 2, 2)
-    with monkeypatch.context() as ending:
-        ending.setattr(sys, "last_value", MemoryError(), raising=False)
-        runs(2, gpus=BUSY)
+    runs(2, gpus=BUSY, error=MemoryError())
     assert kept(tmp_path)[-1] == 0
     assert runs(2, AUTOGPU_NEED="learned").found == WHOLE
 
@@ -148,9 +150,9 @@ def test_a_notebook_teaches_nothing(runs, tmp_path, monkeypatch):
 
 def test_a_forked_child_keeps_nothing_of_its_parents(runs, tmp_path):
     process = runs(2)
-    in_a_fork(process.allocation.this_run._at_exit)
+    in_a_fork(lambda: process.allocation.this_run._at_end(None))
     assert kept(tmp_path) == [2]
-    process.allocation.this_run._at_exit()
+    process.allocation.this_run._at_end(None)
     assert kept(tmp_path) == [2, 2]
 
 
@@ -160,7 +162,7 @@ def test_what_two_frameworks_took_is_added(runs, script, tmp_path):
     for framework in (process.framework, other):
         framework.peak = 2 * GIB
         framework.take()
-    process.allocation.this_run._at_exit()
+    process.allocation.this_run._at_end(None)
     assert kept(tmp_path) == [4]
 
 
@@ -172,6 +174,6 @@ def test_whatever_fails_at_the_end_is_not_seen(runs, tmp_path, capfd, error):
         raise error
 
     process.framework.peak_bytes = fail
-    process.allocation.this_run._at_exit()
+    process.allocation.this_run._at_end(None)
     assert kept(tmp_path) == [2]
     assert capfd.readouterr() == ("", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autogpu.frozen import frozen
 from autogpu.reporting.text import GIB, listed, printable, size
+from autogpu.selection.memory import CONTEXT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,17 +13,21 @@ if TYPE_CHECKING:
 # In one line with their names; `autogpu status` shows each.
 _MOST = 3
 
-# By the cause of a cap, the reason in words, and what avoids it where that is always the same. {whose} is an engine, or
-# where a limit was set, {needed} what the process needs.
+# By the cause of a cap, the reason in words, and what avoids it where that is always the same. {whose} is an engine, a
+# framework, or where a limit was set.
 _CAPS = {
     "share": ("because it shares the GPU", ""),
     "ranks": ("because ranks of its job share the GPU", "to have more: fewer ranks on each GPU"),
     "grant": ("the part that {whose} granted", "to have more: ask {whose} for a larger part of a GPU"),
-    "limit": ("by memory.limit ({whose})", "to have more: AUTOGPU_LIMIT={needed}"),
+    "limit": ("by memory.limit ({whose})", "to have more: AUTOGPU_LIMIT={larger}"),
     "split": ("in each of its logical GPUs", "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1"),
     "script": ("by the script's own limit", "to have more: raise the limit in the script"),
+    "default": ("the part that {whose} takes by itself", "to have more: AUTOGPU_LIMIT=95%"),
 }
 _OF_ITS_JOB = ("as every process of its job", "")
+_TOO_LARGE = "its model is larger than the GPU"
+_IN_ONE_PIECE = "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false"
+OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, or give memory back"
 
 
 @frozen
@@ -33,65 +38,89 @@ class Shortage:
         gpu: Its label.
         total_bytes: ``None`` where the driver does not tell.
         held_bytes: What the driver shows of the process; 0 where it does not.
+        used_bytes: What the framework counted; 0 where it did not.
         asked_bytes: What it could not allocate; 0 where the framework does not say.
         cap: The most that it might allocate; ``None`` where nothing limited it.
         others: Who else is there, in words, with what they use.
         is_certain: The driver has told who is there now.
+        own_part: What a framework takes at most, if it keeps memory, with gaps that may be too small.
         elsewhere: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
-        waits: The policy lets it wait for a free GPU already.
-        remedy: How to have an idle GPU, where the script named a busy one.
+        waits: It waits for a free GPU already, or would not wait.
+        claimed_bytes: What the policy says that it needs; 0 where it does not.
+        remedy: What avoids it, where that is known.
     """
 
     gpu: str
     total_bytes: int | None = None
     held_bytes: int = 0
+    used_bytes: int = 0
     asked_bytes: int = 0
     cap: Cap | None = None
     others: tuple[tuple[str, int], ...] = ()
     is_certain: bool = True
+    own_part: Cap | None = None
     elsewhere: tuple[tuple[str, int], ...] = ()
     waits: bool = False
+    claimed_bytes: int = 0
     remedy: str = ""
 
     @property
-    def needed_gib(self) -> int:
-        """What it needs at least, in whole GiB; 0 where that is unknown, or more than the GPU has."""
-        held = self.held_bytes or self.cap or 0
-        needed = -(-(held + self.asked_bytes) // GIB) if held else 0
-        return needed if needed * GIB <= (self.total_bytes or needed * GIB) else 0
+    def is_alone(self) -> bool:
+        """Nobody else is on the GPU."""
+        return self.is_certain and not self.others
+
+    @property
+    def needed_bytes(self) -> int:
+        """What it used and asked for, with its CUDA context; 0 where that is unknown."""
+        had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes or self.cap or 0
+        return had + self.asked_bytes if had else 0
+
+    @property
+    def is_too_large(self) -> bool:
+        """It needs more than the GPU has."""
+        return self.needed_bytes > (self.total_bytes or self.needed_bytes)
 
 
 def advice(shortage: Shortage) -> list[str]:
     """At most three lines."""
     gpu = f"GPU {shortage.gpu}" + (f" ({size(shortage.total_bytes)})" if shortage.total_bytes else "")
-    if shortage.cap is None and shortage.is_certain and not shortage.others:
-        return [f"out of memory on {gpu}: this process had all of it and no limit: its model is larger than the GPU"]
+    cap, own, used = shortage.cap, shortage.own_part, shortage.used_bytes
+    if cap is None and shortage.is_alone:
+        if own is None or (used and shortage.is_too_large):
+            return [f"out of memory on {gpu}: this process had all of it and no limit: {_TOO_LARGE}"]
+        cap = own if used and used + shortage.asked_bytes > own else None
     why, remedy = "nothing limits this process there", ""
-    if shortage.cap is not None:
-        cause, _, whose = shortage.cap.cause.partition(" ")
-        needed = f"{shortage.needed_gib}GiB" if shortage.needed_gib else "100%"
-        reason, remedy = (each.format(whose=whose, needed=needed) for each in _CAPS.get(cause, _OF_ITS_JOB))
-        why = f"this process may take {size(shortage.cap)} there, {printable(reason)}"
-    had = [f"it had {size(shortage.held_bytes)}"] if shortage.held_bytes else []
+    if cap is not None:
+        cause, _, whose = cap.cause.partition(" ")
+        # Never one that is in force.
+        gib = max(-(-shortage.needed_bytes // GIB), cap // GIB + 1)
+        larger = f"{gib}GiB" if gib * GIB <= (shortage.total_bytes or 0) else "100%"
+        reason, remedy = (each.format(whose=whose, larger=larger) for each in _CAPS.get(cause, _OF_ITS_JOB))
+        why = f"this process may take {size(cap)} there, {printable(reason)}"
+    with_context = " with its CUDA context" if shortage.held_bytes > (cap or shortage.held_bytes) else ""
+    had = [f"it had {size(shortage.held_bytes)}{with_context}"] if shortage.held_bytes else []
     had += [f"it asked for {size(shortage.asked_bytes)} more"] if shortage.asked_bytes else []
     lines = [f"out of memory on {gpu}: {'; '.join([why, *([listed(had)] if had else [])])}"]
     if shortage.others:
         named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
         more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
         lines.append("also there: " + "; ".join(named + more))
-    return [*lines, printable(remedy) or _remedy(shortage)]
+    return [*lines, _remedy(shortage, printable(remedy))]
 
 
-def _remedy(shortage: Shortage) -> str:
-    needed = shortage.needed_gib
-    if shortage.remedy:
-        return shortage.remedy
-    if shortage.is_certain and not shortage.others:
-        return "no other job is on it any more: start it again"
-    label, spare = max(shortage.elsewhere, key=lambda each: each[1], default=("", 0))
-    if needed and spare >= needed * GIB:
-        return f"GPU {label} has {size(spare)} free now: AUTOGPU_NEED={needed}GiB gets it"
+def _remedy(shortage: Shortage, of_cap: str) -> str:
+    needed, (label, spare) = shortage.needed_bytes, max(shortage.elsewhere, key=lambda each: each[1], default=("", 0))
+    # No word for one that is claimed already.
+    gib = -(-needed // GIB) if needed > shortage.claimed_bytes else 0
+    elsewhere = (
+        f"GPU {label} has {size(spare)} free now: AUTOGPU_NEED={gib}GiB gets it" if spare >= gib * GIB > 0 else ""
+    )
+    if shortage.is_too_large:
+        return elsewhere or _TOO_LARGE
+    if of_cap or shortage.remedy:
+        return of_cap or shortage.remedy
+    if shortage.is_alone:
+        return _IN_ONE_PIECE if shortage.cap is None else "no other job is on it any more: start it again"
     ways = [] if shortage.waits else ["to get a GPU of its own: AUTOGPU_BUSY=wait"]
-    if needed:
-        ways.append(f"to say what it needs at least: AUTOGPU_NEED={needed}GiB")
-    return "; or ".join(ways) or "`autogpu status` shows who is there"
+    ways += [f"to say what it needs at least: AUTOGPU_NEED={gib}GiB"] if gib else []
+    return elsewhere or "; or ".join(ways) or "`autogpu status` shows who is there"

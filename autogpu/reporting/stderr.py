@@ -32,6 +32,11 @@ def say(message: str) -> None:
         _write(stderr, line)
 
 
+def forget(message: str) -> None:
+    """Let it be printed again: it is of another moment."""
+    _printed.discard("autogpu: " + message)
+
+
 def _write(stderr: Any, line: str) -> None:
     try:
         # One write: two jobs in one terminal must not tear each other's lines.

@@ -61,9 +61,10 @@ class Run:
         self._folder, self._count = folder, count
         folder.mkdir()
 
-    def command(self, python: Path, gib: float = WHOLE, framework: str = "toyflow") -> list[str]:
-        """What takes ``gib`` on each of its GPUs."""
-        return [str(python), str(JOBS / "job.py"), str(self._folder), str(self._count), str(gib), framework]
+    def command(self, python: Path, gib: float = WHOLE, framework: str = "toyflow", dies: str = "") -> list[str]:
+        """What takes ``gib`` on each of its GPUs, and in the rank that ``dies`` runs out of memory."""
+        command = [str(python), str(JOBS / "job.py"), str(self._folder), str(self._count), str(gib), framework]
+        return command + ([dies] if dies else [])
 
     def wait(self, count: int) -> None:
         """Wait until so many jobs have what they take."""

@@ -55,6 +55,7 @@ class Cluster:
         environ: Mapping[str, str] | None = None,
         python: Path | None = None,
         framework: str = "toyflow",
+        dies: str = "",
     ) -> Done:
         """Run jobs to their end that are all there at the same time, each of which takes ``gib`` on its GPUs.
 
@@ -63,10 +64,11 @@ class Cluster:
             before: In front of the job's own command.
             batch: A shell script for ``sbatch`` instead, in which ``{job}`` is the job's command.
             scripts: How many jobs of ``sbatch`` run it.
+            dies: The rank whose memory runs out.
             kept: What somebody else's job, which uses no GPU, was given before: Slurm grants the lowest numbers first.
         """
         run = self.new_run(jobs)
-        job = [*before, *run.command(python or self.python, gib, framework)]
+        job = [*before, *run.command(python or self.python, gib, framework, dies)]
         environ = {"TF_CPP_MIN_LOG_LEVEL": "3", **(environ or {})}
         with self.kept_from_others(*kept) if kept else ExitStack():
             if batch:
@@ -75,7 +77,7 @@ class Cluster:
             else:
                 done = self.slurm.run(*arguments, command=job, environ=environ, program=program)
         # pytest explains bare assertions in files of tests only.
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert (done.returncode != 0) == bool(dies), f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         taken = [each.gpus for each in run.taken(*self.servers)]
         return Done(taken, lines_of_autogpu(done.stderr), done.stdout, done.stderr)
 

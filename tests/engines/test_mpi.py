@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.engines.engine_jobs import TIMEOUT_S, Run, configurations, end_all, lines_of_autogpu
+from tests.engines.engine_jobs import TIMEOUT_S, WHOLE, Run, configurations, end_all, lines_of_autogpu
 from tests.gpusim import Gpu, Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -34,7 +34,9 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("OMPI_", "PMI_", "MPI_"))]:
         monkeypatch.delenv(name)
 
-    def run(launcher, gpus, ranks, each=1, job=(), python=small_python, wrapper="exec {command}", **environ):
+    def run(
+        launcher, gpus, ranks, each=1, job=(), python=small_python, wrapper="exec {command}", fails=False, **environ
+    ):
         if shutil.which(launcher.command[0]) is None:
             pytest.skip(f"{launcher.command[0]} is not installed (Debian: openmpi-bin, mpich)")
         rank = f"${launcher.rank}"
@@ -54,7 +56,7 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
             finally:
                 left = end_all(server, timeout_s=10)
             errors = [(tmp_path / f"stderr.{rank}").read_text(errors="replace") for rank in range(ranks)]
-            assert (done.returncode, left) == (0, []), (done.stderr, errors)
+            assert (done.returncode != 0, left) == (fails, []), (done.stderr, errors)
             return [each.gpus for each in jobs.taken(server)], [lines_of_autogpu(text) for text in errors]
 
     return run
@@ -63,6 +65,7 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
 BUSY = Gpu(processes={5004242: "10GiB"}, utilization=90)
 FOUR = [Gpu()] * 4
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
+OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): this process may take"
 AS_HOROVOD = "export HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
 
 
@@ -131,3 +134,11 @@ def test_ranks_of_tensorflow_have_half_of_a_gpu_each(run, launcher, tensorflow_p
     taken, said = run(launcher, FOUR[:1], 2, python=tensorflow_python, job=(9, "tensorflow"))
     assert taken == [{0: "11.50 GiB"}] * 2, said
     assert [bool(lines) for lines in said] == [True, False], said
+
+
+@LAUNCHERS
+def test_the_rank_whose_memory_runs_out_says_why(run, launcher):
+    _, said = run(launcher, FOUR[:1], 2, job=(WHOLE, "toyflow", "1"), fails=True)
+    assert len(said[0]) == 1, said
+    assert said[1][0].startswith(f"{OUT} 11.5 GiB there, because ranks of its job share the GPU; it had "), said
+    assert said[1][-1] == "autogpu: to have more: fewer ranks on each GPU"

@@ -221,6 +221,23 @@ def test_tensorflow_has_the_part_that_was_granted(shards, tensorflow_python):
     assert (done.taken, len(done.said)) == ([{0: HALF}], 1), done.stderr
 
 
+OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): this process may take 11.5 GiB there, "
+
+
+@pytest.mark.parametrize("dies", ["0", "1"])
+def test_the_rank_whose_memory_runs_out_says_why(four, dies):
+    done = four.run("-n2", "--label", "--gres=gpu:1", jobs=2, dies=dies)
+    said = [line for line in done.stderr.splitlines() if OUT in line]
+    assert len(said) == 1
+    assert said[0].startswith(f"{dies}: {OUT}because ranks of its job share the GPU; it had "), done.stderr
+
+
+def test_a_job_with_a_shard_is_told_whose_part_was_not_enough(shards):
+    first, *_, last = shards.run("--gres=shard:1", dies="0").said[1:]
+    assert first.startswith(f"{OUT}the part that Slurm granted; it had "), first
+    assert last == "autogpu: to have more: ask Slurm for a larger part of a GPU"
+
+
 # ---- the cluster of a page of the documents ----
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-one-server-to-five.md"

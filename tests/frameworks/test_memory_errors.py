@@ -37,6 +37,24 @@ ERRORS = {
         ),
         OutOfMemory(20 << 20, 2),
     ),
+    "torch-in-another-thread": (
+        "torch",
+        error(
+            *("torch", "OutOfMemoryError"),
+            "Caught OutOfMemoryError in replica 1 on device 1.\nOriginal Traceback (most recent call last):\n"
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of",
+        ),
+        OutOfMemory(2 * GIB, 1),
+    ),
+    "torch-in-another-process": (
+        "",
+        error(
+            *("torch", "OutOfMemoryError"),
+            "Caught OutOfMemoryError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of",
+        ),
+        None,
+    ),
     "torch-context": (
         "torch",
         error("torch", "AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be"),

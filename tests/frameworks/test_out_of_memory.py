@@ -52,6 +52,11 @@ def on(framework, machine_of, together):
     return lambda *gpus: machine_of(of, *gpus)
 
 
+@pytest.fixture
+def on_tensorflow(machine_of, together):
+    return machine_of(together["tensorflow"], Gpu())
+
+
 def told(ran) -> list[str]:
     """The lines after the traceback."""
     after = ran.stderr.rpartition("Traceback (most recent call last):")[2]
@@ -66,7 +71,7 @@ def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
     assert ran.exit_status == 1
     assert re.fullmatch(
         r"out of memory on GPU 0 \(24.0 GiB\): this process may take \d+\.\d GiB there, because it shares the GPU; "
-        r"it had \d+\.\d GiB and it asked for 1.0 GiB more",
+        r"it had \d+\.\d GiB( with its CUDA context)? and it asked for 1.0 GiB more",
         first,
     ), first
     assert second == "also there: pid 5004242, 9.0 GiB"
@@ -83,10 +88,43 @@ def test_a_limit_of_the_policy(framework, on):
     assert second in ("to have more: AUTOGPU_LIMIT=4GiB", "to have more: AUTOGPU_LIMIT=5GiB")
 
 
+# By framework, what is said of one that has 4 GiB to itself: of PyTorch alone is it certain that no more would fit.
+ALONE = {
+    "torch": ("this process had all of it and no limit: its model is larger than the GPU", ""),
+    "jax": (
+        "this process may take 2.6 GiB there, the part that JAX takes by itself",
+        "to have more: AUTOGPU_LIMIT=95%",
+    ),
+    "tensorflow": (
+        "nothing limits this process there",
+        "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false",
+    ),
+}
+
+
 def test_a_process_that_has_a_gpu_to_itself(framework, on):
-    assert told(on(Gpu(memory="4GiB")).run(FILL[framework], fresh=True)) == [
-        "out of memory on GPU 0 (4.0 GiB): this process had all of it and no limit: its model is larger than the GPU"
-    ]
+    machine = on(Gpu(memory="4GiB"))
+    first, *more = told(machine.run(FILL[framework], fresh=True))
+    why, remedy = ALONE[framework]
+    assert (first.partition("; it had")[0], "".join(more)) == (f"out of memory on GPU 0 (4.0 GiB): {why}", remedy)
+
+
+def test_what_jax_takes_by_itself_is_no_limit_for_one_that_is_told(machine_of):
+    machine = machine_of("jax", Gpu())
+    script = FILL["jax"].replace("fill()", "fill(20)")
+    _, remedy = told(machine.run(script, fresh=True))
+    setting, _, value = remedy.rpartition(" ")[2].partition("=")
+    assert machine.run(script, fresh=True, **{setting: value}).exit_status == 0
+
+
+def test_a_model_that_fits_in_one_piece(on_tensorflow):
+    script = (
+        "import tensorflow as tf\nkept = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for _ in '12']\n"
+    )
+    first, remedy = told(on_tensorflow.run(script, fresh=True))
+    assert "nothing limits this process there; it had" in first
+    setting, _, value = remedy.rpartition(" ")[2].partition("=")
+    assert on_tensorflow.run(script, fresh=True, **{setting: value}).exit_status == 0
 
 
 def test_two_jobs_that_meet(framework, on):
@@ -173,6 +211,62 @@ def test_how_it_is_told(machine_of, head, environ, lines):
     ran = machine_of("torch", Gpu(memory="4GiB")).run(head + FILL["torch"], fresh=True, **environ)
     assert (ran.exit_status, len(ran.said)) == (1, lines), ran.stderr
     assert ("mine" in ran.stdout) == ("excepthook" in head)
+
+
+def test_an_error_that_it_led_to(framework, on):
+    script = (
+        ALLOCATE[framework] + "try:\n    fill()\nexcept Exception as error:\n    raise KeyError('step 7') from error\n"
+    )
+    line = told(on(Gpu(memory="4GiB")).run(script, fresh=True))[0]
+    assert line.startswith(f"out of memory on GPU 0 (4.0 GiB): {ALONE[framework][0]}")
+
+
+CHILD = """
+if len(sys.argv) == 1:
+    fill(1)
+    sys.exit(subprocess.call([sys.executable, __file__, "child"]))
+fill()
+"""
+
+
+def test_a_child_of_a_job_that_shares_its_gpu(machine_of):
+    script = "import subprocess, sys\n" + ALLOCATE["torch"] + CHILD
+    first, second, third = told(machine_of("torch", BUSY).run(script, fresh=True, AUTOGPU_WAIT="0"))
+    assert re.search(r"may take 1\d.\d GiB there, because it shares the GPU; it had 1\d", first), first
+    assert re.fullmatch(r"also there: pid 5004242, 9.0 GiB; your train.py \(pid \d+\), 1.\d GiB", second), second
+    assert third == "to say what it needs at least: AUTOGPU_NEED=15GiB"
+
+
+# Their parent has the GPU as well. What ends a worker is told there; a worker of a pool goes on.
+WORKERS = {
+    "spawn": ("torch.multiprocessing.spawn(work, nprocs=1)", 1),
+    "process": ("worker = multiprocessing.Process(target=fill)\n    worker.start()\n    worker.join()", 1),
+    "executor": ("concurrent.futures.ProcessPoolExecutor(1).submit(fill).result()", 0),
+    "pool": ("multiprocessing.Pool(1).apply(fill)", 0),
+    "loader": ("list(torch.utils.data.DataLoader(Data(), num_workers=1))", 0),
+}
+START = """
+import concurrent.futures, multiprocessing
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, number):
+        fill()
+def work(rank):
+    fill()
+if __name__ == "__main__":
+    fill(1)
+    multiprocessing.set_start_method("spawn")
+    """
+
+
+@pytest.mark.parametrize(("statement", "tellers"), WORKERS.values(), ids=WORKERS)
+def test_an_error_in_a_worker_process(machine_of, statement, tellers):
+    script = ALLOCATE["torch"] + START + statement + "\n"
+    ran = machine_of("torch", Gpu(memory="6GiB")).run(script, fresh=True, AUTOGPU_WAIT="0")
+    lines = [line for line in ran.said if "out of memory" in line]
+    assert len(lines) == tellers, ran.stderr
+    assert all("nothing limits this process there; it had" in line for line in lines)
 
 
 def test_a_limit_that_the_script_sets_itself(machine_of):

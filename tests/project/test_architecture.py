@@ -17,6 +17,7 @@ ROWS = (
         *("errors", "frozen", "variables", "atomic_file", "process"),
         *("reporting.text", "reporting.stderr"),
     },
+    {"uncaught"},
     {"devices", "policy", "lease", "selection", "history"},
     {"this_run"},
     {"frameworks", "reporting", "acquire", "engines", "visibility"},

@@ -17,6 +17,7 @@ import pytest
 from autogpu.cli.main import cli
 from autogpu.cli.status_screen import lines
 from autogpu.cli.status_table import View
+from autogpu.history import RUNS as RUNS_TO_LEARN
 from autogpu.policy import KEYS, problems_of
 from demo import pictures
 from tests.gpusim import Server
@@ -41,8 +42,11 @@ COMMENT = re.compile(r" *# .*$", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 # Where a command begins: at the start, behind variables, inside $( ), behind sudo and behind another program's `--`.
 COMMAND = re.compile(r"(?:^|\$\(|sudo |-- |&& )(?:\w+=\S+ )*autogpu(?![\w./-])([^)]*)")
-# What a block was printed by: on the server of `lab.toml`, or on one that ships by that name.
-RUNS = re.compile(r"<!-- runs(?P<tensorflow> with TensorFlow)?(?: on (?P<fleet>[\w-]+))? -->\n\Z")
+# What a block was printed by: on the server of `lab.toml`, or on one that ships by that name; by a script with so many
+# GiB, after as many runs as tell what it needs.
+RUNS = re.compile(
+    r"<!-- runs(?P<tensorflow> with TensorFlow)?(?: on (?P<fleet>[\w-]+))?(?:, again with (?P<gib>[\d.]+) GiB)? -->\n\Z"
+)
 MARK = re.compile(r"<!--.*?-->\n")
 STATUS = "<!-- status of make lab -->\n"
 
@@ -247,7 +251,13 @@ def test_a_script_says_what_stands_there(lab, tmp_path, forks, block):
     *settings, program, script = line.removeprefix("$ ").split()
     assert (program, script) == ("python", "train.py")
     train = Runner(environments.tensorflow_with_autogpu(), lab(block), tmp_path / "project", forks)
-    ran = train("import tensorflow as tf\ntf.constant(1) + 1\n", **dict(setting.split("=") for setting in settings))
+    gib = RUNS.search(block.before)["gib"]
+    text = (
+        f"import tensorflow as tf\ntf.raw_ops.Empty(shape=[{int(float(gib or 0) * 1024)}, 1 << 18], dtype=tf.float32)\n"
+    )
+    for _ in range(RUNS_TO_LEARN if gib else 0):
+        train(text)
+    ran = train(text, **dict(setting.split("=") for setting in settings))
     assert matches(expected, "".join(f"{line}\n" for line in ran.said)), ran.stderr
 
 

@@ -16,7 +16,16 @@ BEN = ("ben's train.py (pid 4242)", 17 * GIB)
 
 
 def shortage(**known):
-    return Shortage("3", 24 * GIB, **{"held_bytes": 5 * GIB, "asked_bytes": GIB, "others": (BEN,), **known})
+    return Shortage(
+        "3",
+        **{
+            "total_bytes": 24 * GIB,
+            "held_bytes": 5 * GIB,
+            "asked_bytes": GIB,
+            "others": (BEN,),
+            **known,
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,11 +51,11 @@ def shortage(**known):
         ),
         pytest.param(
             {
-                "cap": Cap(23 * GIB, "limit AUTOGPU_LIMIT"),
-                "asked_bytes": 9 * GIB,
-                "held_bytes": 0,
+                "cap": Cap(24 * GIB - 1, "limit AUTOGPU_LIMIT"),
+                "total_bytes": int(24.04 * GIB),
+                "held_bytes": 23 * GIB + 1,
             },
-            "this process may take 23.0 GiB there, by memory.limit (AUTOGPU_LIMIT)",
+            "this process may take 24.0 GiB there, by memory.limit (AUTOGPU_LIMIT)",
             "to have more: AUTOGPU_LIMIT=100%",
             id="limit-of-nearly-all",
         ),
@@ -99,10 +108,40 @@ def shortage(**known):
             id="nothing-is-known",
         ),
         pytest.param(
-            {"held_bytes": 20 * GIB, "asked_bytes": 9 * GIB},
+            {"asked_bytes": 24 * GIB, "cap": Cap(20 * GIB, "share")},
+            "this process may take 20.0 GiB there, because it shares the GPU",
+            "its model is larger than the GPU",
+            id="needs-more-than-the-gpu-has",
+        ),
+        pytest.param(
+            {"asked_bytes": 24 * GIB, "elsewhere": (("1", 80 * GIB),)},
+            "nothing limits this process there",
+            "GPU 1 has 80.0 GiB free now: AUTOGPU_NEED=29GiB gets it",
+            id="needs-a-larger-gpu",
+        ),
+        pytest.param(
+            {"claimed_bytes": 6 * GIB},
             "nothing limits this process there",
             "to get a GPU of its own: AUTOGPU_BUSY=wait",
-            id="needs-more-than-the-gpu-has",
+            id="has-said-so-already",
+        ),
+        pytest.param(
+            {"cap": Cap(int(4.5 * GIB), "limit AUTOGPU_LIMIT"), "held_bytes": 3 * GIB},
+            "this process may take 4.5 GiB there, by memory.limit (AUTOGPU_LIMIT)",
+            "to have more: AUTOGPU_LIMIT=5GiB",
+            id="no-limit-that-is-in-force",
+        ),
+        pytest.param(
+            {"own_part": Cap(18 * GIB, "default JAX"), "used_bytes": 17 * GIB + 1, "others": ()},
+            "this process may take 18.0 GiB there, the part that JAX takes by itself",
+            "to have more: AUTOGPU_LIMIT=95%",
+            id="the-frameworks-own-part",
+        ),
+        pytest.param(
+            {"own_part": Cap(18 * GIB, "default JAX"), "others": ()},
+            "nothing limits this process there",
+            "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false",
+            id="in-pieces",
         ),
         pytest.param(
             {"cap": Cap(5 * GIB, "share"), "others": ()},
@@ -144,5 +183,5 @@ def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
 def test_the_lines_of_the_documents():
     ben = ("ben's train.py (pid 4242)", int(17.2 * GIB))
     held, cap = int(5.5 * GIB), Cap(int(5.6 * GIB), "share")
-    lines = advice(Shortage("3", 24 * GIB, held, 2 * GIB, cap, others=(ben,)))
+    lines = advice(Shortage("3", 24 * GIB, held, 0, 2 * GIB, cap, others=(ben,)))
     assert "\n".join(f"autogpu: {line}" for line in lines) in PAGE.read_text(encoding="utf-8")

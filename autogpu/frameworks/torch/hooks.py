@@ -190,7 +190,7 @@ class CudaStart:
             number = number_of_process(_calls(torch), arguments, _index_in(torch))
             self._number = number or 0
             self._by_script = fraction_of_settings(os.environ) or fraction_of_caller(sys._getframe())
-            ordinal = None if number is None and _is_worker() else self._number
+            ordinal = None if number is None and process.is_worker() else self._number
             self._allocator.prepare(DeviceRequest(0, fraction=self._by_script, ordinal=ordinal))
             self._allocator.hide_where_none_is_taken()
 
@@ -288,12 +288,6 @@ def _is_asked_by_a_library(torch: Any) -> bool:
         if not call.is_frameworks:
             return call.function == "<module>" and call.variables.get("__name__") not in ("__main__", "__mp_main__")
     return False
-
-
-def _is_worker() -> bool:
-    """Python's ``multiprocessing`` started this process."""
-    process: Any = sys.modules.get("multiprocessing.process")
-    return process is not None and getattr(process.current_process(), "_parent_pid", None) is not None
 
 
 def _index_in(torch: Any) -> Callable[[object], int | None]:

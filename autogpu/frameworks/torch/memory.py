@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 from autogpu.frameworks.base import OutOfMemory
@@ -9,6 +10,9 @@ from autogpu.reporting.text import numbered, sized
 
 # The second is the driver's, for a context or a library of CUDA.
 _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
+
+# How it begins where ``DataParallel`` raises it anew; a worker process of a ``DataLoader`` is no replica.
+_THREAD = re.compile(r"Caught \w+ in replica ")
 
 
 def peak_bytes() -> int:
@@ -22,6 +26,8 @@ def peak_bytes() -> int:
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
     """See :meth:`autogpu.frameworks.base.Framework.out_of_memory`."""
     text = str(error)
+    if _THREAD.match(text):
+        text = text[max(map(text.find, _TEXTS)) :]
     # A RuntimeError up to 1.12, and a class of its own under it since.
     if not isinstance(error, RuntimeError) or not text.startswith(_TEXTS):
         return None

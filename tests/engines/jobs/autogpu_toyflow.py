@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
 
 NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 0.94, False, False
 
@@ -17,16 +17,24 @@ def install_hooks(allocator) -> Hooks:
     toyflow = sys.modules["toyflow"]
     original = toyflow.take
 
-    def take(size):
+    def take(size, **more):
         ordinals, limits = None, {}
         with allocator.guard():
             allocator.prepare()
             assigned = allocator.assign(DeviceRequest(toyflow.gpu_count()))
             ordinals, limits = assigned.ordinals, assigned.caps
             allocator.on_usage(Usage(ordinals or (), "allocated as needed"))
-        taken = original(size, ordinals, limits)
+        taken = original(size, ordinals, limits, **more)
         allocator.on_context()
         return taken
 
     toyflow.take = take
     return find_hooks()
+
+
+def peak_bytes() -> int:
+    return 0
+
+
+def out_of_memory(error) -> OutOfMemory | None:
+    return OutOfMemory(1 << 30) if type(error).__name__ == "OutOfMemoryError" else None

@@ -1,6 +1,7 @@
 """A job: takes memory on its GPUs, reports, and stays until all of its run have reported.
 
-``job.py FOLDER COUNT GIB [FRAMEWORK]``: the reports are files in a folder, one for each of so many jobs.
+``job.py FOLDER COUNT GIB [FRAMEWORK [RANK]]``: the reports are files in a folder, one for each of so many jobs. The one
+of that rank runs out of memory then.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from taking import take
 RANKS = ("SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
 MOST_S = 200
 
-folder, count, gib, framework = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
+folder, count, gib, framework = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:5]
 told = {"pid": os.getpid(), "rank": [int(os.environ.get(name, 0)) for name in RANKS]}
 try:
-    take(gib, *framework)
+    take(gib, *framework, more_gib=sys.argv[5:] == [str(sum(told["rank"]))])
 finally:
     # Also where it fails, since others wait for it.
     new = folder / f"{os.getpid()}.new"

@@ -21,14 +21,14 @@ def toyflow():
     return toyflow
 
 
-def take(gib: float, framework: str = "toyflow") -> list[int]:
+def take(gib: float, framework: str = "toyflow", more_gib: float = 0) -> list[int]:
     """Take so much on each GPU that this process gets, or the limit where that is less; the GPUs as CUDA counts them.
 
     TensorFlow takes memory by regions, each twice the one before and the last one cut off at the limit: so a tensor
     larger than half the limit shows the limit, and nothing has to be refused, for which it waits ten seconds.
     """
     if framework == "toyflow":
-        return toyflow().take(round(gib * GIB))
+        return toyflow().take(round(gib * GIB), **({"more": round(more_gib * GIB)} if more_gib else {}))
     import tensorflow as tf
 
     if framework == "horovods_own_example":

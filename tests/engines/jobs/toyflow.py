@@ -7,14 +7,18 @@ import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 
 
+class OutOfMemoryError(RuntimeError):
+    """Of a GPU."""
+
+
 def gpu_count() -> int:
     count = ctypes.c_int()
     # A machine on which nothing was granted has no device.
     return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
-def take(size, ordinals=None, limits=None) -> list[int]:
-    """Take ``size`` bytes, or the limit where that is less; the ordinals of the GPUs."""
+def take(size, ordinals=None, limits=None, *, more=0) -> list[int]:
+    """Take ``size`` bytes, or the limit where that is less, and then so many ``more``; the ordinals of the GPUs."""
     ordinals = list(range(gpu_count())) if ordinals is None else list(ordinals)
     for ordinal in ordinals:
         device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
@@ -23,4 +27,6 @@ def take(size, ordinals=None, limits=None) -> list[int]:
         assert not cuda.cuCtxSetCurrent(context)
         least = min(size, (limits or {}).get(ordinal, size))
         assert not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(least)), f"no {least} bytes"
+        if more:
+            raise OutOfMemoryError(f"no {more} bytes on GPU {ordinal}")
     return ordinals

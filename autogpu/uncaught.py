@@ -1,0 +1,110 @@
+"""The exception that ends a process or a cell, from what Python and IPython keep of it. No hook is replaced."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import suppress
+
+from autogpu.process import is_worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterator
+
+# Of exceptions in a row; one may be its own cause.
+_LONGEST = 20
+
+
+def at_end(look: Callable[[BaseException | None], None]) -> None:
+    """Call ``look`` when this process ends, with the exception that ends it, or ``None``.
+
+    Source: ``sys.last_value``, which Python sets before it prints a traceback, whatever ``sys.excepthook`` is; not for
+    ``SystemExit``, nor in other threads, whose errors end no process.
+    """
+    # From 3.13 on nothing tells a worker's own exit functions how it has ended.
+    if is_worker() and sys.version_info < (3, 13):
+        from multiprocessing.util import Finalize
+
+        Finalize(None, lambda: look(_of_worker()), exitpriority=0)
+    else:
+        atexit.register(lambda: look(_last()))
+
+
+def _last() -> BaseException | None:
+    return getattr(sys, "last_value", None)
+
+
+def _of_worker() -> BaseException | None:
+    """What is on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
+    error = sys.exc_info()[1]
+    # Some frameworks' workers write it down for their parent, and leave.
+    return error.__context__ if isinstance(error, SystemExit) else error
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """``error`` and those behind it, latest first, as far as a traceback shows them."""
+    for _ in range(_LONGEST):
+        if error is None:
+            return
+        yield error
+        behind = None if error.__suppress_context__ else error.__context__
+        error = behind if error.__cause__ is None else error.__cause__
+
+
+def is_of_another_process(error: BaseException) -> bool:
+    """``multiprocessing`` and its kin raise a worker's error anew, from the text of its traceback."""
+    return type(error.__cause__).__name__.endswith("RemoteTraceback")
+
+
+class Watch:
+    """Calls ``report`` with each exception that ends a script, a notebook's cell or a statement at the prompt."""
+
+    def __init__(self, report: Callable[[BaseException], None]) -> None:
+        """Watch in this process; a forked child watches for itself."""
+        self._report = report
+        self._pid = os.getpid()
+        self._told: int | None = None
+        at_end(self._tell)
+        prompt: Any = getattr(sys, "ps1", None)
+        shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        if shell is not None:
+            shell.events.register("post_run_cell", self._after_cell)
+        elif type(prompt) is str:
+            # Python asks for its text before each prompt, which is the first moment after a traceback there.
+            sys.ps1 = _Prompt(prompt, [self])
+        elif type(prompt) is _Prompt:
+            prompt.watches.append(self)
+
+    def look(self) -> None:
+        """Report the last exception that Python has printed, once."""
+        self._tell(_last())
+
+    def _after_cell(self, result: Any = None) -> None:
+        # A script that the cell has run is not in the result.
+        self._tell(getattr(result, "error_in_exec", None) or _last())
+
+    def _tell(self, error: BaseException | None) -> None:
+        # Not the exception itself: its frames hold what the script had on the GPU.
+        if error is None or id(error) == self._told or os.getpid() != self._pid:
+            return
+        self._told = id(error)
+        with suppress(BaseException):  # it would be printed below the script's own error
+            self._report(error)
+
+
+class _Prompt(str):
+    """A prompt that looks first; in every other way the text that it was."""
+
+    watches: list[Watch]
+
+    def __new__(cls, text: str, watches: list[Watch]) -> _Prompt:
+        prompt = super().__new__(cls, text)
+        prompt.watches = watches
+        return prompt
+
+    def __str__(self) -> str:
+        for watch in self.watches:
+            watch.look()
+        return self[:]

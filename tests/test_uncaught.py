@@ -1,0 +1,154 @@
+"""A watch hears of what ends a script, a cell or a statement at the prompt, and of nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autogpu.uncaught import chain, is_of_another_process
+from tests.support.environments import interpreter
+from tests.support.terminal import Terminal
+
+ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = ("3.7", "3.12", "3.13")
+
+WATCH = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from autogpu.uncaught import Watch
+Watch(lambda error: print("told of", type(error).__name__, flush=True))
+"""
+
+ENDS = {
+    "raised": ("1 / 0", ["told of ZeroDivisionError"]),
+    "from-another": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError from error",
+        ["told of KeyError"],
+    ),
+    "own-hook": ("sys.excepthook = lambda *error: None\n1 / 0", ["told of ZeroDivisionError"]),
+    "caught": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", []),
+    "left-by-exit": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(1)", []),
+    "in-a-thread": ("import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()", []),
+    "in-a-fork": ("import os\nif not os.fork():\n    1 / 0\nos.wait()", []),
+    "a-failure-of-ours": ("Watch(lambda error: 2 / 0)\n1 / 0", ["told of ZeroDivisionError"]),
+}
+
+
+def python(version: str) -> str:
+    found = interpreter(version)
+    if found is None:
+        pytest.skip(f"no Python {version} here")
+    return str(found)
+
+
+@pytest.mark.parametrize(("script", "told"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_ends_a_script(version, script, told):
+    command = [python(version), "-c", WATCH + script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == told
+    assert "autogpu" not in done.stderr.replace(str(ROOT), "")
+    assert done.returncode == (1 if told or "exit" in script else 0)
+
+
+# Ends a worker, by an error that is printed there, or that is written down for its parent.
+WORKER = """
+def printed():
+    import watch
+    1 / 0
+
+def written_down():
+    try:
+        printed()
+    except ZeroDivisionError:
+        raise SystemExit(1)
+
+def in_order():
+    import watch
+
+if __name__ == "__main__":
+    import multiprocessing, sys
+    worker = multiprocessing.get_context(sys.argv[1]).Process(target=globals()[sys.argv[2]])
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize(("ending", "told"), [("printed", 1), ("written_down", 1), ("in_order", 0)])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_ends_a_worker(version, method, ending, told, tmp_path):
+    (tmp_path / "watch.py").write_text(WATCH)
+    (tmp_path / "train.py").write_text(WORKER)
+    command = [python(version), str(tmp_path / "train.py"), method, ending]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    is_seen = version != "3.13"
+    assert done.stdout.splitlines() == ["told of ZeroDivisionError"] * told * is_seen, done.stderr
+    assert done.returncode == told
+
+
+def raised(*types, hide=False):
+    """The last of errors of which each was raised in the handling of the one before."""
+    error = None
+    for each in types:
+        try:
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                raise each()
+        except each as new:
+            error = new
+    if hide:
+        error.__suppress_context__ = True
+    return error
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+class _RemoteTraceback(Exception):
+    """As ``concurrent.futures`` has it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(None, [], id="none"),
+        pytest.param(raised(KeyError), ["KeyError"], id="alone"),
+        pytest.param(raised(KeyError, OSError, ValueError), ["ValueError", "OSError", "KeyError"], id="while-handled"),
+        pytest.param(raised(KeyError, OSError, hide=True), ["OSError"], id="from-none"),
+        pytest.param(caused(raised(KeyError, OSError), ValueError()), ["OSError", "ValueError"], id="from-another"),
+    ],
+)
+def test_errors_behind_an_error_are_those_that_a_traceback_shows(error, expected):
+    assert [type(each).__name__ for each in chain(error)] == expected
+
+
+def test_an_error_that_is_its_own_cause_has_an_end():
+    error = OSError()
+    assert len(list(chain(caused(error, error)))) == 20
+
+
+def test_an_error_of_another_process_is_known_by_its_traceback_in_words():
+    assert is_of_another_process(caused(OSError(), _RemoteTraceback()))
+    assert not is_of_another_process(caused(OSError(), KeyError()))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_statement_at_the_prompt_is_told_of_once_before_the_next(version, tmp_path):
+    (tmp_path / "watch.py").write_text(WATCH)
+    with Terminal(tmp_path, {"HOME": str(tmp_path)}, (python(version), "-q"), r">>> ") as terminal:
+        terminal.write("import watch\n1 / 0\n")
+        shown, _ = terminal.until("told of ZeroDivisionError")
+        assert "ZeroDivisionError: division by zero" in shown
+        terminal.write("1234 + 1\n")
+        shown, _ = terminal.until("1235")
+        terminal.write("[][1]\n")
+        more, _ = terminal.until("told of IndexError")
+        assert "told of" not in shown + more
