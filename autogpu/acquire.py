@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
     from autogpu.selection.members import Family
-    from autogpu.selection.model import Claim, IsAwaited, SelectionRequest
+    from autogpu.selection.model import Cap, Claim, IsAwaited, SelectionRequest
 
     OnWait = Callable[[QueueState, Decision], None]
 
@@ -225,7 +225,7 @@ class _Process:
     def _note(self, problem: LeaseUnavailable) -> None:
         self._problem = problem
 
-    def _caps(self) -> Mapping[str, int]:
+    def _caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
         decision, claims = self.decision, self.decision.claims
         return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}

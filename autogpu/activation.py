@@ -47,8 +47,11 @@ def guard() -> Iterator[None]:
         yield
     except _SwitchedOff:
         pass
-    except NoEligibleDevice:
-        raise  # the policy asks for it
+    except NoEligibleDevice as error:  # the policy asks for it
+        own = error.__traceback__
+        if own is not None and own.tb_next is not None:
+            own.tb_next.tb_next = None  # to the script's author it ends where the framework called us
+        raise
     except WaitTimeout as error:  # and for this
         say(f"{error.what}; {error.remedy}")
         raise SystemExit(EXIT_TRY_AGAIN) from None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Framework, Hooks, Usage
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Decision
+    from autogpu.selection.model import Cap, Decision
 
 
 class Allocator:
@@ -333,7 +333,7 @@ class Allocator:
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
         )
 
-    def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, int]:
+    def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, Cap]:
         policy = self.allocation.policy
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with self.allocation.cuda.primary_contexts(ordinals):

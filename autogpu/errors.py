@@ -30,7 +30,7 @@ class NoEligibleDevice(AutoGpuError):
     """No GPU satisfies the policy at this moment. Its text ends a script, so that it has the remedy as well."""
 
     def __str__(self) -> str:
-        return f"{self.what}; {self.remedy}"
+        return f'{self.what}; select.busy = "error" stops the script; {self.remedy}'
 
 
 class WaitTimeout(AutoGpuError):

@@ -11,6 +11,7 @@ from autogpu.process import owner, unix_s
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.model import Cap
 from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unlisted_bytes, unmanaged_processes
 
 TYPE_CHECKING = False
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Assignment, OutOfMemory
-    from autogpu.selection.model import Claim, Decision, SelectionRequest
+    from autogpu.selection.model import Claim, SelectionRequest
 
 # A user waits for the prompt.
 _DEADLINE_S = 3.0
@@ -47,19 +48,15 @@ def lines_of(
     # In a container the driver may list this process under another number, or not at all.
     is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
     others = [each.uuid for each in visible if each and each is not known]
-    cap, cause = _cap(error, decision, request, assignment, ordinal, known)
-    sources = {
-        "grant": allocation.grant.engine or "the engine",
-        "limit": str(allocation.resolved.settings["memory.limit"].origin),
-    }
+    cap = _cap(error, request, assignment, ordinal, known)
+    if cap is not None and cap.cause == "limit":
+        cap = Cap(cap, f"limit {allocation.resolved.settings['memory.limit'].origin}")
     shortage = Shortage(
         device.label,
         device.memory_total_bytes,
         held_bytes=held,
         asked_bytes=error.asked_bytes,
-        cap_bytes=cap,
-        cause=cause,
-        source=sources.get(cause, ""),
+        cap=cap,
         others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
         is_certain=is_certain,
         elsewhere=_elsewhere([now[uuid] for uuid in others if uuid in now], claims),
@@ -118,14 +115,9 @@ def _elsewhere(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]])
 
 
 def _cap(
-    error: OutOfMemory,
-    decision: Decision,
-    request: SelectionRequest,
-    assignment: Assignment,
-    ordinal: int,
-    device: Device,
-) -> tuple[int | None, str]:
-    """The most that the process might allocate on a GPU, and by whose word, as a :class:`Shortage` has it."""
+    error: OutOfMemory, request: SelectionRequest, assignment: Assignment, ordinal: int, device: Device
+) -> Cap | None:
+    """The most that the process might allocate on a GPU; ``None`` where nothing limits it."""
     demand, caps, parts = request.script_demand, assignment.caps, assignment.logical_gpus
     if demand is not None:
         caps, parts = assignment.ceilings, 1
@@ -134,10 +126,5 @@ def _cap(
     # The error's own number is the last that the script has set, or a cap of ours, and rounded.
     said = error.allowed_bytes or (demand.on(device) - demand.context_bytes if demand else 0)
     if said and (not most or said < 0.98 * most):
-        return said, "script"
-    if cap is None:
-        return None, ""
-    for cause, sizes in (("grant", decision.granted), ("share", decision.soft_caps)):
-        if sizes.get(device.uuid, -1) // parts == cap:
-            return cap * parts, cause
-    return (cap, "split") if request.policy.limit is None else (cap * parts, "limit")
+        return Cap(said, "script")
+    return cap if cap is None or cap.cause == "split" else Cap(most, cap.cause)

@@ -18,9 +18,11 @@ from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import Demand
+from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.explain import AWAITED
 from autogpu.selection.grants import Grant
+from autogpu.selection.memory import caps
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
@@ -223,6 +225,17 @@ def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(a
     member = acquired(asking(gpu(0)), **child_of(tmp_path))
     assert "shared with its parent process" in member.decision.why
     assert member.decision.granted == result.decision.granted
+    assert [cap.cause for cap in caps(Policy(), member.decision).values()] == ["grant Ray"]
+
+
+def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, other, tmp_path):
+    full = gpu(0, pids=[7], used_gib=9, busy=90)
+    result = acquired(asking(full, waited_s=1800))
+    (holder,) = leases(tmp_path).holders
+    result.lease.release()
+    other({0: 0}, caps=holder.caps)
+    member = acquired(asking(full), **child_of(tmp_path))
+    assert [cap.cause for cap in caps(Policy(), member.decision).values()] == ["share"]
 
 
 @pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])

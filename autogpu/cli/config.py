@@ -65,14 +65,18 @@ Examples:
   autogpu config check autogpu.toml
   autogpu config check ~/.config/autogpu/autogpu.toml"""
 )
+@click.option("--system", "is_draft", is_flag=True, help=f"As drafts of the system file, {SYSTEM_FILE}.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def check(files: tuple[Path, ...]) -> int:
+def check(is_draft: bool, files: tuple[Path, ...]) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
     is_valid = True
     for file in files:
-        problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
+        is_system = is_draft or file.resolve() == SYSTEM_FILE
+        problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system)
         for problem in problems:
             click.echo(str(problem))
+        if not is_system and any(BY_DOTTED[problem.key].system_only for problem in problems if problem.key):
+            click.echo(f"{printable(str(file))}: if it is a draft of the system file, check it with --system")
         if not problems:
             click.echo(f"{printable(str(file))}: valid")
         is_valid = is_valid and not problems

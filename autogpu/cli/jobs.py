@@ -21,7 +21,7 @@ from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
-from autogpu.status.snapshot import read_leases
+from autogpu.status.snapshot import Names, read_leases
 
 VERSION = 1
 
@@ -90,7 +90,16 @@ class JobHere:
         where = " waiting for a GPU" if self.is_waiting else ""
         where = f" on {explain.gpu_names(self.gpus)}" if self.gpus else where
         processes = f", {counted(len(self.pids), 'process', 'processes')}" if len(self.pids) > 1 else ""
-        return self.name + where + processes + (f", for {span(self.job.age_s)}" if self.job.age_s is not None else "")
+        age = f", for {span(self.job.age_s)}" if self.job.age_s is not None else ""
+        return self.name + where + processes + age + self._kept()
+
+    def _kept(self) -> str:
+        """That another process than the one that claimed keeps the lease alive, and would be ended; else ``""``."""
+        pids = [record.pid for record in self.records]
+        if self.pid is None or self.pid not in self.pids or self.pid in pids:
+            return ""
+        keeper = f"{Names().process(self.pid)[1] or 'a program'}, which it started and which keeps its claim"
+        return f"; the process that claimed (pid {pids[0]}) has ended, and pid {self.pid} is {keeper}"
 
 
 def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[JobHere]:
@@ -179,19 +188,20 @@ def only_one(found: Found, jobs: Sequence[JobHere], verb: str) -> JobHere:
         return others[0]
     if others:
         raise AutoGpuError(
-            f"{len(others)} jobs are {what}: {_of_users(others)}",
+            f"{len(others)} jobs are {what}: {of_users(others)}",
             remedy=f"say which by its pid, as in `autogpu {verb} {others[0].pid}`",
         )
     if means:
         why = f"{means[0].name} is the job that this command is part of"
         raise AutoGpuError(why, remedy=f"call `autogpu {verb}` outside of it")
-    there_are = f"there are {_of_users(jobs)}" if jobs else "there is none"
+    there_are = f"there are {of_users(jobs)}" if jobs else "there is none"
     raise AutoGpuError(
         f"no job of autogpu's is {what}; {there_are}", remedy="`autogpu status` shows all that use a GPU"
     )
 
 
-def _of_users(jobs: Sequence[JobHere]) -> str:
+def of_users(jobs: Sequence[JobHere]) -> str:
+    """What they are called and whose they are, in a message."""
     return _in_a_list([f"{job.name} of {user_name(job.uid)}" for job in jobs])
 
 

@@ -13,13 +13,24 @@ from typing import Iterable, NamedTuple, Sequence
 import click
 
 from autogpu import process
-from autogpu.cli.jobs import JobHere, Watch, named, on_gpu, only_one, processes_of, read_jobs, told_in_json, uid_of
+from autogpu.cli.jobs import (
+    JobHere,
+    Watch,
+    named,
+    of_users,
+    on_gpu,
+    only_one,
+    processes_of,
+    read_jobs,
+    told_in_json,
+    uid_of,
+)
 from autogpu.cli.policy_options import duration
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import say
-from autogpu.reporting.text import printable, span, user_name
+from autogpu.reporting.text import listed, printable, span, user_name
 
 _LOOK_EVERY_S = 0.05
 
@@ -105,14 +116,23 @@ def _job_to_stop(name: str | None, gpu: str | None, uid: int) -> JobHere:
     what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "")
     theirs = [job for job in found if job.uid == uid]
     if found and not theirs:
-        job, owner = found[0], user_name(found[0].uid)
-        remedy = f"autogpu stop {job.pid} --user {owner}" if os.getuid() == 0 else f"ask {owner}"
-        raise AutoGpuError(f"nothing is stopped: {job.name} is a job of {owner}", remedy=remedy)
+        raise _of_others(what, found)
     job = only_one((what, theirs), [each for each in jobs if each.uid == uid], "stop")
     if not job.pids:
         what = f"the processes of {job.name} can't be told here: they are in a container, or hidden"
         raise AutoGpuError(what, remedy="stop it where it was started")
     return job
+
+
+def _of_others(what: str, jobs: Sequence[JobHere]) -> AutoGpuError:
+    owners, is_one = [user_name(job.uid) for job in jobs], len(jobs) == 1
+    seen = f"{jobs[0].name} is a job of {owners[0]}"
+    if not is_one:
+        seen = f"{len(jobs)} jobs of other users are {what}: {of_users(jobs)}"
+    command = f"autogpu stop {jobs[0].pid} --user {owners[0]}"
+    roots = command if is_one else f"say which, as in `{command}`"
+    remedy = roots if os.getuid() == 0 else f"ask {listed([*dict.fromkeys(owners)])}"
+    return AutoGpuError(f"nothing is stopped: {seen}", remedy=remedy)
 
 
 def _ask(job: JobHere, *, is_sure: bool) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import CudaAttributes
     from autogpu.doctor.model import Finding
+    from autogpu.selection.model import Cap
 
 
 @frozen
@@ -75,10 +76,10 @@ class Assignment:
 
     ordinals: tuple[int, ...] | None = None
     growth: bool | None = None
-    caps: Mapping[int, int] = MappingProxyType({})
+    caps: Mapping[int, Cap] = MappingProxyType({})
     logical_gpus: int = 1
     moved: Mapping[int, int] = MappingProxyType({})
-    ceilings: Mapping[int, int] = MappingProxyType({})
+    ceilings: Mapping[int, Cap] = MappingProxyType({})
     usable: Mapping[int, int] = MappingProxyType({})
     totals: Mapping[int, int] = MappingProxyType({})
 

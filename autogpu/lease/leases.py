@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Mapping, Sequence
 
+    from autogpu.selection.model import Cap
+
     Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
     OnProblem = Callable[[Uncoordinated], None]
 
@@ -95,13 +97,14 @@ class Lease:
             with self._lock:
                 self._file.give_up(self._folder)
 
-    def write(self, descriptor: int, claims: Mapping[str, int], caps: Mapping[str, int]) -> None:
+    def write(self, descriptor: int, claims: Mapping[str, int], caps: Mapping[str, Cap]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
         fields = {**self.identity, "t": round(unix_s(), 6), "group": self._group or name}
         fields["gpus"] = record.checked_claims(claims)
         if caps:
             fields["caps"] = record.checked_claims(caps)
+            fields["why"] = {uuid: cap.cause for uuid, cap in caps.items()}
         self._file, self._fields = LockedFile(name), fields
         self._file.put(descriptor, record.encode(fields))
 
@@ -131,7 +134,7 @@ def acquire_lease(
     *,
     script: str,
     group: str | None = None,
-    caps: Callable[[], Mapping[str, int]] = dict,
+    caps: Callable[[], Mapping[str, Cap]] = dict,
     deadline_s: float = mutex.DEADLINE_S,
     on_problem: OnProblem = lambda problem: None,
 ) -> Lease | None:
@@ -143,7 +146,7 @@ def acquire_lease(
             several times, and the last result counts. What it raises comes through.
         script: As for :class:`Lease`.
         group: As for :class:`Lease`.
-        caps: Tells after ``choose`` what each member of the job may allocate, in bytes by GPU UUID.
+        caps: Tells after ``choose`` what each member of the job may allocate, by GPU UUID.
         deadline_s: How long to wait for the mutex.
         on_problem: Is told why the mutex can't be had. The claim is made without it, by :func:`claim`.
 
@@ -179,7 +182,7 @@ def claim(
     reader: FolderReader,
     descriptor: int,
     choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
-    caps: Callable[[], Mapping[str, int]],
+    caps: Callable[[], Mapping[str, Cap]],
     *,
     has_mutex: bool,
 ) -> bool:

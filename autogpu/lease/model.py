@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping
 
+    from autogpu.selection.model import Cap
+
 # A waiter shows every two seconds that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0
 
@@ -47,7 +49,7 @@ class Holder:
         script: The script's name without folder and arguments, safe to print.
         group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
-        caps: Bytes by GPU UUID that each member of the job may allocate there; no entry where nothing caps them.
+        caps: By GPU UUID, what each member of the job may allocate there; no entry where nothing caps them.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Holder:
     script: str
     group: str
     claims: Mapping[str, int]
-    caps: Mapping[str, int] = MappingProxyType({})
+    caps: Mapping[str, Cap] = MappingProxyType({})
 
     @property
     def pid_here(self) -> int | None:

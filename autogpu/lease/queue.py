@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autogpu.lease.folder import Folder
     from autogpu.lease.leases import Choose, OnProblem
     from autogpu.lease.snapshot import LeaseSnapshot
+    from autogpu.selection.model import Cap
 
 # Foreign processes that free a GPU change nothing in the folder.
 HEARTBEAT_S = 2.0
@@ -58,7 +59,7 @@ def wait_for_lease(
     on_wait: Callable[[QueueState], None] | None = None,
     before_look: Callable[[], None] | None = None,
     group: str | None = None,
-    caps: Callable[[], Mapping[str, int]] = dict,
+    caps: Callable[[], Mapping[str, Cap]] = dict,
     deadline_s: float = mutex.DEADLINE_S,
     on_problem: OnProblem = lambda problem: None,
 ) -> Lease:
@@ -155,7 +156,7 @@ class _Place:
         demand: Demand,
         script: str,
         group: str | None = None,
-        caps: Callable[[], Mapping[str, int]] = dict,
+        caps: Callable[[], Mapping[str, Cap]] = dict,
         deadline_s: float = mutex.DEADLINE_S,
         on_problem: OnProblem = lambda problem: None,
         before_look: Callable[[], None] | None = None,

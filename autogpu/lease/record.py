@@ -8,6 +8,7 @@ import re
 
 from autogpu import process
 from autogpu.reporting.text import printable
+from autogpu.selection.model import Cap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,10 +95,13 @@ def parse(raw: bytes | None) -> dict[str, Any]:
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """A lease's fields, with ``gpus`` and ``caps`` (bytes by UUID) and ``group``."""
+    """A lease's fields, with ``gpus`` (bytes by UUID), ``caps`` (with their causes) and ``group``."""
     fields = parse(raw)
     fields["gpus"] = _claims(fields.get("gpus"))
-    fields["caps"] = _claims(fields.get("caps", {}))
+    why = fields.get("why")
+    causes = why if isinstance(why, dict) else {}
+    caps = _claims(fields.get("caps", {})).items()
+    fields["caps"] = {uuid: Cap(size, printable(str(causes.get(uuid, "")), _MAX_NAME)) for uuid, size in caps}
     fields["group"] = _name(fields.get("group"))
     return fields
 

@@ -9,7 +9,7 @@ import re
 
 from autogpu import variables
 from autogpu.policy import model
-from autogpu.policy.kinds import GroupLimits, Refused, brief, group_number, quoted
+from autogpu.policy.kinds import DEFAULT_GROUP, GroupLimits, Refused, brief, group_number, quoted
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
 from autogpu.reporting.text import printable
 
@@ -59,7 +59,7 @@ class Layer:
         try:
             value = read(written)
         except Refused as refused:
-            self.problems.append(_refusal(key, written, refused, origin))
+            self.problems.append(_refusal(key, written, refused, self.origin_of(key, refused.entry) or origin))
             return
         if not key.system_only or self.name == model.SYSTEM:
             self.values[key.dotted] = (value, origin)
@@ -67,6 +67,10 @@ class Layer:
             # The default says nothing, so a copy of the example file is allowed in any place.
             what = f"{origin}: {key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
             self.problems.append(Problem(what, "", origin, key.dotted))
+
+    def origin_of(self, key: Key, entry: str | None) -> Origin | None:
+        """Where an entry of a table is written that is the value of ``key``; ``None`` in layers that are no files."""
+        return None
 
 
 def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> Problem:
@@ -200,8 +204,12 @@ class FileLayer(Layer):
         origin = self._source.origin(*path)
         self.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
 
-    def _origin(self, section: str, name: str) -> Origin:
-        return self._source.origin(*([section] if section else []), name)
+    def _origin(self, section: str, *names: str) -> Origin:
+        return self._source.origin(*([section] if section else []), *names)
+
+    def origin_of(self, key: Key, entry: str | None) -> Origin | None:
+        """The line of the entry, else of the table."""
+        return None if entry is None else self._origin(key.section, key.name, entry)
 
     def _place(self, section: str) -> str:
         return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
@@ -231,8 +239,10 @@ def unknown_names(system: Layer) -> tuple[Problem, ...]:
     limits, origin = system.values.get("limits.per_user", (None, origin))
     for name in limits.groups[:MOST_PROBLEMS] if isinstance(limits, GroupLimits) else ():
         if group_number(name) is None:
-            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
-            notes.append(Problem(what, "it has no effect", origin))
+            line = system.origin_of(BY_DOTTED["limits.per_user"], name) or origin
+            meant = f" (for who is in none of them: {DEFAULT_GROUP})" if name.lower() == DEFAULT_GROUP else ""
+            what = f"{line}: limits.per_user names {brief(name)}, which is no group of this host{meant}"
+            notes.append(Problem(what, "it has no effect", line))
     return (*bounded(system.unknown), *notes)
 
 

@@ -58,12 +58,13 @@ DEFAULT_GROUP = "default"
 
 
 class Refused(Exception):
-    """A value is not allowed: ``why`` helps further, ``element`` names the culprit in a list."""
+    """A value is not allowed: ``why`` helps further, ``element`` names the culprit in a list, ``entry`` in a table."""
 
-    def __init__(self, why: str = "", *, element: str | None = None) -> None:
+    def __init__(self, why: str = "", *, element: str | None = None, entry: str | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.element = element
+        self.entry = entry
 
 
 @frozen
@@ -261,7 +262,7 @@ class NumberByGroup(Number):
             try:
                 super().from_toml(number)
             except Refused as refused:
-                raise Refused(refused.why, element=f"{_bare(name)} = {brief(number)}") from None
+                raise Refused(refused.why, element=f"{_bare(name)} = {brief(number)}", entry=name) from None
         return GroupLimits(tuple(value.items()))
 
     def plain(self, value: Any) -> object:

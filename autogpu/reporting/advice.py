@@ -5,24 +5,24 @@ from __future__ import annotations
 from autogpu.frozen import frozen
 from autogpu.reporting.text import GIB, listed, printable, size
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.selection.model import Cap
+
 # In one line with their names; `autogpu status` shows each.
 _MOST = 3
 
-# By whose word there is a cap, why, in words; {} is an engine, or where a limit was set.
-_REASONS = {
-    "share": "because it shares the GPU",
-    "grant": "the part that {} granted",
-    "limit": "by memory.limit ({})",
-    "split": "in each of its logical GPUs",
-    "script": "by the script's own limit",
+# By the cause of a cap, the reason in words, and what avoids it where that is always the same. {whose} is an engine, or
+# where a limit was set, {needed} what the process needs.
+_CAPS = {
+    "share": ("because it shares the GPU", ""),
+    "ranks": ("because ranks of its job share the GPU", "to have more: fewer ranks on each GPU"),
+    "grant": ("the part that {whose} granted", "to have more: ask {whose} for a larger part of a GPU"),
+    "limit": ("by memory.limit ({whose})", "to have more: AUTOGPU_LIMIT={needed}"),
+    "split": ("in each of its logical GPUs", "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1"),
+    "script": ("by the script's own limit", "to have more: raise the limit in the script"),
 }
-
-# By whose word there is a cap, what avoids it where it is always the same.
-_REMEDIES = {
-    "grant": "to have more: ask {} for a larger part of a GPU",
-    "split": "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1",
-    "script": "to have more: raise the limit in the script",
-}
+_OF_ITS_JOB = ("as every process of its job", "")
 
 
 @frozen
@@ -34,9 +34,7 @@ class Shortage:
         total_bytes: ``None`` where the driver does not tell.
         held_bytes: What the driver shows of the process; 0 where it does not.
         asked_bytes: What it could not allocate; 0 where the framework does not say.
-        cap_bytes: The most that it might allocate; ``None`` where nothing limited it.
-        cause: By whose word, a key of the reasons.
-        source: The engine that granted a part, or where the limit was set.
+        cap: The most that it might allocate; ``None`` where nothing limited it.
         others: Who else is there, in words, with what they use.
         is_certain: The driver has told who is there now.
         elsewhere: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
@@ -48,9 +46,7 @@ class Shortage:
     total_bytes: int | None = None
     held_bytes: int = 0
     asked_bytes: int = 0
-    cap_bytes: int | None = None
-    cause: str = ""
-    source: str = ""
+    cap: Cap | None = None
     others: tuple[tuple[str, int], ...] = ()
     is_certain: bool = True
     elsewhere: tuple[tuple[str, int], ...] = ()
@@ -60,7 +56,7 @@ class Shortage:
     @property
     def needed_gib(self) -> int:
         """What it needs at least, in whole GiB; 0 where that is unknown, or more than the GPU has."""
-        held = self.held_bytes or self.cap_bytes or 0
+        held = self.held_bytes or self.cap or 0
         needed = -(-(held + self.asked_bytes) // GIB) if held else 0
         return needed if needed * GIB <= (self.total_bytes or needed * GIB) else 0
 
@@ -68,12 +64,14 @@ class Shortage:
 def advice(shortage: Shortage) -> list[str]:
     """At most three lines."""
     gpu = f"GPU {shortage.gpu}" + (f" ({size(shortage.total_bytes)})" if shortage.total_bytes else "")
-    if shortage.cap_bytes is None and shortage.is_certain and not shortage.others:
+    if shortage.cap is None and shortage.is_certain and not shortage.others:
         return [f"out of memory on {gpu}: this process had all of it and no limit: its model is larger than the GPU"]
-    why = "nothing limits this process there"
-    if shortage.cap_bytes is not None:
-        reason = _REASONS[shortage.cause].format(printable(shortage.source))
-        why = f"this process may take {size(shortage.cap_bytes)} there, {reason}"
+    why, remedy = "nothing limits this process there", ""
+    if shortage.cap is not None:
+        cause, _, whose = shortage.cap.cause.partition(" ")
+        needed = f"{shortage.needed_gib}GiB" if shortage.needed_gib else "100%"
+        reason, remedy = (each.format(whose=whose, needed=needed) for each in _CAPS.get(cause, _OF_ITS_JOB))
+        why = f"this process may take {size(shortage.cap)} there, {printable(reason)}"
     had = [f"it had {size(shortage.held_bytes)}"] if shortage.held_bytes else []
     had += [f"it asked for {size(shortage.asked_bytes)} more"] if shortage.asked_bytes else []
     lines = [f"out of memory on {gpu}: {'; '.join([why, *([listed(had)] if had else [])])}"]
@@ -81,15 +79,11 @@ def advice(shortage: Shortage) -> list[str]:
         named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
         more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
         lines.append("also there: " + "; ".join(named + more))
-    return [*lines, _remedy(shortage)]
+    return [*lines, printable(remedy) or _remedy(shortage)]
 
 
 def _remedy(shortage: Shortage) -> str:
-    needed, cause = shortage.needed_gib, shortage.cause
-    if cause in _REMEDIES:
-        return _REMEDIES[cause].format(printable(shortage.source))
-    if cause == "limit":
-        return f"to have more: AUTOGPU_LIMIT={f'{needed}GiB' if needed else '100%'}"
+    needed = shortage.needed_gib
     if shortage.remedy:
         return shortage.remedy
     if shortage.is_certain and not shortage.others:

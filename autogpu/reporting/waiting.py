@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.process import monotonic_s
 from autogpu.reporting import messages
-from autogpu.reporting.stderr import is_terminal, say
+from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,28 +15,38 @@ if TYPE_CHECKING:
     from autogpu.lease import QueueState
     from autogpu.selection.model import Decision
 
+# Seldom enough for a log, and for what a person does in that terminal.
 _LINE_EVERY_S = 300.0
-_LINE_EVERY_ON_TERMINAL_S = 10.0
 
 
 class WaitingReport:
-    """Prints a line about the queue at once, and then from time to time."""
+    """Prints a line about the queue at once, and again when another place or other jobs make this one wait."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._printed_s: float | None = None
+        self._printed: object = None
 
     def __call__(self, state: QueueState, decision: Decision) -> None:
         """See :func:`autogpu.acquire.acquire`."""
-        every_s = _LINE_EVERY_ON_TERMINAL_S if is_terminal() else _LINE_EVERY_S
-        if self._printed_s is None or monotonic_s() - self._printed_s >= every_s:
-            self._printed_s = monotonic_s()
+        if self._printed_s is not None and state.waited_s - self._printed_s < _LINE_EVERY_S:
+            return
+        now = _what_it_waits_for(state, decision)
+        if now != self._printed:
+            self._printed_s, self._printed = state.waited_s, now
             self._say(messages.waiting(state, decision))
 
     def interrupted(self, error: KeyboardInterrupt) -> None:
         """Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's."""
         if self._printed_s is not None:
             _end_in_one_line(error, messages.STOPPED_WAITING)
+
+
+def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
+    """What a line about the wait tells, without the readings, which differ at every look."""
+    usable = {device.uuid: device.compute_processes or () for device in decision.ranking.suitable}
+    holders = frozenset(holder.name for holder in state.holders if not holder.claims.keys().isdisjoint(usable))
+    return state.position, holders, frozenset(process.pid for listed in usable.values() for process in listed)
 
 
 def _end_in_one_line(error: KeyboardInterrupt, line: str) -> None:

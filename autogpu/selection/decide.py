@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
-    from autogpu.selection.model import Candidate, Claim, IsAwaited, MemoryDemand, SelectionRequest
+    from autogpu.selection.model import Candidate, Cap, Claim, IsAwaited, MemoryDemand, SelectionRequest
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
@@ -52,7 +52,7 @@ def decide(
         decision,
         ranking=taken_first(pool.ranking, decision.claims),
         visible=pool.visible,
-        granted=memory.granted_bytes(request.grant.fraction, pool.visible),
+        granted=memory.granted_bytes(request.grant, pool.visible),
     )
 
 
@@ -169,7 +169,7 @@ def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
 
 def _memory_of_slice(
     pool: _Pool, mine: Sequence[Device], sharers: int
-) -> tuple[Mapping[str, int], Mapping[str, int], str]:
+) -> tuple[Mapping[str, int], Mapping[str, Cap], str]:
     """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
     request, demand = pool.request, memory.demand_of(pool.request, sharers)
     late = [device for device in mine if _is_late(pool, device, demand)]
@@ -269,5 +269,6 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
     if pool.suitable < pool.wanted < sys.maxsize:
         why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
     if policy.busy == "share" and pool.quota > 0:
-        why += explain.until_it_shares(policy, is_size_told=not pool.demand.is_whole)
+        left_s = max(0.0, policy.wait_s - pool.request.waited_s)
+        why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole)
     return Decision(Verdict.WAIT, why)

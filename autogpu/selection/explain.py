@@ -159,10 +159,10 @@ def quota_reached(per_user: int) -> str:
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
 
 
-def until_it_shares(policy: Policy, *, is_size_told: bool) -> str:
+def until_it_shares(left_s: float, *, is_size_told: bool) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
     enough = "it fits there" if is_size_told else "a quarter of it is free"
-    joins = f"once all jobs on a GPU have run for a minute and {enough}, or after {span(policy.wait_s)}"
+    joins = f"once all jobs on a GPU have run for a minute and {enough}, or in {span(left_s)}"
     return f"; it joins others {joins}; to start now: AUTOGPU_WAIT=0"
 
 

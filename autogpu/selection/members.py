@@ -16,10 +16,13 @@ from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping
+    from typing import Callable, Iterable, Mapping, TypeVar
 
     from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
+    from autogpu.selection.model import Cap
+
+    Size = TypeVar("Size", bound=int)
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
@@ -56,8 +59,8 @@ def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[s
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
 
-def _merged(sizes: Iterable[Mapping[str, int]], choose: Callable[[int, int], int]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
+    found: dict[str, Size] = {}
     for each in sizes:
         found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
     return found
@@ -85,7 +88,7 @@ class Family:
         return _merged((member.claims for member in self.members), max)
 
     @property
-    def caps(self) -> Mapping[str, int]:
+    def caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that each of the job's processes may allocate there."""
         return _merged((member.caps for member in self.members), min)
 

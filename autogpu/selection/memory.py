@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
-from autogpu.selection.model import Decision, MemoryDemand, SelectionRequest
+from autogpu.selection.model import Cap, Decision, MemoryDemand, SelectionRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import Device
     from autogpu.policy import Policy
+    from autogpu.selection.grants import Grant
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.
@@ -80,15 +81,20 @@ def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     return MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True)  # the CUDA context included
 
 
-def granted_bytes(fraction: float | None, devices: Sequence[Device | None]) -> Mapping[str, int]:
-    """By UUID, what the framework may allocate in that part of a GPU; no entry where its size is unknown."""
-    totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and fraction is not None}
-    return {uuid: within_context(int(total * (fraction or 0))) for uuid, total in totals.items() if total is not None}
+def granted_bytes(grant: Grant, devices: Sequence[Device | None]) -> Mapping[str, Cap]:
+    """By UUID, what the framework may allocate in its part of a GPU; no entry where its size is unknown."""
+    part, cause = grant.fraction, f"grant {grant.engine}"
+    totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and part is not None}
+    return {uuid: _cap(int(total * (part or 0)), cause) for uuid, total in totals.items() if total is not None}
 
 
-def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, int]:
-    """By UUID, what the framework may allocate of what a process claims, which is never more than the GPU has."""
-    return {d.uuid: within_context(min(demand.on(d), d.memory_total_bytes or demand.on(d))) for d in devices}
+def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, Cap]:
+    """By UUID, what a rank's framework may allocate of what it claims, which is never more than the GPU has."""
+    return {d.uuid: _cap(min(demand.on(d), d.memory_total_bytes or demand.on(d)), "ranks") for d in devices}
+
+
+def _cap(claim_bytes: int, cause: str) -> Cap:
+    return Cap(within_context(claim_bytes), cause)
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
@@ -107,7 +113,7 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_caps(free_on: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, int]:
+def best_effort_caps(free_on: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, Cap]:
     """By UUID, what a best-effort job may allocate: all that is free.
 
     Where that is next to nothing, and the job has to start, what is not used, though it is claimed.
@@ -117,7 +123,7 @@ def best_effort_caps(free_on: Iterable[tuple[Device, int | None]], sharers: int 
         unused = device.memory_free_bytes
         if unused is not None:
             most = unused if free_bytes is None or free_bytes < GIB else free_bytes
-            found[device.uuid] = within_context(most // sharers)
+            found[device.uuid] = _cap(most // sharers, "share")
     return found
 
 
@@ -127,7 +133,7 @@ def caps(
     context_reserves: Mapping[int, int] = MappingProxyType({}),
     *,
     default_share: float = 1.0,
-) -> Mapping[int, int]:
+) -> Mapping[int, Cap]:
     """By CUDA ordinal, also of GPUs that a script may name later, the most bytes that each logical GPU may allocate.
 
     Args:
@@ -140,17 +146,19 @@ def caps(
     for ordinal, device in enumerate(decision.visible):
         if device is None:
             continue
-        most = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
-        if most is None:
-            most = usable_whole.get(ordinal)
-        found_here = (most, decision.soft_caps.get(device.uuid), decision.granted.get(device.uuid))
-        known = [size for size in found_here if size is not None]
+        limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
+        known = [sizes[device.uuid] for sizes in (decision.granted, decision.soft_caps) if device.uuid in sizes]
+        if limit is not None:
+            known.append(Cap(limit, "limit"))
+        elif ordinal in usable_whole:
+            known.append(Cap(usable_whole[ordinal], "split"))
         if known:
-            found[ordinal] = min(known) // policy.virtual_gpus
+            least = min(known)
+            found[ordinal] = Cap(least // policy.virtual_gpus, least.cause)
     return found
 
 
-def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, int]:
+def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]:
     """By CUDA ordinal, what a limit of the script's own may not exceed; empty where it has none."""
     if not request.script_demand:
         return {}

@@ -56,6 +56,23 @@ class Verdict(enum.Enum):
     CANNOT_CHOOSE = "too little is known to choose"
 
 
+class Cap(int):
+    """The most bytes that a framework may allocate, with the reason; a number in every other way.
+
+    Attributes:
+        cause: ``share`` with other jobs, ``ranks`` of the same job on one GPU, ``limit`` of the policy, ``split`` into
+            logical GPUs, ``script``, or ``grant`` and the engine's name; ``""`` where another version did not tell.
+    """
+
+    cause: str
+
+    def __new__(cls, size: int, cause: str) -> Cap:
+        """Frozen, as a number is."""
+        cap = super().__new__(cls, size)
+        cap.cause = cause
+        return cap
+
+
 @frozen
 class Claim:
     """What one job claims of one GPU, by its live leases: 0 bytes as a best-effort job, and where it has no claim.
@@ -309,8 +326,8 @@ class Decision:
     ordinals: tuple[int, ...] = ()
     claims: Mapping[str, int] = MappingProxyType({})
     moved: Mapping[int, int] = MappingProxyType({})
-    soft_caps: Mapping[str, int] = MappingProxyType({})
-    granted: Mapping[str, int] = MappingProxyType({})
+    soft_caps: Mapping[str, Cap] = MappingProxyType({})
+    granted: Mapping[str, Cap] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0

@@ -204,7 +204,7 @@ def folder():
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("busy", ["share", "wait"])
 def test_real_processes_do_what_the_replay_foretells(folder, busy):
     jobs = jobs_of(busy)

@@ -77,7 +77,7 @@ def test_help_of_a_verb_is_its_help(capsys: pytest.CaptureFixture, verb: str) ->
         ("pick --gpus 2", "no option --gpus; did you mean --count?", " pick"),
         ("status --gpus", "no option --gpus", " status"),
         ("run --buzz -- x", "no option --buzz", " run"),
-        ("config check --sytem x", "no option --sytem", " config check"),
+        ("config check --sytem x", "no option --sytem; did you mean --system?", " config check"),
         ("run --count", "Option '--count' requires an argument.", " run"),
         ("--frob", "no option --frob", ""),
         ("host-setup --check --undo", "--check, --print and --undo exclude each other", " host-setup"),

@@ -154,6 +154,13 @@ def test_another_users_job_only_root_ends_who_says_whose(path):
         assert (done.returncode, is_running(theirs)) == (1, True)
         assert f"theirs.py (pid {theirs.pid}) is a job of {user_name(uid)}" in done.stderr
         assert f"autogpu: autogpu stop {theirs.pid} --user {user_name(uid)}" in done.stderr
+        with other_job(environ, HELD, script="theirs.py", uid=uid) as more:
+            done = stopped("theirs.py", "--yes", env=environ)
+            named = (
+                f"theirs.py (pid {theirs.pid}) of {user_name(uid)} and theirs.py (pid {more.pid}) of {user_name(uid)}"
+            )
+            assert f"nothing is stopped: 2 jobs of other users are called theirs.py: {named}\n" in done.stderr
+            assert f"say which, as in `autogpu stop {theirs.pid} --user {user_name(uid)}`\n" in done.stderr
         # The kernel says whose the lease is: nobody has none of that name.
         assert stopped("mine.py", "--user", user, "--yes", env=environ).returncode == 1
         assert is_running(mine)
@@ -257,7 +264,13 @@ def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_kil
         holder.kill()
         holder.wait(timeout=60)
     done = server.run([*AUTOGPU, "stop", str(pid if is_killed else holder.pid), "--yes"])
-    assert done.returncode == 0
+    shown, ended = done.stderr.splitlines()
+    kept = f"(pid {holder.pid}) has ended, and pid {pid} is python"
+    assert (done.returncode, kept in shown, f"(pid {pid if is_killed else holder.pid})" in ended) == (
+        0,
+        is_killed,
+        True,
+    )
     assert holder.communicate(timeout=60)[0] == "TERM\n"
     assert snapshot(find_folder(environ)).holders == ()
 

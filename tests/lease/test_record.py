@@ -125,6 +125,16 @@ def test_a_later_version_is_read_for_what_we_know():
     assert fields["gpus"] == {"GPU-a": 8}
 
 
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [({"GPU-a": "grant Ray"}, "grant Ray"), ({"GPU-a": "\x1b[2J"}, "\\x1b[2J"), ({}, ""), (["share"], ""), (None, "")],
+    ids=str,
+)
+def test_the_cause_of_a_cap_is_a_text_that_any_version_may_leave_out(why, cause):
+    cap = record.lease_fields(text(caps={"GPU-a": 4}, why=why))["caps"]["GPU-a"]
+    assert (cap, cap.cause) == (4, cause)
+
+
 def test_brackets_in_a_name_are_no_nesting():
     assert record.lease_fields(text(script="[" * 70 + '"{'))["script"] == "[" * 70 + '"{'
 

@@ -84,7 +84,30 @@ def test_what_is_no_number_is_told(workplace, table, said):
 def test_a_group_that_the_host_lacks_is_named_to_the_administrator_alone(workplace):
     file = workplace.system("[limits.per_user]\nstudnets = 1\ndaemon = 1\n")
     resolved = workplace.resolve()
-    what = f'{file}:1: limits.per_user names "studnets", which is no group of this host; it has no effect'
+    what = f'{file}:2: limits.per_user names "studnets", which is no group of this host; it has no effect'
     assert [*map(str, resolved.problems)] == []
     assert [*map(str, resolved.system_notes)] == [what]
     assert [*map(str, problems_of(file, {}, is_system=True))] == [what]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[limits.per_user]\ndefault = 2\n\nstudents = -1\n", 4),
+        ("[limits]\nper_user.default = 2\nper_user.students = -1\n", 3),
+        ("[limits]\nper_user = {default = 2, students = -1}\n", 2),
+    ],
+    ids=["in-its-table", "dotted", "in-one-line"],
+)
+def test_an_entry_is_named_with_its_line(workplace, text, line):
+    file = workplace.system(text)
+    (problem,) = map(str, workplace.resolve().problems)
+    assert problem.startswith(f"{file}:{line}: limits.per_user can't hold students = -1; allowed: ")
+
+
+@pytest.mark.parametrize("name", ["Default", "DEFAULT"])
+def test_default_is_written_small(workplace, name):
+    file = workplace.system(f"[limits.per_user]\nstaff = 4\n{name} = 2\n")
+    (note,) = map(str, workplace.resolve().system_notes)
+    why = "which is no group of this host (for who is in none of them: default); it has no effect"
+    assert note == f'{file}:3: limits.per_user names "{name}", {why}'

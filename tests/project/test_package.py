@@ -49,6 +49,13 @@ def test_the_licence_is_named_as_indexes_read_it(metadata):
     assert metadata["Description-Content-Type"].partition(";")[0] == "text/markdown"
 
 
+@pytest.mark.parametrize("folder", ["", "sitecustomize_template"])
+def test_the_pip_of_python_3_6_reads_the_file_and_can_say_that_python_is_too_old(folder):
+    lines = (ROOT / folder / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    # Its parser ends at them with a traceback; in the header of a table it knows them.
+    assert [line for line in lines if re.match(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.[^=]*=""", line)] == []
+
+
 def test_the_schema_for_editors_is_installed():
     with zipfile.ZipFile(wheel()) as opened:
         text = opened.read("autogpu/autogpu.schema.json").decode("utf-8")

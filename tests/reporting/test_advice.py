@@ -8,6 +8,7 @@ import pytest
 
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import GIB
+from autogpu.selection.model import Cap
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
@@ -22,28 +23,26 @@ def shortage(**known):
     ("known", "first", "last"),
     [
         pytest.param(
-            {"cap_bytes": 5 * GIB, "cause": "share"},
+            {"cap": Cap(5 * GIB, "share")},
             "this process may take 5.0 GiB there, because it shares the GPU",
             "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=6GiB",
             id="best-effort",
         ),
         pytest.param(
-            {"cap_bytes": 5 * GIB, "cause": "share", "waits": True},
+            {"cap": Cap(5 * GIB, "share"), "waits": True},
             "this process may take 5.0 GiB there, because it shares the GPU",
             "to say what it needs at least: AUTOGPU_NEED=6GiB",
             id="best-effort-that-waits-already",
         ),
         pytest.param(
-            {"cap_bytes": 5 * GIB, "cause": "limit", "source": "~/autogpu.toml:3"},
+            {"cap": Cap(5 * GIB, "limit ~/autogpu.toml:3")},
             "this process may take 5.0 GiB there, by memory.limit (~/autogpu.toml:3)",
             "to have more: AUTOGPU_LIMIT=6GiB",
             id="limit",
         ),
         pytest.param(
             {
-                "cap_bytes": 23 * GIB,
-                "cause": "limit",
-                "source": "AUTOGPU_LIMIT",
+                "cap": Cap(23 * GIB, "limit AUTOGPU_LIMIT"),
                 "asked_bytes": 9 * GIB,
                 "held_bytes": 0,
             },
@@ -52,19 +51,31 @@ def shortage(**known):
             id="limit-of-nearly-all",
         ),
         pytest.param(
-            {"cap_bytes": 6 * GIB, "cause": "grant", "source": "Ray"},
+            {"cap": Cap(6 * GIB, "grant Ray")},
             "this process may take 6.0 GiB there, the part that Ray granted",
             "to have more: ask Ray for a larger part of a GPU",
             id="grant",
         ),
         pytest.param(
-            {"cap_bytes": 6 * GIB, "cause": "script"},
+            {"cap": Cap(6 * GIB, "ranks")},
+            "this process may take 6.0 GiB there, because ranks of its job share the GPU",
+            "to have more: fewer ranks on each GPU",
+            id="ranks-of-one-job",
+        ),
+        pytest.param(
+            {"cap": Cap(5 * GIB, "")},
+            "this process may take 5.0 GiB there, as every process of its job",
+            "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=6GiB",
+            id="the-lease-of-another-version",
+        ),
+        pytest.param(
+            {"cap": Cap(6 * GIB, "script")},
             "this process may take 6.0 GiB there, by the script's own limit",
             "to have more: raise the limit in the script",
             id="script",
         ),
         pytest.param(
-            {"cap_bytes": 12 * GIB, "cause": "split"},
+            {"cap": Cap(12 * GIB, "split")},
             "this process may take 12.0 GiB there, in each of its logical GPUs",
             "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1",
             id="logical-gpus",
@@ -94,7 +105,7 @@ def shortage(**known):
             id="needs-more-than-the-gpu-has",
         ),
         pytest.param(
-            {"cap_bytes": 5 * GIB, "cause": "share", "others": ()},
+            {"cap": Cap(5 * GIB, "share"), "others": ()},
             "this process may take 5.0 GiB there, because it shares the GPU",
             "no other job is on it any more: start it again",
             id="the-others-have-gone",
@@ -132,6 +143,6 @@ def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
 
 def test_the_lines_of_the_documents():
     ben = ("ben's train.py (pid 4242)", int(17.2 * GIB))
-    held, cap = int(5.5 * GIB), int(5.6 * GIB)
-    lines = advice(Shortage("3", 24 * GIB, held, 2 * GIB, cap, "share", others=(ben,)))
+    held, cap = int(5.5 * GIB), Cap(int(5.6 * GIB), "share")
+    lines = advice(Shortage("3", 24 * GIB, held, 2 * GIB, cap, others=(ben,)))
     assert "\n".join(f"autogpu: {line}" for line in lines) in PAGE.read_text(encoding="utf-8")

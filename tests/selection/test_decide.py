@@ -120,7 +120,8 @@ def test_what_a_process_takes(gpus, asked, expected):
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(*ONE, **rank(1, 2))
     assert decision.soft_caps == {UUID: 12 * GIB - CONTEXT_BYTES}
-    assert caps(Policy(), decision) == {0: 12 * GIB - CONTEXT_BYTES}
+    found = caps(Policy(), decision)
+    assert (found, found[0].cause) == ({0: 12 * GIB - CONTEXT_BYTES}, "ranks")
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
 
 
@@ -251,11 +252,12 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
 @pytest.mark.parametrize(
     ("asked", "joins"),
     [
-        ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or after 30 min"),
+        ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or in 30 min"),
         (
             {"need_bytes": 8 * GIB, "wait_s": 90.0},
-            "once all jobs on a GPU have run for a minute and it fits there, or after 90 s",
+            "once all jobs on a GPU have run for a minute and it fits there, or in 90 s",
         ),
+        ({"waited_s": 720.0}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or in 18 min"),
     ],
 )
 def test_who_waits_to_share_is_told_until_when(asked, joins):

@@ -76,17 +76,22 @@ def test_what_a_process_takes_of_a_grant(gpus, asked, expected):
 
 
 @pytest.mark.parametrize(
-    ("policy", "claim_bytes", "cap_bytes"),
+    ("policy", "claim_bytes", "cap_bytes", "cause"),
     [
-        pytest.param({}, 12 * GIB, PART, id="nothing-said"),
-        pytest.param({"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, 4 * GIB, id="smaller-limit"),
-        pytest.param({"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, PART, id="larger-limit"),
-        pytest.param({"need_bytes": 4 * GIB}, 4 * GIB, PART, id="need"),
+        pytest.param({}, 12 * GIB, PART, "grant Ray", id="nothing-said"),
+        pytest.param(
+            {"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, 4 * GIB, "limit", id="smaller-limit"
+        ),
+        pytest.param(
+            {"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, PART, "grant Ray", id="larger-limit"
+        ),
+        pytest.param({"need_bytes": 4 * GIB}, 4 * GIB, PART, "grant Ray", id="need"),
     ],
 )
-def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, claim_bytes, cap_bytes):
+def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, claim_bytes, cap_bytes, cause):
     decision = decided(gpu(0), **policy, **HALF)
-    assert (decision.claims, caps(Policy(**policy), decision)) == ({ZERO: claim_bytes}, {0: cap_bytes})
+    found = caps(Policy(**policy), decision)
+    assert (decision.claims, found, found[0].cause) == ({ZERO: claim_bytes}, {0: cap_bytes}, cause)
     assert decision.why == "the only one granted by Ray, 50 % of it"
 
 

@@ -54,6 +54,20 @@ def test_ctrl_c_ends_a_wait_at_once(host):
     assert waiter.process.stderr.read() == "autogpu: stopped waiting for a GPU; nothing is claimed\n"
 
 
+def test_an_error_is_told_at_the_scripts_line_and_without_our_frames(host):
+    start = host(Gpu())
+    start().ready()
+    refused = start(AUTOGPU_BUSY="error")
+    told = refused.process.communicate(timeout=120)[1]
+    trace = told[told.rindex("Traceback") :]
+    assert refused.process.returncode == 1
+    assert "train.py" in trace
+    assert trace.count("/autogpu/") <= 3, trace
+    assert trace.splitlines()[-1].endswith(
+        '; select.busy = "error" stops the script; to wait for one, AUTOGPU_BUSY=wait; to share one, AUTOGPU_BUSY=share'
+    )
+
+
 def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, lease_folder):
     chooses = HOLD.replace(
         "with tf", "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU'), 'GPU')\nwith tf"
