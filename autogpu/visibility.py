@@ -252,13 +252,14 @@ class VisibleDevices:
             self._replace(self._hidden(self.pool))
             self.pool = ()
 
-    def counts_places(self, named: int) -> bool:
-        """So many numbers of a script are places in an order that is autogpu's.
+    def counts_places(self, named: Sequence[int]) -> bool:
+        """These numbers of a script are places in an order that is autogpu's.
 
         A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
-        return is_place or (named == 1 and self.spec.value is None and bool(self.grant.shared_job))
+        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.shared_job)
+        return bool(named) and (is_place or is_ranks)
 
     @property
     def names_none(self) -> bool:

@@ -159,8 +159,8 @@ class SelectionRequest:
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
-        chosen: Ordinals of certain GPUs that the script itself made visible; ``None`` if it named none.
-        positions: Ordinals that it named in autogpu's order instead: they mean a GPU each, and not certain ones.
+        named: Ordinals of the GPUs that the script itself made visible; ``None`` if it named none.
+        are_places: It named them in autogpu's order: they mean a GPU each, and not certain ones.
         named_count: On how many different GPUs the script's device names would be.
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
@@ -178,8 +178,8 @@ class SelectionRequest:
     gpu_count: int
     own_uid: int
     own_pid: int | None = None
-    chosen: Sequence[int] | None = None
-    positions: tuple[int, ...] = ()
+    named: Sequence[int] | None = None
+    are_places: bool = False
     named_count: int = 0
     asked_count: int = 0
     count_is_set: bool = False
@@ -205,9 +205,14 @@ class SelectionRequest:
         return self.gpu_count <= max(asked, len(self.positions), self.named_count, self.asked_count)
 
     @property
-    def named(self) -> Sequence[int] | None:
-        """The ordinals that the script named, whatever it means by them; ``None`` for none."""
-        return self.positions or self.chosen
+    def chosen(self) -> Sequence[int] | None:
+        """The certain GPUs that the script named; ``None`` if it named none, or places."""
+        return None if self.are_places else self.named
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The places that it named."""
+        return tuple(self.named or ()) if self.are_places else ()
 
     @property
     def named_uuids(self) -> tuple[str, ...]:
