@@ -33,21 +33,28 @@ _CUDA_ERRORS = {
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """Every check, in the order in which one thing rests on another; those of the frameworks that are there last."""
     findings = [check(facts)._replace(name=name) for name, check in CHECKS.items()]
-    installed = [module for module, found in facts.frameworks.items() if found is not None]
-    # Where there is none, the first one's checks say so.
-    for module in installed or list(facts.frameworks)[:1]:
-        findings += _examine_framework(module, facts.frameworks[module] or {}, facts)
+    installed = {module: found for module, found in facts.frameworks.items() if found is not None}
+    for module, found in installed.items():
+        findings += _examine_framework(module, found, facts)
+    if not installed:
+        what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
+        findings.append(failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))._replace(name="frameworks"))
     return tuple(findings)
 
 
 def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> list[Finding]:
-    framework, error = frameworks.load(module), printable(found.get("error", ""))
+    framework = frameworks.load(module)
+    error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error.startswith(TIMED_OUT):
         what = f"to import {framework.NAME} {error}: the machine may only be busy"
         return [warned(what, _WHEN_LESS_BUSY)._replace(name=module)]
     if error:
         broken = failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")
         return [broken._replace(name=module)]
+    if obstacle:
+        newer = facts.pip(f"install --upgrade {facts.source}")
+        remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
+        return [failed(obstacle, remedy)._replace(name=module)]
     return [check(found, facts)._replace(name=name) for name, check in frameworks.load_diagnosis(module).CHECKS.items()]
 
 
@@ -126,8 +133,6 @@ def _check_health(facts: Facts) -> Finding:
     if not devices:
         return not_applicable("no GPU to examine")
     bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
-    if not bad:
-        return passed("the driver tells of no fault of a GPU")
     remedies = []
     faulty = [device for device in devices if memory_faults(device)]
     if faulty:
@@ -137,24 +142,15 @@ def _check_health(facts: Facts) -> Finding:
         remedies.append("a card whose faults come back is to be replaced")
     if any(device.is_too_hot for device in devices):
         remedies.append("see to the cooling")
-    return failed("; ".join(bad), "; ".join(remedies))
-
-
-def _check_mig(facts: Facts) -> Finding:
-    split = [device for device in facts.inventory.devices if device.mig_enabled]
-    if not split:
-        return not_applicable("no GPU is in MIG mode")
-    empty = [device for device in instances.takeable(facts.inventory.devices) if device.mig_enabled]
-    if not empty:
-        count = sum(device.parent is not None for device in facts.inventory.devices)
-        names = explain.gpu_names(device.label for device in split)
-        return passed(f"autogpu chooses among {counted(count, 'MIG instance')} of {names}")
-    names = explain.gpu_names(device.label for device in empty)
-    what = f"{names}: in MIG mode, and no instance can be read here, so that no job can use it"
-    each = ",".join(device.label for device in empty)
-    smi = f"{facts.sudo}nvidia-smi"
-    remedy = f"to use it whole: {smi} -i {each} -mig 0; to cut it: {smi} mig -i {each} -lgip"
-    return failed(what, f"{remedy}; a container is started with an instance by its UUID: --gpus device=UUID")
+    uncut = [device.label for device in instances.takeable(facts.inventory.devices) if device.mig_enabled]
+    if uncut:
+        bad.append(
+            f"{explain.gpu_names(uncut)}: in MIG mode, and no instance can be read here, so that no job can use it"
+        )
+        smi, each = f"{facts.sudo}nvidia-smi", ",".join(uncut)
+        remedies.append(f"to use it whole: {smi} -i {each} -mig 0; to cut it: {smi} mig -i {each} -lgip")
+        remedies.append("a container is started with an instance by its UUID: --gpus device=UUID")
+    return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
 
 
 def _check_cuda(facts: Facts) -> Finding:
@@ -231,7 +227,6 @@ CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
     "pynvml": _check_pynvml,
     "driver": _check_driver,
     "health": _check_health,
-    "mig": _check_mig,
     "cuda": _check_cuda,
     "visible": _check_visible,
     "leases": _check_folder,

@@ -12,7 +12,7 @@ from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
 from autogpu.errors import InstallError
-from autogpu.install import files, this_interpreter
+from autogpu.install import files
 from autogpu.install.proof import ask, fresh_start
 from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
@@ -49,20 +49,19 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     """Look at everything, telling ``progress`` at what; takes some seconds, most of them to import the frameworks."""
     progress("reading the driver")
     reading = probe.start(environ)
-    python = this_interpreter()
     progress("starting a fresh Python")
-    start = fresh_start(python.executable, environ)
+    start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     progress("asking CUDA")
-    cuda = _read_cuda(python.executable, environ)
+    cuda = _read_cuda(sys.executable, environ)
     answers = {}
     for module in frameworks.FRAMEWORKS:
         progress(f"importing {module}")
-        answers[module] = _framework(module, python.executable, environ)
+        answers[module] = _framework(module, sys.executable, environ)
     folder, folder_error = _find_folder(environ)
     return Facts(
         environ=dict(environ),
-        executable=python.executable,
+        executable=sys.executable,
         source=pip_source(),
         start=start,
         pythons=_other_pythons(environ),
@@ -85,10 +84,8 @@ def _is_current(hook: Path) -> bool:
     try:
         templates = files.template_folder()
         return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
-    except FileNotFoundError:
-        return False
     except (OSError, InstallError):
-        return True  # there is nothing to compare with
+        return False
 
 
 def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:

@@ -34,10 +34,8 @@ def program(module: str, questions: str) -> str:
 
 def hooks(found: Mapping[str, Any], facts: Facts, framework: str, *, is_used: object = True) -> Finding:
     """The framework has all that autogpu hooks into."""
-    if "missing" not in found or not (is_used or found.get("obstacle")):
+    if not is_used:
         return not_applicable("nothing to hook into")
-    if found.get("obstacle"):
-        return not_applicable(printable(found["obstacle"]))
     if not found["missing"]:
         return passed("autogpu finds all that it hooks into")
     lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())

@@ -51,7 +51,7 @@ def test_an_environment_as_it_should_be_passes(server, tmp_path):
     environ = {"PATH": str(python.parent), "AUTOGPU_LEASE_DIR": str(tmp_path / "leases")}
     failed, said = findings({**server.environ, **environ}, python)
     assert failed == set(), said
-    assert said["libraries"] == "TensorFlow lists 2 GPUs"
+    assert said["tensorflow"] == "TensorFlow 2.21.0, built with CUDA, lists 2 GPUs"
     assert said["hooks"] == "autogpu finds all that it hooks into"
     assert not server.calls(call="context"), "asking takes no GPU"
 
@@ -61,7 +61,6 @@ def test_what_a_shell_says_wrongly_is_found_all_at_once(server):
     environ = {
         "PATH": str(other.parent),
         "CUDA_VISIBLE_DEVICES": "",
-        "TF_FORCE_GPU_ALLOW_GROWTH": "True",
         "AUTOGPU_CUONT": "2",
         "AUTOGPU_LEASE_DIR": "/proc/self/mem",
     }
@@ -69,11 +68,10 @@ def test_what_a_shell_says_wrongly_is_found_all_at_once(server):
     whats = {
         "environment": f"`python` is {other}",
         "visible": "hides every GPU",
-        "growth": "has no effect",
         "policy": "nearest is AUTOGPU_COUNT",
         "leases": "is not a folder",
         "hook": "does not load autogpu",
-        "tensorflow": "no TensorFlow",
+        "frameworks": "has none of tensorflow, jax, torch",
     }
     assert failed == whats.keys()
     assert [check for check, what in whats.items() if what not in said[check]] == []
@@ -91,7 +89,7 @@ def test_a_missing_pynvml_is_one_finding(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
     environments.remove(python, "nvidia-ml-py")
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
-    assert failed == {"pynvml", "tensorflow"}
+    assert failed == {"pynvml", "frameworks"}
     assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
 
 
@@ -101,8 +99,8 @@ def test_a_missing_pynvml_is_one_finding(server):
 def test_a_cuda_library_that_tensorflow_misses_is_found(server, tmp_path):
     environ = machine_without(server, tmp_path / "libraries", "libcudnn.so.9")
     failed, said = findings(environ, environments.tensorflow_with_autogpu())
-    assert ("libraries" in failed, "driver" in failed) == (True, False)
-    assert said["libraries"] == "TensorFlow 2.21.0 lists no GPU of 2: it finds no CUDA libraries that fit"
+    assert ("tensorflow" in failed, "driver" in failed) == (True, False)
+    assert said["tensorflow"] == "TensorFlow 2.21.0 lists no GPU of 2: it finds no CUDA libraries that fit"
 
 
 @pytest.mark.matrix

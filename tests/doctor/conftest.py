@@ -13,7 +13,7 @@ from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.support.values import gpu, inventory
 
-TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "has_rocm": False, "gpus": 2, "missing": {}}
+TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "gpus": 2, "missing": {}, "obstacle": ""}
 TORCH = {"version": "2.15.0", "cuda": "13.2", "is_available": True, "gpus": 2, "missing": {}, "obstacle": ""}
 JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "missing": {}, "obstacle": ""}
 NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")

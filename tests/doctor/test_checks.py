@@ -23,12 +23,12 @@ def test_a_healthy_machine_passes_everything(healthy):
     states = {finding.name: finding.state for finding in examine(healthy)}
     assert FindingState.FAILED not in states.values()
     no_matter = [name for name, state in states.items() if state is FindingState.NOT_APPLICABLE]
-    assert no_matter == ["mig", "visible", "growth"]
+    assert no_matter == ["visible"]
 
 
-def test_mig_instances_are_counted_beside_their_cards(healthy):
+def test_cards_are_counted_and_not_their_mig_instances(healthy):
     findings = {each.name: each for each in examine(replace(healthy, inventory=inventory(*cut(0, 5, 5), gpu(1))))}
-    assert findings["mig"].what == "autogpu chooses among 2 MIG instances of GPU 0"
+    assert findings["health"].state is FindingState.PASSED
     assert "reads 2 GPUs" in findings["driver"].what
 
 
@@ -100,8 +100,6 @@ WRONG = {
         (gpus(gpu(1, uncorrected_errors=3)), "3 uncorrectable memory errors", "--gpu-reset"),
         (gpus(gpu(1, remapping_pending=True)), "pending until a reset", "--gpu-reset"),
         (gpus(gpu(1, is_too_hot=True)), "GPU 1: slowed down by heat", "see to the cooling"),
-    ],
-    "mig": [
         (
             {"inventory": inventory(*cut(0, 5), *cut(1))},
             "GPU 1: in MIG mode, and no instance can be read here",
@@ -121,11 +119,7 @@ WRONG = {
         )
         for value in ("-1", "99", "abc")
     ],
-    "growth": [
-        ({"environ": {"TF_FORCE_GPU_ALLOW_GROWTH": "1"}}, "has no effect", "export TF_FORCE_GPU_ALLOW_GROWTH=true"),
-    ],
     "tensorflow": [
-        (answer(None), "no TensorFlow", "pip install 'tensorflow[and-cuda]'"),
         (answer(None, "it ended by signal 11"), "can't be used: it ended by signal 11", "repair"),
         (answer({"error": "ImportError: numpy"}), "can't be used: ImportError: numpy", "repair"),
         (tensorflow(has_cuda=False), "built without CUDA", "pip install 'tensorflow[and-cuda]'"),
@@ -134,9 +128,9 @@ WRONG = {
             "built without CUDA",
             "pip uninstall tensorflow-cpu && /env/bin/python -m pip install 'tensorflow[and-cuda]'",
         ),
-        (tensorflow(has_rocm=True), "built for AMD GPUs", "HIP_VISIBLE_DEVICES"),
+        (tensorflow(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
+        (tensorflow(gpus=0), "TensorFlow 2.21.0 lists no GPU of 2", "'tensorflow[and-cuda]==2.21.0'"),
     ],
-    "libraries": [(tensorflow(gpus=0), "TensorFlow 2.21.0 lists no GPU of 2", "'tensorflow[and-cuda]==2.21.0'")],
     "hooks": [
         (
             tensorflow(missing={"Context.config": "claims nothing"}),
@@ -144,11 +138,13 @@ WRONG = {
             "pip install --upgrade autogpu",
         ),
     ],
+    "frameworks": [(answer(None), "has none of tensorflow", "pip install 'tensorflow[and-cuda]'")],
     "torch": [
         (torch(cuda=None), "built without CUDA and uses no GPU", "pytorch.org"),
         (torch(is_available=False, gpus=0), "finds no GPU of 2: is the driver too old for CUDA 13.2?", "cuda.init()"),
         (torch(error="ImportError: libc10"), "can't be used: ImportError: libc10", "repair"),
         (torch(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
+        (torch(obstacle="no torch._C.x"), "no torch._C.x", "pip install --upgrade autogpu"),
     ],
     "torch-hooks": [(torch(missing={"torch._C.x": "limit"}), "lacks torch._C.x: limit", "upgrade")],
     "jax": [
@@ -228,8 +224,8 @@ def test_a_machine_without_a_driver_is_not_ill(healthy, found):
     [
         (("torch",), ["torch", "torch-hooks"]),
         (("torch", "jax"), ["torch", "torch-hooks", "jax", "jax-hooks"]),
-        (("tensorflow",), ["growth", "tensorflow", "libraries", "hooks"]),
-        ((), ["growth", "tensorflow", "libraries", "hooks"]),
+        (("tensorflow",), ["tensorflow", "hooks"]),
+        ((), ["frameworks"]),
     ],
     ids=lambda value: "-".join(value) or "none",
 )
@@ -239,7 +235,7 @@ def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
     found = examine(replace(healthy, frameworks=there))
     assert [each.name for each in found][-len(rows) - 1 :] == ["leases", *rows]
     failed = {each.name for each in found if each.state is FindingState.FAILED}
-    assert failed == (set() if installed else {"tensorflow"})
+    assert failed == (set() if installed else {"frameworks"})
 
 
 def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
@@ -260,7 +256,7 @@ def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     ("check", "changes", "remedy"),
     [
         ("pynvml", driver("pynvml (nvidia-ml-py) is not installed", "pynvml"), "install --upgrade nvidia-ml-py"),
-        ("tensorflow", answer(None), "install 'tensorflow[and-cuda]'"),
+        ("frameworks", answer(None), "install 'tensorflow[and-cuda]'"),
         ("hooks", tensorflow(missing={"Context.config": "claims nothing"}), "install --upgrade autogpu"),
     ],
 )

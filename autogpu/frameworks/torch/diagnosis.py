@@ -20,8 +20,6 @@ found["gpus"] = torch.cuda.device_count()
 
 
 def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
-    if found["obstacle"]:
-        return failed(printable(found["obstacle"]), "set HIP_VISIBLE_DEVICES to choose a GPU")
     version, cuda, devices = printable(found["version"]), found["cuda"], facts.inventory.devices
     if not cuda and not devices:
         return passed(f"PyTorch {version}, built without CUDA, as there is no GPU")
