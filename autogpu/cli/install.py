@@ -14,6 +14,7 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
+from autogpu.install.files import HOOK
 from autogpu.install.locked import what_to_add
 from autogpu.install.proof import TIMEOUT_S, ask
 from autogpu.install.source import pip_command, pip_source
@@ -68,12 +69,10 @@ def install(method: str, target: Path | None, python: str | None) -> int:
         click.echo(f"autogpu: {printable(advice)}", err=True)
     for path in done.written:
         click.echo(f"wrote {path}")
-    for path in done.removed:
-        click.echo(f"removed {path}, which is no longer needed")
-    if not done.written and not done.removed:
+    if not done.written:
         click.echo(f"Everything was in place in {done.folder}.")
     by_path = f" with {done.folder} on PYTHONPATH" if done.on_pythonpath else ""
-    click.echo(f"A fresh {done.interpreter.name}{by_path} loads {done.proof.hook}.")
+    click.echo(f"A fresh {installing.NAME}{by_path} loads {done.folder / HOOK}.")
     click.echo("From now on, scripts of this environment get their GPU from autogpu.")
     click.echo(f"To undo: {undo}")
     return 0

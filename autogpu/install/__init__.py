@@ -19,101 +19,69 @@ from autogpu.install.source import pip_source
 from autogpu.lease import locks
 
 METHODS = ("auto", *files.STARTERS)
+NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 # Decide whether, where and how Python keeps what it compiles.
 _COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
 
 
-class Interpreter(NamedTuple):
-    """The Python that start-up files are for.
-
-    Attributes:
-        site_dir: Where its packages go; the default folder for start-up files.
-        site_dirs: Every folder in which it reads ``.pth`` files.
-        managed_by: The file that says that another tool than pip manages its folders (PEP 668).
-    """
-
-    executable: str
-    site_dir: Path
-    site_dirs: tuple[Path, ...]
-    managed_by: Path | None
-    name: str = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-
-
 class Installed(NamedTuple):
-    """An install wrote some files and removed those that had no use any more; none if all was in place.
+    """An install wrote these files; none if all was in place.
 
     Attributes:
         on_pythonpath: Only a Python with ``folder`` on PYTHONPATH reads the files.
     """
 
-    interpreter: Interpreter
     folder: Path
     written: tuple[Path, ...]
-    removed: tuple[Path, ...]
     on_pythonpath: bool
-    proof: FreshStart
 
 
-def this_interpreter() -> Interpreter:
-    """The running Python, as sysconfig and site know it; never a guess from names of folders."""
+def site_dirs() -> tuple[Path, ...]:
+    """Every folder in which this Python reads ``.pth`` files, the one for its packages first; never guessed by name."""
     paths = sysconfig.get_paths()
-    site_dirs = [paths["purelib"], paths["platlib"]]
-    # A virtualenv older than 20 brings its own site module, without these functions.
-    site_dirs += getattr(site, "getsitepackages", list)()
-    if site.ENABLE_USER_SITE:
-        site_dirs.append(site.getusersitepackages())
-    marker = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
-    return Interpreter(
-        executable=sys.executable,
-        site_dir=Path(paths["purelib"]),
-        site_dirs=tuple(Path(folder) for folder in dict.fromkeys(site_dirs)),
-        managed_by=marker if sys.prefix == sys.base_prefix and marker.exists() else None,
-    )
+    # A virtualenv older than 20 brings its own site module, without this function.
+    found = [paths["purelib"], paths["platlib"], *getattr(site, "getsitepackages", list)()]
+    return tuple(map(Path, [*found, site.getusersitepackages()] if site.ENABLE_USER_SITE else found))
 
 
 def install(
     target: Path | None = None,
     method: str = "auto",
     *,
-    interpreter: Interpreter | None = None,
+    executable: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> Installed:
     """Write the start-up files, or bring them up to date, and prove them by a fresh interpreter.
 
     Twice is the same as once, and completes what was cut short. What fails leaves none of them, or all as they were.
     """
-    python = interpreter or this_interpreter()
-    folder = _target_folder(python, target)
+    folder = _target_folder(target)
     if not folder.is_dir():
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
-    is_site_dir = any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in python.site_dirs)
-    if python.managed_by and is_site_dir:
-        what = f"another tool than pip manages {folder}, as {python.managed_by} says"
-        raise InstallError(what, remedy=f"install into a virtual environment: {_new_venv()}")
+    is_site_dir = any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in site_dirs())
     if method == "auto":
         method = "pth" if is_site_dir else "sitecustomize"
     try:
         with _alone(folder):
             plan = files.plan_install(folder, method, __version__, files.template_folder())
             files.refuse_foreign_files(folder, plan)
-            written, removed = files.put_in_place(folder, plan)
-            proof = fresh_start(python.executable, _environ_for(folder, method, is_site_dir, environ))
-            try:
-                _verify_start(proof, python, folder, method)
-            except InstallError:
-                # What is as it was is no worse for a proof that fails now, as on a machine with much to do.
-                if written or removed:
-                    files.remove_all(folder)
-                raise
+            written = files.put_in_place(folder, plan)
+            proof = fresh_start(executable, _environ_for(folder, method, is_site_dir, environ))
+            failure = _failure(proof, executable, folder, method)
+            # What is as it was is no worse for a proof that fails now, as on a machine with much to do.
+            if failure and written:
+                files.remove_all(folder)
     except OSError as error:
         raise _cannot("write", folder, error) from error
-    return Installed(python, folder, written, removed, not is_site_dir, proof)
+    if failure:
+        raise failure
+    return Installed(folder, written, not is_site_dir)
 
 
 def uninstall(target: Path | None = None) -> tuple[Path, tuple[Path, ...]]:
     """Remove every start-up file of ours, whatever method and version wrote it; returns the folder, and which."""
-    folder = _target_folder(this_interpreter(), target)
+    folder = _target_folder(target)
     if not folder.is_dir():
         return folder, ()
     try:
@@ -137,9 +105,9 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _target_folder(python: Interpreter, target: Path | None) -> Path:
+def _target_folder(target: Path | None) -> Path:
     # Absolute, since the fresh interpreter starts elsewhere; links stay, since that is how Python spells it.
-    return Path(os.path.abspath(str(target or python.site_dir)))  # noqa: PTH100  (resolve() follows links)
+    return Path(os.path.abspath(str(target or site_dirs()[0])))  # noqa: PTH100  (resolve() follows links)
 
 
 def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[str, str]) -> dict[str, str]:
@@ -155,23 +123,23 @@ def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[
     return fresh
 
 
-def _verify_start(proof: FreshStart, python: Interpreter, folder: Path, method: str) -> None:
-    """Let pass only a start that loaded our file in our way; say what happened instead."""
+def _failure(proof: FreshStart, executable: str, folder: Path, method: str) -> InstallError | None:
+    """What happened where a start did not load our file in our way."""
     hook, sitecustomize = folder / files.HOOK, folder / files.SITECUSTOMIZE
     is_through_sitecustomize = _same(proof.sitecustomize, sitecustomize)
     if _same(proof.hook, hook) and is_through_sitecustomize == (method == "sitecustomize"):
-        return
-    seen = f": {proof.complaint.splitlines()[-1]}" if proof.complaint else ""
+        return None
     if method == "sitecustomize" and proof.sitecustomize and not is_through_sitecustomize:
-        what = f"{python.name} runs {proof.sitecustomize} and so never {sitecustomize}"
+        what = f"{NAME} runs {proof.sitecustomize} and so never {sitecustomize}"
         remedy = "use --method pth, which nothing hides"
     elif proof.hook:
-        what = f"{python.name} loads {proof.hook} instead of {hook}"
+        what = f"{NAME} loads {proof.hook} instead of {hook}"
         remedy = f"remove that one first: autogpu uninstall --target {proof.hook.parent}"
     else:
-        what = f"a fresh {python.name} did not load {hook}{seen}"
-        remedy = f"leave out --method, or look at what it does at start: {python.executable} -v -c pass"
-    raise InstallError(what, remedy=remedy)
+        seen = f": {proof.complaint.splitlines()[-1]}" if proof.complaint else ""
+        what = f"a fresh {NAME} did not load {hook}{seen}"
+        remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
+    return InstallError(what, remedy=remedy)
 
 
 def _same(one: Path | None, other: Path) -> bool:

@@ -14,7 +14,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterable, Mapping, Tuple
+from typing import Iterable, Mapping, Sequence, Tuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
@@ -23,9 +23,8 @@ from autogpu.install.source import has_pip, pip_command, pip_source
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
 
-# What the file INSTALLER says; pip and others write theirs. Nothing: an install was killed before it was written.
-OURS = ("autogpu", "")
-_WRITTEN = "Written by `autogpu install`"
+# What the file INSTALLER says, the first to be written of those beside it; pip and others write theirs, or none.
+OURS = "autogpu"
 
 HOOK = "_autogpu_hook.py"
 STEPS = "_autogpu_steps.py"
@@ -72,8 +71,8 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
     """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them: the switches first."""
     found = [folder / name for name in (PTH, START, SITECUSTOMIZE) if is_ours(folder / name)]
     for info in distributions(folder):
-        if _installer(info) in OURS:
-            found += sorted(path for path in info.iterdir() if path.is_file()) or [info]
+        if _installer(info) == OURS:
+            found += sorted((path for path in info.iterdir() if path.is_file()), reverse=True) or [info]
     for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
@@ -94,25 +93,26 @@ def compiled_from(source: Path) -> list[Path]:
     return found + sorted(source.parent.glob(f"{source.stem}.py[co]"))
 
 
-def put_in_place(folder: Path, plan: Iterable[File]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Write what is missing or differs, and remove what has no use any more; returns both. A failure leaves nothing."""
-    written, removed, kept = [], [], set()
+def put_in_place(folder: Path, plan: Sequence[File]) -> tuple[Path, ...]:
+    """Write the files, and have no other of ours there; returns which, none if all was in place.
+
+    Where anything differs, all are taken away first. A failure leaves nothing.
+    """
+    paths = [path for path, _ in plan]
+    expected = {*paths, *(compiled for path in paths if path.suffix == ".py" for compiled in compiled_from(path))}
+    is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan)
+    if is_whole and expected.issuperset(files_of_ours(folder)):
+        return ()
     try:
+        remove_all(folder)
         for path, content in plan:
-            compiled = compiled_from(path) if path.suffix == ".py" else []
-            kept.update([path, *compiled])
-            if path.is_file() and path.read_bytes() == content:
-                continue
-            removed += list(map(remove, compiled))
             path.parent.mkdir(exist_ok=True)
             write_file(path, content)
-            written.append(path)
-        removed += [remove(path) for path in files_of_ours(folder) if path not in kept]
     except BaseException:
         with suppress(OSError):
             remove_all(folder)
         raise
-    return tuple(written), tuple(removed)
+    return tuple(paths)
 
 
 def remove_all(folder: Path) -> tuple[Path, ...]:
@@ -138,7 +138,7 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
     """Raise an InstallError that names a foreign file which is in the way."""
     for info in distributions(folder):
         owner = _installer(info)
-        if owner not in OURS:
+        if owner != OURS:
             # An environment that uv has made has no pip.
             pip = "uv pip" if owner == "uv" else "pip"
             raise InstallError(
@@ -175,10 +175,10 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
         f"Summary: {MARKER.decode()}s: load autogpu's import hook whenever this Python starts\n"
         "License: Apache-2.0\n"
         "\n"
-        f"{_WRITTEN}. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
+        "Written by `autogpu install`. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
     )
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    texts = {"METADATA": metadata, "WHEEL": wheel, "INSTALLER": "autogpu\n"}
+    texts = {"INSTALLER": f"{OURS}\n", "METADATA": metadata, "WHEEL": wheel}
     files = [(info / name, text.encode()) for name, text in texts.items()]
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
@@ -190,10 +190,8 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
 
 
 def _installer(info: Path) -> str:
-    texts = {}
-    for name in ("INSTALLER", "METADATA"):
-        with suppress(OSError):
-            texts[name] = (info / name).read_text(encoding="utf-8", errors="replace").strip()
-    # Some leave no name, as `python -m installer` does; but what it says of itself tells a wheel from ours.
-    unnamed = "" if _WRITTEN in texts.get("METADATA", _WRITTEN) else "another installer"
-    return texts.get("INSTALLER", unnamed)
+    try:
+        return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        # `python -m installer` writes none; an install of ours that was killed has written nothing else.
+        return "another installer" if any(info.glob("[!.]*")) else OURS

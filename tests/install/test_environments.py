@@ -155,11 +155,3 @@ def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env: Env, tmp_pat
     assert sitecustomize.startswith("/usr/lib" if env.debian else str(target))
     env.autogpu("uninstall", "--target", str(target))
     assert tree(target) == {}
-
-
-@pytest.mark.parametrize("env", [DEBIANS], indirect=True)
-def test_python_of_the_operating_system_is_known_as_managed(env: Env) -> None:
-    code = "from autogpu.install import this_interpreter as i; print(i().managed_by is not None)"
-    managed = ended([str(DEBIAN), "-B", "-c", code], PYTHONPATH=str(env.site_packages)).stdout
-    assert managed == f"{any(Path('/usr/lib').glob('python3*/EXTERNALLY-MANAGED'))}\n"
-    assert env.run("-c", code).stdout == "False\n"
