@@ -138,28 +138,15 @@ def _listed(
 
 
 def name_of(command: Sequence[str]) -> str:
-    """The name of a command that others see: the script or the module that a Python in front of it runs."""
+    """The name of a command that others see; of a Python, what it runs: the first ``.py``, or what follows ``-m``."""
     own = script_name(command)
-    if not re.fullmatch(r"python[0-9.]*", own):
-        return own
-    rest = list(command[1:])
-    while rest and rest[0].startswith("-"):
-        kind, value = _python_option(rest.pop(0))
-        if kind == "c":
-            return own
-        if kind == "m":
-            return value or next(iter(rest), own)
-        if kind and not value:
-            del rest[:1]
-    return script_name(rest) if rest else own
-
-
-def _python_option(word: str) -> tuple[str, str]:
-    """As Python reads it: several letters in one word, of which the last may have a value, here or in the next word."""
-    if word == "-":  # standard input, as with -c no script
-        return "c", ""
-    found = re.match(r"-(?:-(check-hash-based-pycs)$|(?!-)[^cmWX]*([cmWX])(.*))", word, re.DOTALL)
-    return (found[1] or found[2], found[3] or "") if found else ("", "")
+    words = command[1:] if re.fullmatch(r"python[0-9.]*", own) else ()
+    for word, following in zip(words, [*words[1:], ""]):
+        if word.endswith(".py"):
+            return script_name([word])
+        if word in ("-m", "-c"):
+            return following if word == "-m" and following else own
+    return own
 
 
 def _read_again() -> Inventory | None:
