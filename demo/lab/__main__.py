@@ -114,11 +114,14 @@ def _registered() -> Path:
 def _have(lab: IO[str], name: str, seed: int) -> int:
     lab.truncate(0)  # what an earlier server left
     fleet = fleet_named(name)
-    with tempfile.TemporaryDirectory(prefix="autogpu-lab-", ignore_cleanup_errors=True) as made:
+    cleaned = tempfile.TemporaryDirectory(prefix="autogpu-lab-", ignore_cleanup_errors=True)
+    with contextlib.ExitStack() as opened, cleaned as made:
         folder = Path(made)
         folder.chmod(0o755)
-        environ = _lay_out(fleet, folder)
         users = people.add_users(PEOPLE, folder)
+        other = environments.tensorflow_if_there()
+        python = opened.enter_context(people.opened_to_users(Path(other or sys.executable).resolve(), users))
+        environ = _lay_out(fleet, folder, other, python)
         orders = Orders(str(folder), name if name in FLEETS else str(Path(name).resolve()), seed, users)
         command = [sys.executable, "-m", "demo.lab.stage", orders.text()]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -129,7 +132,7 @@ def _have(lab: IO[str], name: str, seed: int) -> int:
                     return 1
                 json.dump({"pid": os.getpid(), "fleet": name, "folder": made, "environ": environ}, lab)
                 lab.flush()
-                print(_welcome(name, fleet, users, has_tensorflow=(folder / "home" / "train.py").exists()), flush=True)
+                print(_welcome(name, fleet, users, python, has_tensorflow=other is not None), flush=True)
                 _in_shell(environ, folder)
                 return 0
             finally:
@@ -187,18 +190,19 @@ def _in_shell(environ: Mapping[str, str], folder: Path, until_free: IO[str] | No
     shell.wait()
 
 
-def _lay_out(fleet: Fleet, folder: Path) -> dict[str, str]:
+def _lay_out(fleet: Fleet, folder: Path, tensorflow: Path | None, python: Path) -> dict[str, str]:
     """Make the server, and what a visitor finds there; the environment of a process on it."""
     leases, home = folder / "leases", folder / "home"
     for each in (leases, home):
         each.mkdir()
     leases.chmod(0o1777)
-    tensorflow = environments.tensorflow_if_there()
-    _make_environment(folder, Path(tensorflow or sys.executable))
+    _make_environment(folder, environments.site_packages(tensorflow or Path(sys.executable)), python)
     (home / "job.py").write_text(JOB, encoding="utf-8")
     if tensorflow:
         (home / "train.py").write_text((ROOT / "demo" / "train.py").read_text(encoding="utf-8"), encoding="utf-8")
     given = {name: value for name, value in os.environ.items() if not name.startswith(OF_AUTOGPU_AND_CUDA)}
+    # Behind the simulated ones; a Python looks for its own where it was built to be.
+    given["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [given.get("LD_LIBRARY_PATH"), f"{python.parents[1]}/lib"]))
     server = with_libraries_in_front(lay_out(fleet, folder, folder / "gpusim.log", device_nodes=True), given)
     paths = [str(template_folder()), given.get("PYTHONPATH", "")]
     return {
@@ -212,9 +216,8 @@ def _lay_out(fleet: Fleet, folder: Path) -> dict[str, str]:
     }
 
 
-def _make_environment(folder: Path, other: Path) -> None:
-    """Make ``folder`` a virtual environment that has autogpu and all packages of the environment of ``other``."""
-    theirs = environments.site_packages(other)
+def _make_environment(folder: Path, theirs: Path, python: Path) -> None:
+    """Make ``folder`` a virtual environment of ``python`` that has autogpu and all that is in the folder ``theirs``."""
     packages, commands = folder / "lib" / theirs.parent.name / "site-packages", folder / "bin"
     for each in (packages, commands):
         each.mkdir(parents=True)
@@ -226,16 +229,16 @@ def _make_environment(folder: Path, other: Path) -> None:
         file = Path(__import__(name).__file__ or "")
         own = file.parent if file.stem == "__init__" else file
         (packages / own.name).symlink_to(own)
-    (folder / "pyvenv.cfg").write_text(f"home = {other.resolve().parent}\n", encoding="utf-8")
+    (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n", encoding="utf-8")
     for name in ("python", "python3"):
-        (commands / name).symlink_to(other.resolve())
+        (commands / name).symlink_to(python)
     (commands / "autogpu").write_text(f'#!/bin/sh\nexec {commands}/python -m autogpu "$@"\n', encoding="utf-8")
     (commands / "autogpu").chmod(0o755)
 
 
-def _welcome(name: str, fleet: Fleet, users: Mapping[str, int], *, has_tensorflow: bool) -> str:
+def _welcome(name: str, fleet: Fleet, users: Mapping[str, int], python: Path, *, has_tensorflow: bool) -> str:
     others = ", ".join(PEOPLE) + ("" if users else " (all are you here; a script's name says whose it is)")
-    others += _about_su(users)
+    others += _about_su(users, python)
     script = (
         "python train.py                       a Keras script that names no GPU"
         if has_tensorflow
@@ -257,8 +260,8 @@ Other servers: make lab FLEET=NAME; there are {", ".join(others_than(name)[:4])}
 """
 
 
-def _about_su(users: Mapping[str, int]) -> str:
-    if users and people.is_reachable(ROOT / "autogpu") and people.is_reachable(Path(sys.executable).resolve().parent):
+def _about_su(users: Mapping[str, int], python: Path) -> str:
+    if users and people.is_reachable(ROOT / "autogpu") and people.is_reachable(python.parent):
         return f".\nTo be one of them: su {next(iter(users))}"
     why = "this checkout or its Python is closed to them" if users else "only root can"
     return f".\nYou can't become one of them with su: {why}"

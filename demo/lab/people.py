@@ -6,8 +6,10 @@ import ctypes
 import os
 import pwd
 import stat
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 PASSWD = Path("/etc/passwd")
 FIRST_UID = 61_200
@@ -15,6 +17,7 @@ NO_NEW_USERS: Mapping[str, int] = {}
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 _PRIVATE, _RECURSIVE, _BIND = 1 << 18, 1 << 14, 1 << 12  # MS_PRIVATE, MS_REC, MS_BIND
+_DETACH = 2  # MNT_DETACH
 _SET_DUMPABLE, _SET_DEATH_SIGNAL = 4, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,6 +48,25 @@ def add_users(names: Sequence[str], folder: Path) -> Mapping[str, int]:
         # In a container that may not; the uids are real all the same, and are shown as numbers.
         pass
     return users
+
+
+@contextmanager
+def opened_to_users(python: Path, users: Mapping[str, int]) -> Iterator[Path]:
+    """The interpreter where all users reach it: one in root's home is elsewhere too, in the lab's view of the host."""
+    prefix = python.parent.parent
+    views = {os.readlink(f"/proc/{pid}/ns/mnt") for pid in (os.getpid(), os.getppid()) if users}
+    if is_reachable(python.parent) or len(views) < 2:  # nothing of the host changes
+        yield python
+        return
+    # No part of the lab's folder, which is removed with all that is in it.
+    place = Path(tempfile.mkdtemp(prefix="autogpu-lab-python-"))
+    place.chmod(0o755)
+    try:
+        is_mounted = not _libc.mount(os.fsencode(prefix), os.fsencode(place), None, ctypes.c_ulong(_BIND), None)
+        yield place / python.relative_to(prefix) if is_mounted else python
+    finally:
+        _libc.umount2(os.fsencode(place), _DETACH)
+        place.rmdir()
 
 
 def is_reachable(folder: Path) -> bool:

@@ -83,6 +83,11 @@ def test_the_server_lives_and_others_join(terminals):
     owners = {job["uid"] for job in jobs}
     assert len(owners) >= 4 if os.getuid() == 0 else owners == {os.getuid()}
 
+    if "To be one of them: su anna" in first.greeting:
+        assert "train.py" in first.type("su anna -c 'autogpu status --mine' | cat").text
+    elif os.getuid() == 0:
+        assert "this checkout or its Python is closed to them" in first.greeting
+
     other = terminals("--fleet", "t4", is_refused=True)
     assert "a server runs already, and it is rtx-4090; end that first" in other
     second = terminals()
