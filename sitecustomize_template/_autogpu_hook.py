@@ -11,7 +11,6 @@ import sys
 
 # The top-level modules whose import matters: those of autogpu/frameworks/__init__.py.
 frameworks = ("tensorflow", "jax", "torch")
-inside = ("tensorflow.", "jax.", "torch.")
 
 # What this process inherited, to tell it from what the script writes later. Through sys.modules, and only the
 # text is kept: a finder lives until the very end of the interpreter, and a reference to os or to its environ
@@ -39,8 +38,8 @@ def install():
 
 def find_spec(fullname, path=None, target=None):
     """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
-    global __path__, frameworks, inside, find
-    if fullname not in frameworks and not fullname.startswith(inside):
+    global __path__, frameworks, find
+    if fullname.partition(".")[0] not in frameworks:
         return None
     if find is None:
         try:
@@ -51,7 +50,7 @@ def find_spec(fullname, path=None, target=None):
             from _autogpu_hook._autogpu_steps import find
         except Exception as error:
             # The file is missing or broken: imports go on as if this one were not here either.
-            frameworks = inside = ()
+            frameworks = ()
             try:
                 os, poll = sys.modules["os"], __import__("select").poll()
                 poll.register(sys.stderr, 4)

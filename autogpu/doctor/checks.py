@@ -37,8 +37,8 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     for module, found in installed.items():
         findings += _examine_framework(module, found, facts)
     if not installed:
-        what = f"no TensorFlow, PyTorch or JAX in this environment ({facts.executable})"
-        findings.append(failed(what, facts.pip("install 'tensorflow[and-cuda]'"))._replace(name="tensorflow"))
+        what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
+        findings.append(failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))._replace(name="frameworks"))
     return tuple(findings)
 
 

@@ -17,6 +17,9 @@ FRAMEWORKS = {
     "torch": "autogpu.frameworks.torch",
 }
 
+# What pip installs where there is none of them.
+TO_INSTALL = "'tensorflow[and-cuda]'"
+
 # Their import takes less than a second and they never initialise CUDA without our hooks, so that neither the driver
 # nor the policy is read before they are used.
 LATE = ("jax",)

@@ -15,7 +15,7 @@ _QUESTION = """
 import json, sys
 hooks = [f for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
 for hook in hooks:
-    hook.find_spec(hook.inside[0])  # this loads the second file, which Python compiles for later starts
+    hook.find_spec(hook.frameworks[0] + ".")  # this loads the second file, which Python compiles for later starts
 from importlib.machinery import PathFinder
 spec = PathFinder.find_spec("sitecustomize")
 print()

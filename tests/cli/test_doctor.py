@@ -71,7 +71,7 @@ def test_what_a_shell_says_wrongly_is_found_all_at_once(server):
         "policy": "nearest is AUTOGPU_COUNT",
         "leases": "is not a folder",
         "hook": "does not load autogpu",
-        "tensorflow": "no TensorFlow",
+        "frameworks": "has none of tensorflow, jax, torch",
     }
     assert failed == whats.keys()
     assert [check for check, what in whats.items() if what not in said[check]] == []
@@ -89,7 +89,7 @@ def test_a_missing_pynvml_is_one_finding(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
     environments.remove(python, "nvidia-ml-py")
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
-    assert failed == {"pynvml", "tensorflow"}
+    assert failed == {"pynvml", "frameworks"}
     assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
 
 

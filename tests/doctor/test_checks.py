@@ -120,7 +120,6 @@ WRONG = {
         for value in ("-1", "99", "abc")
     ],
     "tensorflow": [
-        (answer(None), "no TensorFlow", "pip install 'tensorflow[and-cuda]'"),
         (answer(None, "it ended by signal 11"), "can't be used: it ended by signal 11", "repair"),
         (answer({"error": "ImportError: numpy"}), "can't be used: ImportError: numpy", "repair"),
         (tensorflow(has_cuda=False), "built without CUDA", "pip install 'tensorflow[and-cuda]'"),
@@ -139,6 +138,7 @@ WRONG = {
             "pip install --upgrade autogpu",
         ),
     ],
+    "frameworks": [(answer(None), "has none of tensorflow", "pip install 'tensorflow[and-cuda]'")],
     "torch": [
         (torch(cuda=None), "built without CUDA and uses no GPU", "pytorch.org"),
         (torch(is_available=False, gpus=0), "finds no GPU of 2: is the driver too old for CUDA 13.2?", "cuda.init()"),
@@ -225,7 +225,7 @@ def test_a_machine_without_a_driver_is_not_ill(healthy, found):
         (("torch",), ["torch", "torch-hooks"]),
         (("torch", "jax"), ["torch", "torch-hooks", "jax", "jax-hooks"]),
         (("tensorflow",), ["tensorflow", "hooks"]),
-        ((), ["tensorflow"]),
+        ((), ["frameworks"]),
     ],
     ids=lambda value: "-".join(value) or "none",
 )
@@ -235,7 +235,7 @@ def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
     found = examine(replace(healthy, frameworks=there))
     assert [each.name for each in found][-len(rows) - 1 :] == ["leases", *rows]
     failed = {each.name for each in found if each.state is FindingState.FAILED}
-    assert failed == (set() if installed else {"tensorflow"})
+    assert failed == (set() if installed else {"frameworks"})
 
 
 def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
@@ -256,7 +256,7 @@ def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     ("check", "changes", "remedy"),
     [
         ("pynvml", driver("pynvml (nvidia-ml-py) is not installed", "pynvml"), "install --upgrade nvidia-ml-py"),
-        ("tensorflow", answer(None), "install 'tensorflow[and-cuda]'"),
+        ("frameworks", answer(None), "install 'tensorflow[and-cuda]'"),
         ("hooks", tensorflow(missing={"Context.config": "claims nothing"}), "install --upgrade autogpu"),
     ],
 )
