@@ -244,6 +244,8 @@ def named(positions):
         ),
         case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
         case("where-a-shell-lists-as-many-as-it-takes", [FULL], {**BY_SHELL, "held": {0: YOUNG}}, verdict=TAKE),
+        case("also-by-its-names", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG, "named_count": 2}, verdict=TAKE),
+        case("or-by-a-number", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG, "asked_count": 2}, verdict=TAKE),
         case("not-where-that-list-leaves-a-choice", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG}, verdict=WAIT),
         case("where-the-script-names-all-there-are", [FULL, LESS], {**named((0, 1)), "held": {0: YOUNG}}, verdict=TAKE),
         case("not-where-it-names-one", [FULL, LESS], {**named((0,)), **BOTH_YOUNG}, verdict=WAIT),
