@@ -270,7 +270,6 @@ class _Process:
     def _wait(self, folder: lease.Folder) -> Lease:
         from autogpu.lease.queue import wait_for_lease  # most processes never wait
 
-        wait_s = self._request.policy.wait_s
         return wait_for_lease(
             folder,
             self._choose,

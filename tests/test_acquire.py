@@ -138,8 +138,8 @@ def test_a_wait_to_join_others_ends_with_joining_them(acquired, other, tmp_path,
     waits = []
 
     def waiting(queue, decision):
+        let_age(tmp_path, 0 if waits else 60)
         waits.append(queue.timeout_s)
-        let_age(tmp_path, 60)
 
     result = acquired(asking(FULL, wait_s=wait_s), on_wait=waiting)
     assert (result.decision.verdict, dict(result.lease.claims)) == (Verdict.TAKE, bytes_on({0: 0}))
