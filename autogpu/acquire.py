@@ -210,17 +210,23 @@ class _Process:
             if self.decision.verdict is not Verdict.WAIT:
                 raise_if_refused(self.decision)
                 return Taken(explain.after_wait(self.decision, waited_s), problem=problem)
-            if waited_s >= policy.wait_s and policy.busy == "wait":
+            if waited_s >= self._timeout_s:
                 remedy, option = "to wait longer: AUTOGPU_WAIT=1h", "to wait longer: --wait 1h"
                 raise WaitTimeout(f"gave up after {policy.wait_s:g} s", remedy=remedy, option=option)
             state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, policy.wait_s)
             self._on_wait(state, self.decision)
-            time.sleep(max(0.0, min(_UNCLAIMED_LOOK_S, policy.wait_s - waited_s)))
+            time.sleep(min(_UNCLAIMED_LOOK_S, self._timeout_s - waited_s))
             self._read_again()
 
     @property
     def _waited_s(self) -> float:
         return monotonic_s() - self._begun_s
+
+    @property
+    def _timeout_s(self) -> float:
+        policy = self._request.policy
+        # Who shares ends its wait by the decision.
+        return policy.wait_s if policy.busy == "wait" else math.inf
 
     def _note(self, problem: LeaseUnavailable) -> None:
         self._problem = problem
@@ -231,9 +237,9 @@ class _Process:
         return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
-        # A process below a job's own lease never waits for its parent.
-        waited_s = self._waited_s if self._family is None else math.inf
-        request = replace(self._request, waited_s=waited_s)
+        request = replace(self._request, waited_s=self._waited_s)
+        if self._family is not None:  # a process below a job's own lease never waits for its parent
+            request = replace(request, policy=replace(request.policy, wait_s=0.0))
         ranks = ranks_of(self._job, request.own_uid, holders)
         others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
         # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
@@ -269,7 +275,7 @@ class _Process:
             self._choose,
             demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self.decision),
             script=self._script,
-            timeout_s=self._request.policy.wait_s,
+            timeout_s=self._timeout_s,
             on_wait=self._on_look,
             before_look=self._read_again,
             group=self._job or None,
@@ -280,7 +286,7 @@ class _Process:
     def _on_look(self, state: QueueState) -> None:
         if self.decision.verdict is not Verdict.WAIT:
             raise _NothingToWaitFor
-        self._on_wait(state, self.decision)
+        self._on_wait(replace(state, timeout_s=self._request.policy.wait_s), self.decision)
 
     def _read_again(self) -> None:
         inventory = self._read()

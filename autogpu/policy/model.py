@@ -302,8 +302,8 @@ KEYS = (
         kinds.Duration(),
         about='how long "wait" waits, and "share" at most',
         more='With `busy = "wait"` the script ends after that time with an error and exit status 75. With '
-        '`busy = "share"` it then joins others where the most is free, and may take what is free there: '
-        "`AUTOGPU_WAIT=0` starts it at once.",
+        '`busy = "share"` it then joins others however little is free, once all on a GPU have run for a minute, and '
+        "may take what is free there. `AUTOGPU_WAIT=0` starts it at once, where the most is free.",
         example='wait = "1h30m"',
     ),
     Key(

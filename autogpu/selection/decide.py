@@ -201,8 +201,8 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = eligible.best_of(usable, request)
-    if _waits(request) and len(taken) < pool.could_have:
-        return _take_none(pool, candidates, len(taken))
+    if len(taken) < pool.could_have and _waits(request, pool.within_quota(candidates)):
+        return _take_none(pool, candidates, len(taken), waits=True)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
         return _respect_choice(pool, request.positions)
     if not taken:
@@ -210,8 +210,11 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
 
-def _waits(request: SelectionRequest) -> bool:
-    return request.policy.busy in ("share", "wait") and not request.joins_at_once
+def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
+    """In the end it waits for the minute alone: until then several that have waited would be told the same memory."""
+    if request.joins_at_once or request.policy.busy not in ("share", "wait"):
+        return False
+    return not request.has_waited or not all(candidate.is_settled for candidate in candidates)
 
 
 def _last_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
@@ -256,7 +259,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
     return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
 
 
-def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decision:
+def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits: bool = False) -> Decision:
     policy, ranking = pool.request.policy, pool.ranking
     if pool.quota <= 0:
         why = explain.quota_reached(policy.per_user)
@@ -264,11 +267,11 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int) -> Decis
         why = explain.waiting_for_more(pool.could_have, free)
     else:
         why = explain.none_taken(candidates, ranking)
-    if not _waits(pool.request) or not ranking.suitable:
+    if not waits or not ranking.suitable:
         return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
     if pool.suitable < pool.wanted < sys.maxsize:
         why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
     if policy.busy == "share" and pool.quota > 0:
-        left_s = max(0.0, policy.wait_s - pool.request.waited_s)
+        left_s = policy.wait_s - pool.request.waited_s
         why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole)
     return Decision(Verdict.WAIT, why)

@@ -78,7 +78,8 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
         return True
     uuids = request.uuids or ()
     is_here = candidate.device.uuid in {uuids[ordinal] for ordinal in request.in_use}
-    return request.policy.busy == "share" and (request.joins_at_once or is_here or candidate.is_joinable)
+    may_join = candidate.is_joinable or (request.has_waited and candidate.is_settled)
+    return request.policy.busy == "share" and (request.joins_at_once or is_here or may_join)
 
 
 def most_together(usable: Sequence[Device], request: SelectionRequest) -> int:

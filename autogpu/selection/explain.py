@@ -162,8 +162,8 @@ def quota_reached(per_user: int) -> str:
 def until_it_shares(left_s: float, *, is_size_told: bool) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
     enough = "it fits there" if is_size_told else "a quarter of it is free"
-    joins = f"once all jobs on a GPU have run for a minute and {enough}, or in {span(left_s)}"
-    return f"; it joins others {joins}; to start now: AUTOGPU_WAIT=0"
+    end = f" and {enough}, in {span(left_s)} however little is free" if left_s > 0 else ""
+    return f"; it joins others once all jobs on a GPU have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:

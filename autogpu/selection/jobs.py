@@ -32,6 +32,7 @@ class Job:
         newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
         claims: Bytes by UUID, at most what the GPU has; 0 where it can't be read, or is used without a claim.
         caps: By UUID, the most bytes that each of its processes may allocate; no entry where nothing caps them.
+        ages_s: By UUID, since the first claim on that GPU; no entry where there is none.
     """
 
     uid: int
@@ -43,6 +44,7 @@ class Job:
     processes: int
     claims: Mapping[str, int]
     caps: Mapping[str, int]
+    ages_s: Mapping[str, float]
 
 
 def jobs_of(
@@ -85,6 +87,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
     first, newest_s = members[0], now_s
     claims: dict[str, int] = {}
     caps: dict[str, int] = {}
+    ages_s: dict[str, float] = {}
     pids: list[int] = []
     # One loop: a host may have a thousand jobs, and others wait for the mutex meanwhile.
     for member in members:
@@ -95,6 +98,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         caps.update(member.caps)
         for uuid, size in member.claims.items():
             claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
+            ages_s[uuid] = max(age_s, ages_s.get(uuid, 0.0))
     gpus.move_to_used(claims, pids)
     return Job(
         uid=first.uid,
@@ -106,6 +110,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         processes=len(members),
         claims=claims,
         caps=caps,
+        ages_s=ages_s,
     )
 
 
@@ -118,7 +123,8 @@ def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
     found: dict[str, list[Claim]] = {}
     for job in jobs:
         for uuid, size in job.claims.items():
-            claim = Claim(size, job.pids_here, job.uid, job.script, job.newest_s, job.caps.get(uuid, 0))
+            age_s, cap_bytes = job.ages_s.get(uuid, job.newest_s), job.caps.get(uuid, 0)
+            claim = Claim(size, job.pids_here, job.uid, job.script, age_s, job.newest_s, cap_bytes)
             found.setdefault(uuid, []).append(claim)
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 

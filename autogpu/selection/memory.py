@@ -76,7 +76,7 @@ def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
     demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
     if part == 1 or not demand.is_whole:
-        or_best_effort = demand.or_best_effort or request.joins_at_once
+        or_best_effort = demand.or_best_effort or request.joins_at_once or request.has_waited
         return replace(demand, or_best_effort=or_best_effort, may_join=request.policy.busy == "share")
     return MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True)  # the CUDA context included
 

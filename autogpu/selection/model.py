@@ -79,7 +79,8 @@ class Claim:
 
     Attributes:
         pids: None of another container's.
-        age_s: Of the newest claim of its processes.
+        age_s: Since the first of its processes claimed there; those that come later are known by what there is of it.
+        newest_s: Since the last of them did.
         cap_bytes: The most that one of them may allocate; 0 where nothing caps it.
     """
 
@@ -88,12 +89,24 @@ class Claim:
     uid: int
     script: str
     age_s: float
+    newest_s: float
     cap_bytes: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """It has run for a minute."""
+        return self.age_s >= SETTLED_S
 
     @property
     def held_bytes(self) -> int:
         """What others leave to it: until a job that joined has run for a minute, all that it was told it may take."""
-        return self.cap_bytes if not self.bytes and self.age_s < SETTLED_S else self.bytes
+        return self.bytes if self.bytes or self.is_settled else self.cap_bytes
+
+    def is_shown_on(self, device: Device) -> bool:
+        """What it takes is seen there: it has run for a minute, and has said what it needs or is listed."""
+        is_told, listed = 0 < self.bytes < (device.memory_total_bytes or 0), device.compute_processes
+        is_listed = listed is None or not self.pids or any(process.pid in self.pids for process in listed)
+        return self.is_settled and (is_told or is_listed)
 
 
 @frozen
@@ -192,9 +205,14 @@ class SelectionRequest:
 
     @property
     def joins_at_once(self) -> bool:
-        """It shares what there is: it has waited long enough, or its GPUs were named and no others would do."""
+        """It shares what there is: it is not to wait, or its GPUs were named and no others would do."""
         is_told = bool(self.grant.engine) or self.visible_spec.is_scripts or self._names_all
-        return self.policy.busy == "share" and (is_told or self.waited_s >= self.policy.wait_s)
+        return self.policy.busy == "share" and (is_told or not self.policy.wait_s)
+
+    @property
+    def has_waited(self) -> bool:
+        """It shares what there is on a GPU to which nobody has come in the last minute."""
+        return self.policy.busy == "share" and self.waited_s >= self.policy.wait_s
 
     @property
     def _names_all(self) -> bool:
@@ -227,7 +245,7 @@ class Candidate:
 
     Attributes:
         spare_bytes: What is neither used nor claimed now.
-        free_bytes: What is not used now, and not claimed by a job that has stated its size.
+        free_bytes: What is not used now, and not left to another job for what it has stated, or for its first minute.
         left_bytes: What would be left after the claim; for a job that claims all or nothing, what is free.
         is_best_effort: The job would be placed beside others and claims nothing.
     """
@@ -244,15 +262,8 @@ class Candidate:
 
     @property
     def is_settled(self) -> bool:
-        """Every job there has run for a minute, and those that have not said what they need are seen to compute."""
-        return all(claim.age_s >= SETTLED_S and not self._is_to_come(claim) for claim in self.claims)
-
-    def _is_to_come(self, claim: Claim) -> bool:
-        device, is_told = self.device, 0 < claim.bytes < (self.device.memory_total_bytes or 0)
-        listed = device.compute_processes
-        if is_told or listed is None or not claim.pids:
-            return False
-        return not any(process.pid in claim.pids for process in listed)
+        """Every job there has run for a minute."""
+        return all(claim.is_settled for claim in self.claims)
 
     @property
     def is_joinable(self) -> bool:
@@ -260,7 +271,7 @@ class Candidate:
         # Where the free memory is unknown, the minute alone decides.
         least = LEAST_FREE_PART * (self.device.memory_total_bytes or 0)
         is_enough = self.free_bytes is None or self.free_bytes >= least
-        return self.tier is Tier.BUSY and self.is_settled and is_enough
+        return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
 
 # Of what connects two GPUs where that is not a number of NVLinks, how good it is. One NVLink is better than any of

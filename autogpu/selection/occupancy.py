@@ -36,7 +36,7 @@ def _desktop_bytes(device: Device) -> float:
 
 
 def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
-    if unmanaged_processes(device, claims, own_pid) or any(claim.age_s < IDLE_LEASE_S for claim in claims):
+    if unmanaged_processes(device, claims, own_pid) or any(claim.newest_s < IDLE_LEASE_S for claim in claims):
         return False
     if device.parent is None:
         return device.utilization_percent == 0
@@ -66,8 +66,12 @@ def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Cla
 
 
 def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> int | None:
-    """The memory that is not used, and not claimed by a job that has stated its size; ``None`` where it is unknown."""
-    return spare_bytes(device, own_pid, [claim for claim in claims if claim.bytes < (device.memory_total_bytes or 0)])
+    """The memory that is not used, nor left to a job for what it has stated; ``None`` where it is unknown.
+
+    To a job that has not stated it, all that it was told is left until it shows what it takes.
+    """
+    total = device.memory_total_bytes or 0
+    return spare_bytes(device, own_pid, [c for c in claims if c.bytes < total or not c.is_shown_on(device)])
 
 
 def unmanaged_processes(

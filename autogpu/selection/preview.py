@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from autogpu.frozen import replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
@@ -57,7 +55,7 @@ def preview(
     if shared is not None:
         return shared
     if family is not None:
-        request = replace(request, waited_s=math.inf)
+        request = replace(request, policy=replace(request.policy, wait_s=0.0))
     claims_on = claims_by_gpu(jobs_of(rivals(leases.holders, family), processes, inventory, now_s))
     return decide(request, claims_on, is_awaited_by(leases.queue, claims_on))
 

@@ -90,7 +90,7 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
     return replace(seen, claim_bytes=claim_bytes, spare_bytes=spare, left_bytes=left, is_best_effort=is_best_effort)
 
 
-def standing(candidate: Candidate) -> tuple[int, int, bool, bool, int, int]:
+def standing(candidate: Candidate) -> tuple[int, int, bool, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
     left, utilization = candidate.left_bytes, device.utilization_percent
@@ -100,8 +100,6 @@ def standing(candidate: Candidate) -> tuple[int, int, bool, bool, int, int]:
         2 if memory_faults(device) else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         left is None or utilization is None,
-        # Jobs that have just begun have not taken their memory yet.
-        candidate.is_best_effort and not candidate.is_settled,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
         -(max(left or 0, 0) // GIB),
         100 if utilization is None else utilization,

@@ -83,7 +83,8 @@ class Autogpu:
         return queue
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
-        return self._demand(refused).includes(self._demand(attempt))
+        least, wanted = self.need_bytes_of(refused), self.need_bytes_of(attempt)
+        return wanted is None or (least is not None and least <= wanted)
 
     def _demand(self, attempt: Attempt) -> Demand:
         need_bytes = self.need_bytes_of(attempt)

@@ -8,7 +8,7 @@ from typing import Sequence
 from benchmarks.lab.day import GIB, HOUR_S
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, Start, Wait
 from benchmarks.lab.rules import Autogpu
-from benchmarks.lab.server import CONTEXT_BYTES, Card, Server
+from benchmarks.lab.server import CONTEXT_BYTES, Card, Run, Server
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,12 @@ class Rule:
         after_failure: Started again after it ended for memory, it waits for a card of its own (``"card"``), or states
             what it needs and waits for that (``"need"``), as the message tells its user.
         need: What becomes of a need that fits nowhere: it goes without a GPU (``"cpu"``), waits until that much is
-            promised to nobody (``"wait"``), or is free where every job has run for ``settle_s`` (``"join"``).
-        wait_s: After so long it joins where the most is free, whatever the rule.
-        ends_anywhere: It does not even prefer cards where every job has run for ``settle_s`` then.
+            promised to nobody (``"wait"``), or is free where every job has run for ``settle_s`` (``"join"``); then
+            it may also join without an end of its wait (``"for ever"``).
+        tells_at_once: Jobs that have stated a need count as if they had run for ``settle_s``.
+        wait_s: After so long it joins where the most is free, however little that is.
+        ends: Where it joins then: where every job has run for ``settle_s`` (``"settled"``), at once, but there first
+            (``"at once"``), or at once anywhere (``"anywhere"``).
     """
 
     sentence: str
@@ -37,9 +40,10 @@ class Rule:
     least_part: float = 0.25
     most_jobs: int = 0
     after_failure: str = ""
-    need: str = "wait"
+    need: str = "join"
+    tells_at_once: bool = False
     wait_s: float = WAIT_S
-    ends_anywhere: bool = False
+    ends: str = "settled"
 
 
 class Tried(Autogpu):
@@ -58,39 +62,52 @@ class Tried(Autogpu):
         if isinstance(answer, Start) or (need_bytes is not None and rule.need == "cpu"):
             return answer
         is_over = now_s - attempt.asked_s - IMPORT_S >= rule.wait_s
+        is_over &= need_bytes is None or rule.need != "for ever"
         if not is_over and (
             (attempt.earlier and rule.after_failure) or (need_bytes is not None and rule.need == "wait")
         ):
             return Wait()
-        cards = [card for card in server.cards if card.runs and (is_over or self._may_join(card, now_s))]
+        may_join = self._may_end if is_over else self._may_join
+        cards = [card for card in server.cards if card.runs and may_join(card, now_s)]
         if not cards:
             return Wait()
         best = max(cards, key=lambda card: self._standing(card, now_s))
-        free_bytes = self._free_bytes(best)
+        free_bytes = self._free_bytes(best, now_s)
         if need_bytes is not None and not is_over:
             return Start(best.number, need_bytes) if need_bytes <= free_bytes else Wait()
         if free_bytes < rule.least_part * best.total_bytes and not is_over:
             return Wait()
-        return Start(best.number, 0, None if rule.share is None else int(free_bytes * rule.share))
+        most = free_bytes if free_bytes >= GIB else best.free_bytes
+        return Start(best.number, 0, None if rule.share is None else int(most * rule.share))
 
     def _is_settled(self, card: Card, now_s: float) -> bool:
-        return all(now_s - run.started_s >= self._rule.settle_s for run in card.runs)
+        return all(self._has_told(run) or now_s - run.started_s >= self._rule.settle_s for run in card.runs)
+
+    def _has_told(self, run: Run) -> bool:
+        return self._rule.tells_at_once and run.job.need_bytes is not None and run.claim_bytes > 0
+
+    def _may_end(self, card: Card, now_s: float) -> bool:
+        return self._rule.ends != "settled" or self._is_settled(card, now_s)
 
     def _may_join(self, card: Card, now_s: float) -> bool:
         most = self._rule.most_jobs
         return self._is_settled(card, now_s) and (not most or len(card.runs) < most)
 
     def _standing(self, card: Card, now_s: float) -> tuple[bool, int, float]:
-        is_preferred = self._rule.ends_anywhere or self._is_settled(card, now_s)
-        return is_preferred, self._free_bytes(card) // GIB, -card.utilization
+        is_preferred = self._rule.ends == "anywhere" or self._is_settled(card, now_s)
+        return is_preferred, self._free_bytes(card, now_s) // GIB, -card.utilization
 
-    def _free_bytes(self, card: Card) -> int:
-        """What is not used, nor promised to jobs that have stated their size."""
+    def _free_bytes(self, card: Card, now_s: float) -> int:
+        """What is not used, nor promised to jobs that have stated their size, or may still come to what they were told.
+
+        So it is for ``settle_s``, or always where the rule counts caps.
+        """
         promised = 0
         for run in card.runs:
             if run.claim_bytes < card.total_bytes:
                 promised += max(0, run.claim_bytes - run.used_bytes)
-            if self._rule.counts_caps and run.cap_bytes is not None:
+            is_young = now_s - run.started_s < self._rule.settle_s
+            if run.cap_bytes is not None and (is_young or self._rule.counts_caps):
                 promised += max(0, run.cap_bytes + CONTEXT_BYTES - run.used_bytes)
         return max(0, card.free_bytes - promised)
 
@@ -118,7 +135,7 @@ class InOrder(Autogpu):
 
 
 # At once, beside whoever is there.
-_AT_ONCE = Rule("", settle_s=0.0, least_part=0.0)
+_AT_ONCE = Rule("", settle_s=0.0, least_part=0.0, need="wait")
 # That of autogpu itself; the others change one thing of it.
 _OURS = Rule("")
 
@@ -141,9 +158,12 @@ RULES = (
     replace(_OURS, sentence="Q, after two minutes, half free", settle_s=120.0, least_part=0.5),
     replace(_OURS, sentence="Q, at most three on a card", most_jobs=3),
     replace(_OURS, sentence="Q, a need that fits nowhere goes without a GPU", need="cpu"),
-    replace(_OURS, sentence="Q, a need joins where that much is free", need="join"),
+    replace(_OURS, sentence="Q, a need waits until it fits beside claims", need="wait"),
+    replace(_OURS, sentence="Q, a need waits without an end", need="for ever"),
+    replace(_OURS, sentence="Q, the minute of those that state no need", tells_at_once=True),
     replace(_OURS, sentence="Q, after a failure say the need", after_failure="need"),
-    replace(_OURS, sentence="Q, the wait ends anywhere", ends_anywhere=True),
+    replace(_OURS, sentence="Q, the wait ends at once", ends="at once"),
+    replace(_OURS, sentence="Q, the wait ends anywhere", ends="anywhere"),
     replace(_OURS, sentence="Q, the wait ends after an hour", wait_s=2 * WAIT_S),
     replace(_OURS, sentence="Q, the wait has no end", wait_s=float("inf")),
 )

@@ -254,6 +254,21 @@ def test_a_wait_to_share_has_an_end(contender):
     assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 5 + 10 + 1802)]
 
 
+@pytest.mark.parametrize(
+    ("contender", "pause_s", "victims"),
+    [
+        pytest.param(Autogpu(), 62, 0, id="autogpu"),
+        pytest.param(Tried(Rule("")), 62, 0, id="as-tried"),
+        pytest.param(Tried(Rule("", ends="at once")), 0, 1, id="at-once"),
+    ],
+)
+def test_of_those_whose_wait_ends_together_none_takes_what_another_was_told(contender, pause_s, victims):
+    outcome = replayed(contender, job(0, gib=20), job(1, gib=2.5, at_s=5), job(2, gib=2.5, at_s=6))
+    first_s, second_s = (time_s for time_s, _, _, _ in outcome.starts[1:3])
+
+    assert (round(second_s - first_s), outcome.victims) == (pause_s, victims)
+
+
 def test_nobody_is_passed_over_for_longer_than_said():
     jobs = [job(0, gib=23), *(job(place, gib=2, at_s=place) for place in range(2, 5)), job(1, gib=23, at_s=1.0)]
     smallest = replayed(InOrder("smallest"), *jobs).starts

@@ -181,7 +181,9 @@ PROMISED = {"held": {0: claim(20, **SETTLED)}}
 BY_SHELL = {"visible_spec": INHERITED}
 USED, NEARLY_ALL = gpu(0, used_gib=5, pids=[7]), {"held": {0: claim(23.5, **SETTLED)}}
 TOLD, JOINED, HIDING = claim(8, **SETTLED), claim(0, cap_gib=20), replace(gpu(0, used_gib=6), compute_processes=None)
-BOTH_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}
+BOTH_YOUNG, ONE_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}, {"held": {1: OLD, 2: YOUNG}}
+ONE_TOLD, GROWN = {"held": {1: OLD, 2: claim(8)}}, claim(24, age_s=60.0, newest_s=1.0)
+ALONE = gpu(0, pids=[7], compute_mode="exclusive_process")
 
 
 def named(positions):
@@ -215,13 +217,17 @@ def named(positions):
         ),
         case("as-many-as-asked-for", [gpu(0), LESS], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
         case("or-a-wait-for-them", [gpu(0), LESS], {"count": 2, "held": {1: YOUNG}}, verdict=WAIT),
-        case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, soft_caps={UUID: FIVE}),
+        case("a-member-that-comes-later-has-no-minute-of-its-own", ONE, {"held": {0: GROWN}}, verdict=TAKE),
+        case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: OLD}}, soft_caps={UUID: FIVE}),
+        case("but-for-the-minute", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=WAIT),
+        case("so-that-no-two-are-told-the-same", ONE, {**NOT_ANY_MORE, "held": {0: JOINED}}, verdict=WAIT),
+        case("nor-wait-for-one-they-can-not-join", [ALONE], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=CPU),
         case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, verdict=TAKE, claims={UUID: 0}),
         case("at-least-what-is-not-used", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, soft_caps={UUID: int(18.5 * GIB)}),
-        case("then-where-all-is-promised", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
-        case(
-            "best-where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, "held": {1: OLD, 2: YOUNG}}, ordinals=(0,)
-        ),
+        case("then-where-all-is-promised", ONE, {"wait_s": 0.0, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
+        case("where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, **ONE_YOUNG}, ordinals=(0,)),
+        case("a-young-one-has-all-it-was-told", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_YOUNG}, ordinals=(0,)),
+        case("which-may-leave-the-most", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_TOLD}, ordinals=(1,)),
         case(
             "and-nobody-awaits-it", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)
         ),
@@ -238,6 +244,8 @@ def named(positions):
         ),
         case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
         case("where-a-shell-lists-as-many-as-it-takes", [FULL], {**BY_SHELL, "held": {0: YOUNG}}, verdict=TAKE),
+        case("also-by-its-names", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG, "named_count": 2}, verdict=TAKE),
+        case("or-by-a-number", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG, "asked_count": 2}, verdict=TAKE),
         case("not-where-that-list-leaves-a-choice", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG}, verdict=WAIT),
         case("where-the-script-names-all-there-are", [FULL, LESS], {**named((0, 1)), "held": {0: YOUNG}}, verdict=TAKE),
         case("not-where-it-names-one", [FULL, LESS], {**named((0,)), **BOTH_YOUNG}, verdict=WAIT),
@@ -252,17 +260,16 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
 @pytest.mark.parametrize(
     ("asked", "joins"),
     [
-        ({}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or in 30 min"),
-        (
-            {"need_bytes": 8 * GIB, "wait_s": 90.0},
-            "once all jobs on a GPU have run for a minute and it fits there, or in 90 s",
-        ),
-        ({"waited_s": 720.0}, "once all jobs on a GPU have run for a minute and a quarter of it is free, or in 18 min"),
+        ({}, " and a quarter of it is free, in 30 min however little is free"),
+        ({"need_bytes": 8 * GIB, "wait_s": 90.0}, " and it fits there, in 90 s however little is free"),
+        ({"waited_s": 720.0}, " and a quarter of it is free, in 18 min however little is free"),
+        ({"waited_s": 1800.0}, ""),
     ],
 )
 def test_who_waits_to_share_is_told_until_when(asked, joins):
     why = decided(*ONE, held={0: YOUNG}, **asked).why
-    assert why.partition("); ")[2] == f"it joins others {joins}; to start now: AUTOGPU_WAIT=0"
+    joins = f"it joins others once all jobs on a GPU have run for a minute{joins}"
+    assert why.partition("); ")[2] == f"{joins}; to start now: AUTOGPU_WAIT=0"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def holder(gib=6, *, name="a", group="", uid=1000, since_s=90.0, is_mine=False):
     return Holder(name, uid, is_mine, True, 7, None, 1, since_s, "train.py", group, {UUID: int(gib * GIB)})
 
 
-def claim(gib, *, pids=(11,), uid=1000, age_s=10.0):
-    return Claim(gib * GIB, pids, uid, "train.py", age_s)
+def claim(gib, *, pids=(11,), uid=1000, age_s=10.0, newest_s=None):
+    return Claim(gib * GIB, pids, uid, "train.py", age_s, age_s if newest_s is None else newest_s)
 
 
 def jobs(holders, machine=MACHINE, **pids):
@@ -31,6 +31,7 @@ def jobs(holders, machine=MACHINE, **pids):
 
 
 MEMBERS = [holder(6, group="j", since_s=10.0), holder(8, name="b", group="j", since_s=99.0)]
+OF_MEMBERS = {"age_s": 90.0, "newest_s": 1.0}
 STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
 
 
@@ -38,10 +39,8 @@ STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
     ("holders", "expected"),
     [
         pytest.param([holder()], [claim(6)], id="its-claim-its-process-and-its-age"),
-        pytest.param(
-            MEMBERS, [claim(8, pids=(11, 12), age_s=1.0)], id="members-share-one-claim-as-young-as-the-newest"
-        ),
-        pytest.param(MEMBERS[::-1], [claim(8, pids=(12, 11), age_s=1.0)], id="also-where-the-newest-is-read-first"),
+        pytest.param(MEMBERS, [claim(8, pids=(11, 12), **OF_MEMBERS)], id="members-share-one-claim"),
+        pytest.param(MEMBERS[::-1], [claim(8, pids=(12, 11), **OF_MEMBERS)], id="also-where-the-newest-is-read-first"),
         pytest.param(STRANGERS, [claim(6), claim(8, pids=(12,), uid=1001)], id="no-user-joins-the-job-of-another"),
         pytest.param([holder(4000)], [claim(24)], id="an-impossible-claim-is-the-whole-gpu"),
         pytest.param([holder(is_mine=True)], [], id="my-own-lease-is-no-other-job"),
@@ -61,6 +60,7 @@ def test_a_job_has_the_oldest_of_its_processes_and_all_of_their_claims():
     (job,) = jobs([first, second], inventory(gpu(0), gpu(1)), a=(7, 11))
     assert (job.pid, job.pids_here, job.age_s, job.processes) == (7, (7, 11), 10.0, 2)
     assert job.claims == {UUID: 6 * GIB, other: GIB}
+    assert job.ages_s == {UUID: 10.0, other: 5.0}
 
 
 @pytest.mark.parametrize(("pids", "pid"), [({}, 7), ({"a": (9, 11)}, 9)], ids=["elsewhere", "the-holder-has-ended"])
@@ -156,7 +156,7 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
 )
 def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
     waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
-    here = (Claim(24 * GIB, (11,), 1000, "train.py", age_s),)
+    here = (claim(24, age_s=age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)
     assert is_awaited_by([waiter], {})(candidate) is expected

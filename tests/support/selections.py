@@ -63,8 +63,9 @@ def claims_on(held):
     return {uuids[key]: held[key] if isinstance(held[key], tuple) else (held[key],) for key in uuids}
 
 
-def claim(gib, *, pid=7, uid=BOB, age_s=1.0, script="train.py", cap_gib=0):
-    return Claim(int(gib * GIB), (pid,), uid, script, age_s, int(cap_gib * GIB))
+def claim(gib, *, pid=7, uid=BOB, age_s=1.0, newest_s=None, script="train.py", cap_gib=0):
+    newest_s = age_s if newest_s is None else newest_s
+    return Claim(int(gib * GIB), (pid,), uid, script, age_s, newest_s, int(cap_gib * GIB))
 
 
 def case(rule, gpus, asked, **expected):
