@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # A user waits for the prompt.
 _DEADLINE_S = 3.0
+_UNLISTED = "to have another GPU: leave CUDA_VISIBLE_DEVICES unset"
 
 
 def lines_of(
@@ -63,9 +64,14 @@ def lines_of(
         waits=request.policy.busy == "wait" or request.joins_at_once,
         claimed_bytes=need if isinstance(need, int) else 0,
         is_child=is_child,
-        remedy=decision.remedy,
+        remedy=decision.remedy or (_UNLISTED if len(now) > len(visible) and _is_listed_alone(request) else ""),
     )
     return advice(shortage)
+
+
+def _is_listed_alone(request: SelectionRequest) -> bool:
+    """The shell's list has no other GPU to wait for."""
+    return request.visible_spec.source == "inherited" and not request.grant.engine and request.joins_at_once
 
 
 def _ordinal(error: OutOfMemory, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool) -> int:

@@ -132,6 +132,7 @@ def _remedy(shortage: Shortage) -> str:
         return _IN_ONE_PIECE if shortage.cap is None else "no other job is on it any more: start it again"
     if is_elsewhere:
         return f"GPU {label} has {size(spare)} free now: AUTOGPU_NEED={gib}GiB gets it"
-    ways = [] if shortage.waits else ["to get a GPU of its own: AUTOGPU_BUSY=wait"]
+    # One that no cap was put on had joined nobody: the others came later.
+    ways = ["to get a GPU of its own: AUTOGPU_BUSY=wait"] if shortage.cap is not None and not shortage.waits else []
     ways += [f"to say what it needs at least: AUTOGPU_NEED={gib}GiB"] if gib else []
     return "; or ".join(ways) or "`autogpu status` shows who is there"

@@ -90,6 +90,12 @@ def shortage(**known):
             id="logical-gpus",
         ),
         pytest.param(
+            {},
+            "nothing limits this process there",
+            "to say what it needs at least: AUTOGPU_NEED=6GiB",
+            id="others-that-came-later",
+        ),
+        pytest.param(
             {"elsewhere": (("1", 3 * GIB), ("2", 8 * GIB))},
             "nothing limits this process there",
             "GPU 2 has 8.0 GiB free now: AUTOGPU_NEED=6GiB gets it",
@@ -122,7 +128,7 @@ def shortage(**known):
         pytest.param(
             {"claimed_bytes": 6 * GIB},
             "nothing limits this process there",
-            "to get a GPU of its own: AUTOGPU_BUSY=wait",
+            "`autogpu status` shows who is there",
             id="has-said-so-already",
         ),
         pytest.param(
@@ -176,7 +182,7 @@ def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
     lines = advice(Shortage("0", None, is_certain=False))
     assert lines == [
         "out of memory on GPU 0: nothing limits this process there",
-        "to get a GPU of its own: AUTOGPU_BUSY=wait",
+        "`autogpu status` shows who is there",
     ]
 
 
