@@ -56,6 +56,8 @@ class ThisRun:
     def line(self, inventory: Inventory | None, taken: Sequence[Device], *, by_script: bool) -> str:
         """What the line that names the GPUs says of the last runs; ``""`` where that is of no use."""
         if self._policy.need_bytes == "learned":
+            if not self._policy.history:
+                return "select.need is not learned, for report.history is false"
             if not self._arguments:
                 return "select.need is learned only from runs of a script's file"
             if self._policy.limit is not None:

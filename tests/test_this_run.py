@@ -74,9 +74,18 @@ def test_nothing_is_said_where_it_is_known_or_unwanted(runs, options):
     assert "last 3 runs" not in "".join(runs(2, **options).lines)
 
 
-def test_that_nothing_is_learned_under_a_limit_is_said(runs):
-    last = runs(2, 2, AUTOGPU_NEED="learned", AUTOGPU_LIMIT="5GiB")
-    assert last.lines[0].endswith("; select.need is not learned under memory.limit")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"AUTOGPU_LIMIT": "5GiB"}, "under memory.limit"),
+        ({"AUTOGPU_HISTORY": "false"}, ", for report.history is false"),
+    ],
+)
+def test_why_nothing_is_ever_learned_is_said(runs, options, why):
+    assert (
+        runs(2, 2, AUTOGPU_NEED="learned", **options).lines[0].rpartition("; select.need is not learned")[2].strip()
+        == why
+    )
 
 
 def test_nothing_is_said_where_the_rest_is_of_no_use(runs):

@@ -74,7 +74,7 @@ class Shortage:
     @property
     def needed_bytes(self) -> int:
         """What it used and asked for, with its CUDA context; 0 where that is unknown."""
-        had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes or self.cap or 0
+        had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes
         return had + self.asked_bytes if had else 0
 
     @property
