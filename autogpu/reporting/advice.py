@@ -24,7 +24,6 @@ _CAPS = {
     "script": ("by the script's own limit", "to have more: raise the limit in the script"),
     "default": ("the part that {whose} takes by itself", "to have more: AUTOGPU_LIMIT=95%"),
 }
-_OF_ITS_JOB = ("as every process of its job", "")
 _TOO_LARGE = "its model is larger than the GPU"
 _IN_ONE_PIECE = "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false"
 _OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, or give memory back"
@@ -108,7 +107,7 @@ def _of_cap(cap: Cap | None, shortage: Shortage) -> tuple[str, str]:
     # Never one that is in force.
     gib = max(-(-shortage.needed_bytes // GIB), cap // GIB + 1)
     larger = f"{gib}GiB" if gib * GIB <= (shortage.total_bytes or 0) else "100%"
-    reason, remedy = (printable(each.format(whose=whose, larger=larger)) for each in _CAPS.get(cause, _OF_ITS_JOB))
+    reason, remedy = (printable(each.format(whose=whose, larger=larger)) for each in _CAPS.get(cause, _CAPS["share"]))
     return f"this process may take {size(cap)} there, {reason}", "" if shortage.is_too_large else remedy
 
 

@@ -72,8 +72,8 @@ def shortage(**known):
             id="ranks-of-one-job",
         ),
         pytest.param(
-            {"cap": Cap(5 * GIB, "")},
-            "this process may take 5.0 GiB there, as every process of its job",
+            {"cap": Cap(5 * GIB, "a later word")},
+            "this process may take 5.0 GiB there, because it shares the GPU",
             "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=6GiB",
             id="the-lease-of-another-version",
         ),
