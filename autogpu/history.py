@@ -166,13 +166,15 @@ class History:
                 os.close(descriptor)
 
     def forget(self) -> bool:
-        """Remove the file; whether there was one.
+        """Remove the file; whether there was one of ours.
 
         Raises:
             OSError: It can't be removed.
         """
         try:
             with self._opened() as folder:
+                if not _salt(_content(folder)):
+                    return False  # it is none of ours
                 os.unlink(_FILE, dir_fd=folder)
         except FileNotFoundError:
             return False

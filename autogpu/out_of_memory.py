@@ -8,7 +8,7 @@ from autogpu import lease
 from autogpu.devices.model import by_uuid
 from autogpu.errors import AutoGpuError
 from autogpu.process import owner, unix_s
-from autogpu.reporting.advice import OF_ONE_JOB, Shortage, advice
+from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Cap
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # A user waits for the prompt.
 _DEADLINE_S = 3.0
+_UNLISTED = "to have another GPU: leave CUDA_VISIBLE_DEVICES unset"
 
 
 def lines_of(
@@ -35,9 +36,7 @@ def lines_of(
     Args:
         request: By which the framework got its GPUs.
     """
-    # It counts its GPUs as CUDA does, and not those alone that it was assigned.
-    by_cuda = framework.TAKES_FIRST_GPUS
-    decision, ordinal = allocation.decision, _ordinal(error, request, assignment, by_cuda=by_cuda)
+    decision, ordinal = allocation.decision, _ordinal(error, request, assignment, by_cuda=framework.TAKES_FIRST_GPUS)
     visible = decision.visible if decision else ()
     known = visible[ordinal] if ordinal < len(visible) else None
     if decision is None or known is None:
@@ -48,35 +47,35 @@ def lines_of(
     held = bytes_by_pid(device).get(os.getpid(), 0) if known.uuid in now else 0
     # In a container the driver may list this process under another number, or not at all.
     is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
-    # A child has what its job has, whatever else is free.
-    is_of_a_job = allocation.taken is not None and allocation.taken.is_parents
-    others = [each.uuid for each in visible if each and each is not known and not is_of_a_job]
+    is_child = allocation.taken is not None and allocation.taken.is_parents
+    others = [now[each.uuid] for each in visible if each and each is not known and each.uuid in now]
     need = request.policy.need_bytes
-    found = _others(device, claims.get(device.uuid, ()), lists_processes=is_certain)
-    cap = _cap(error, request, assignment, ordinal, known)
-    if cap is not None and cap.cause == "limit":
-        cap = Cap(cap, f"limit {allocation.resolved.settings['memory.limit'].origin}")
-    usable = assignment.usable.get(ordinal)
-    keeps = bool(assignment.growth) and usable is not None and not by_cuda
     shortage = Shortage(
         device.label,
         device.memory_total_bytes,
         held_bytes=held,
         used_bytes=framework.peak_bytes(),
         asked_bytes=error.asked_bytes,
-        cap=cap,
-        others=found,
+        cap=_cap(error, request, assignment, ordinal, known, str(allocation.resolved.settings["memory.limit"].origin)),
+        others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
         is_certain=is_certain,
-        elsewhere=_elsewhere([now[uuid] for uuid in others if uuid in now], claims),
-        own_part=Cap(usable or 0, f"default {framework.NAME}") if keeps else None,
+        own_part=_own_part(framework, assignment, ordinal),
+        elsewhere=() if is_child else _elsewhere(others, claims),
         waits=request.policy.busy == "wait" or request.joins_at_once,
         claimed_bytes=need if isinstance(need, int) else 0,
-        remedy=OF_ONE_JOB if is_of_a_job and found and cap is None else decision.remedy,
+        is_child=is_child,
+        remedy=decision.remedy or (_UNLISTED if len(now) > len(visible) and _is_listed_alone(request) else ""),
     )
     return advice(shortage)
 
 
+def _is_listed_alone(request: SelectionRequest) -> bool:
+    """The shell's list has no other GPU to wait for."""
+    return request.visible_spec.source == "inherited" and not request.grant.engine and request.joins_at_once
+
+
 def _ordinal(error: OutOfMemory, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool) -> int:
+    # As CUDA counts, and not those alone that it was assigned.
     if by_cuda:
         return error.ordinal
     place, ordinals = error.ordinal // assignment.logical_gpus, assignment.ordinals or tuple(request.named or ())
@@ -124,8 +123,14 @@ def _elsewhere(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]])
     return tuple((device.label, size) for device, size in spare if size is not None and not device.mig_enabled)
 
 
+def _own_part(framework: Framework, assignment: Assignment, ordinal: int) -> Cap | None:
+    usable = assignment.usable.get(ordinal)
+    keeps = bool(assignment.growth) and not framework.TAKES_FIRST_GPUS
+    return Cap(usable, f"default {framework.NAME}") if keeps and usable else None
+
+
 def _cap(
-    error: OutOfMemory, request: SelectionRequest, assignment: Assignment, ordinal: int, device: Device
+    error: OutOfMemory, request: SelectionRequest, assignment: Assignment, ordinal: int, device: Device, limit: str
 ) -> Cap | None:
     """The most that the process might allocate on a GPU; ``None`` where nothing limits it."""
     demand, caps, parts = request.script_demand, assignment.caps, assignment.logical_gpus
@@ -137,4 +142,6 @@ def _cap(
     said = error.allowed_bytes or (demand.on(device) - demand.context_bytes if demand else 0)
     if said and (not most or said < 0.98 * most):
         return Cap(said, "script")
-    return cap if cap is None or cap.cause == "split" else Cap(most, cap.cause)
+    if cap is None or cap.cause == "split":
+        return cap
+    return Cap(most, f"limit {limit}" if cap.cause == "limit" else cap.cause)

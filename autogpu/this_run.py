@@ -56,8 +56,12 @@ class ThisRun:
     def line(self, inventory: Inventory | None, taken: Sequence[Device], *, by_script: bool) -> str:
         """What the line that names the GPUs says of the last runs; ``""`` where that is of no use."""
         if self._policy.need_bytes == "learned":
+            if not self._policy.history:
+                return "select.need is not learned, for report.history is false"
             if not self._arguments:
                 return "select.need is learned only from runs of a script's file"
+            if self._policy.limit is not None:
+                return "select.need is not learned under memory.limit"
             need_bytes = self._need_bytes(inventory)
             return history.learned(len(self._peaks or ()) // self._ranks, need_bytes)
         peak_bytes = self._peak_bytes(inventory)
@@ -96,7 +100,7 @@ class ThisRun:
     def _job(self) -> tuple[object, ...]:
         policy = self._policy
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
-        return (*self._arguments, *memory, self._ranks, *self._models)
+        return (*self._arguments, *memory, policy.count, self._ranks, *self._models)
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid == os.getpid():

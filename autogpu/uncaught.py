@@ -54,8 +54,8 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_of_another_process(error: BaseException) -> bool:
-    """``multiprocessing`` and its kin raise a worker's error anew, from the text of its traceback."""
-    return type(error.__cause__).__name__.endswith("RemoteTraceback")
+    """``multiprocessing`` and its kin, and Ray, raise a worker's error anew, with its traceback as a text."""
+    return type(error.__cause__).__name__.endswith("RemoteTraceback") or type(error).__name__.startswith("RayTaskError")
 
 
 class Watch:

@@ -72,13 +72,11 @@ class Framework:
     def peak_bytes(self):
         return 1 << 30
 begin()
+import atexit
+atexit.register(lambda: print(1000 * (used + time.perf_counter() - at_exit)))
 begun = time.perf_counter()
 run.uses(Framework(), inventory, is_limited=False)
 used = time.perf_counter() - begun
-import atexit
-atexit.register(lambda: print(1000 * (used + time.perf_counter() - at_exit)))
-atexit.unregister(run._at_exit)
-atexit.register(run._at_exit)
 def end():
     global at_exit
     at_exit = time.perf_counter()

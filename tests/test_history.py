@@ -245,3 +245,6 @@ def test_forget(kept):
     kept.keep(JOB, "train.py", 1)
     assert kept.forget()
     assert kept.read() == ()
+    file_of(kept).write_bytes(b"something else\n")
+    assert not kept.forget()
+    assert file_of(kept).exists()

@@ -59,6 +59,13 @@ def test_beside_others(started):
     assert third == "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=2GiB"
 
 
+def test_beside_others_where_the_shell_names_the_gpu(started):
+    busy = FULL[0]
+    process = started(busy, gpu(1), counted=[busy], CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    process.framework.take()
+    assert ended(process)[-1] == "to have another GPU: leave CUDA_VISIBLE_DEVICES unset"
+
+
 def test_alone(started):
     process = started(*ONE)
     process.framework.take()
@@ -96,7 +103,7 @@ def test_in_a_container_whose_pids_the_driver_does_not_count_by(started):
     process.driver.change(0, compute_processes=(Process(os.getpid() + (1 << 22), 300 * MIB),))
     assert ended(process) == [
         OUT + "nothing limits this process there; it asked for 1.0 GiB more",
-        "to get a GPU of its own: AUTOGPU_BUSY=wait",
+        "`autogpu status` shows who is there",
     ]
 
 

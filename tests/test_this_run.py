@@ -74,12 +74,26 @@ def test_nothing_is_said_where_it_is_known_or_unwanted(runs, options):
     assert "last 3 runs" not in "".join(runs(2, **options).lines)
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"AUTOGPU_LIMIT": "5GiB"}, "under memory.limit"),
+        ({"AUTOGPU_HISTORY": "false"}, ", for report.history is false"),
+    ],
+)
+def test_why_nothing_is_ever_learned_is_said(runs, options, why):
+    assert (
+        runs(2, 2, AUTOGPU_NEED="learned", **options).lines[0].rpartition("; select.need is not learned")[2].strip()
+        == why
+    )
+
+
 def test_nothing_is_said_where_the_rest_is_of_no_use(runs):
     runs(18, 18, 18)
     assert "last 3 runs" not in runs(18).lines[0]
 
 
-@pytest.mark.parametrize("other", ["arguments", "script", "policy", "model"])
+@pytest.mark.parametrize("other", ["arguments", "script", "policy", "count", "model"])
 def test_other_runs_are_no_runs_of_this_job(runs, script, other):
     runs(2, 2, 2)
     options, gpus = {}, ONE
@@ -89,6 +103,8 @@ def test_other_runs_are_no_runs_of_this_job(runs, script, other):
         script(name="other.py")
     elif other == "policy":
         options = {"AUTOGPU_GROWTH": "0"}
+    elif other == "count":
+        options = {"AUTOGPU_COUNT": "2"}
     else:
         gpus = (gpu(0, name="NVIDIA A100"),)
     assert "last 3 runs" not in runs(2, gpus=gpus, **options).lines[0]

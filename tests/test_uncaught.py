@@ -137,6 +137,7 @@ def test_an_error_that_is_its_own_cause_has_an_end():
 
 def test_an_error_of_another_process_is_known_by_its_traceback_in_words():
     assert is_of_another_process(caused(OSError(), _RemoteTraceback()))
+    assert is_of_another_process(type("RayTaskError(OSError)", (OSError,), {})())
     assert not is_of_another_process(caused(OSError(), KeyError()))
 
 

@@ -101,7 +101,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
     why = fields.get("why")
     causes = why if isinstance(why, dict) else {}
     caps = _claims(fields.get("caps", {})).items()
-    fields["caps"] = {uuid: Cap(size, printable(str(causes.get(uuid, "")), _MAX_NAME)) for uuid, size in caps}
+    fields["caps"] = {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps}
     fields["group"] = _name(fields.get("group"))
     return fields
 

@@ -24,10 +24,9 @@ _CAPS = {
     "script": ("by the script's own limit", "to have more: raise the limit in the script"),
     "default": ("the part that {whose} takes by itself", "to have more: AUTOGPU_LIMIT=95%"),
 }
-_OF_ITS_JOB = ("as every process of its job", "")
 _TOO_LARGE = "its model is larger than the GPU"
 _IN_ONE_PIECE = "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false"
-OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, or give memory back"
+_OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, or give memory back"
 
 
 @frozen
@@ -47,7 +46,8 @@ class Shortage:
         elsewhere: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
         waits: It waits for a free GPU already, or would not wait.
         claimed_bytes: What the policy says that it needs; 0 where it does not.
-        remedy: What avoids it, where that is known.
+        is_child: It has what its job has, whatever else is free.
+        remedy: How to have an idle GPU, where the script named a busy one.
     """
 
     gpu: str
@@ -62,6 +62,7 @@ class Shortage:
     elsewhere: tuple[tuple[str, int], ...] = ()
     waits: bool = False
     claimed_bytes: int = 0
+    is_child: bool = False
     remedy: str = ""
 
     @property
@@ -72,7 +73,7 @@ class Shortage:
     @property
     def needed_bytes(self) -> int:
         """What it used and asked for, with its CUDA context; 0 where that is unknown."""
-        had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes or self.cap or 0
+        had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes
         return had + self.asked_bytes if had else 0
 
     @property
@@ -89,38 +90,48 @@ def advice(shortage: Shortage) -> list[str]:
         if own is None or (used and shortage.is_too_large):
             return [f"out of memory on {gpu}: this process had all of it and no limit: {_TOO_LARGE}"]
         cap = own if used and used + shortage.asked_bytes > own else None
-    why, remedy = "nothing limits this process there", ""
-    if cap is not None:
-        cause, _, whose = cap.cause.partition(" ")
-        # Never one that is in force.
-        gib = max(-(-shortage.needed_bytes // GIB), cap // GIB + 1)
-        larger = f"{gib}GiB" if gib * GIB <= (shortage.total_bytes or 0) else "100%"
-        reason, remedy = (each.format(whose=whose, larger=larger) for each in _CAPS.get(cause, _OF_ITS_JOB))
-        why = f"this process may take {size(cap)} there, {printable(reason)}"
-    with_context = " with its CUDA context" if shortage.held_bytes > (cap or shortage.held_bytes) else ""
-    had = [f"it had {size(shortage.held_bytes)}{with_context}"] if shortage.held_bytes else []
-    had += [f"it asked for {size(shortage.asked_bytes)} more"] if shortage.asked_bytes else []
-    lines = [f"out of memory on {gpu}: {'; '.join([why, *([listed(had)] if had else [])])}"]
+    reason, remedy = _of_cap(cap, shortage)
+    lines = [f"out of memory on {gpu}: {reason}{_had(cap, shortage)}"]
     if shortage.others:
         named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
         more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
         lines.append("also there: " + "; ".join(named + more))
-    return [*lines, _remedy(shortage, printable(remedy))]
+    return [*lines, remedy or _remedy(shortage)]
 
 
-def _remedy(shortage: Shortage, of_cap: str) -> str:
+def _of_cap(cap: Cap | None, shortage: Shortage) -> tuple[str, str]:
+    """The reason in words, and what avoids it where that is known by the cause."""
+    if cap is None:
+        return "nothing limits this process there", _OF_ONE_JOB if shortage.is_child and shortage.others else ""
+    cause, _, whose = cap.cause.partition(" ")
+    # Never one that is in force.
+    gib = max(-(-shortage.needed_bytes // GIB), cap // GIB + 1)
+    larger = f"{gib}GiB" if gib * GIB <= (shortage.total_bytes or 0) else "100%"
+    reason, remedy = (printable(each.format(whose=whose, larger=larger)) for each in _CAPS.get(cause, _CAPS["share"]))
+    return f"this process may take {size(cap)} there, {reason}", "" if shortage.is_too_large else remedy
+
+
+def _had(cap: Cap | None, shortage: Shortage) -> str:
+    held, asked = shortage.held_bytes, shortage.asked_bytes
+    had = [f"it had {size(held)}{' with its CUDA context' if held > (cap or held) else ''}"] if held else []
+    had += [f"it asked for {size(asked)} more"] if asked else []
+    return f"; {listed(had)}" if had else ""
+
+
+def _remedy(shortage: Shortage) -> str:
     needed, (label, spare) = shortage.needed_bytes, max(shortage.elsewhere, key=lambda each: each[1], default=("", 0))
     # No word for one that is claimed already.
     gib = -(-needed // GIB) if needed > shortage.claimed_bytes else 0
-    elsewhere = (
-        f"GPU {label} has {size(spare)} free now: AUTOGPU_NEED={gib}GiB gets it" if spare >= gib * GIB > 0 else ""
-    )
-    if shortage.is_too_large:
-        return elsewhere or _TOO_LARGE
-    if of_cap or shortage.remedy:
-        return of_cap or shortage.remedy
+    is_elsewhere = spare >= gib * GIB > 0
+    if shortage.is_too_large and not is_elsewhere:
+        return _TOO_LARGE
+    if shortage.remedy:
+        return shortage.remedy
     if shortage.is_alone:
         return _IN_ONE_PIECE if shortage.cap is None else "no other job is on it any more: start it again"
-    ways = [] if shortage.waits else ["to get a GPU of its own: AUTOGPU_BUSY=wait"]
+    if is_elsewhere:
+        return f"GPU {label} has {size(spare)} free now: AUTOGPU_NEED={gib}GiB gets it"
+    # One that no cap was put on had joined nobody: the others came later.
+    ways = ["to get a GPU of its own: AUTOGPU_BUSY=wait"] if shortage.cap is not None and not shortage.waits else []
     ways += [f"to say what it needs at least: AUTOGPU_NEED={gib}GiB"] if gib else []
-    return elsewhere or "; or ".join(ways) or "`autogpu status` shows who is there"
+    return "; or ".join(ways) or "`autogpu status` shows who is there"

@@ -61,7 +61,7 @@ class Cap(int):
 
     Attributes:
         cause: ``share`` with other jobs, ``ranks`` of the same job on one GPU, ``limit`` of the policy, ``split`` into
-            logical GPUs, ``script``, or ``grant`` and the engine's name; ``""`` where another version did not tell.
+            logical GPUs, ``script``, ``default`` and the framework's name, or ``grant`` and the engine's.
     """
 
     cause: str

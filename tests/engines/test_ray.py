@@ -76,7 +76,8 @@ def start(tmp_path, lease_folder, monkeypatch):
         script.server.__exit__(None, None, None)
         left = end_all(script.server)
         shutil.rmtree(own)
-        assert (script.process.returncode, left) == (0, []), script.stderr()
+        fails = "out_of_memory" in script.process.args
+        assert (script.process.returncode, left) == (int(fails), []), script.stderr()
 
 
 def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
@@ -137,6 +138,15 @@ def test_a_driver_that_has_a_framework_can_start_ray_with_all_gpus(start, use, c
     on, assigned = ray.on(*told)
     assert on == assigned
     assert on[0] != on[1]
+
+
+def test_an_actor_whose_memory_runs_out_goes_on_and_its_driver_takes_it_for_no_error_of_its_own(start):
+    ray = start("out_of_memory")
+    told = ray.reports()
+    ray.script.close()
+    assert "OutOfMemoryError: no " in ray.script.stderr()
+    assert "out of memory on GPU" not in ray.script.stderr()
+    assert [len(lines) for lines in ray.said(*told)] == [1]
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_two_jobs_that_meet(framework, on):
     first, second, third = told(one.end())
     assert "nothing limits this process there; it had" in first
     assert re.fullmatch(rf"also there: your job2.py \(pid {other.pid}\), 1.\d GiB", second), second
-    assert third.startswith("to get a GPU of its own: AUTOGPU_BUSY=wait")
+    assert re.fullmatch(r"to say what it needs at least: AUTOGPU_NEED=\dGiB", third), third
     other.kill()
 
 

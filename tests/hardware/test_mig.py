@@ -349,3 +349,15 @@ def test_another_framework_gets_the_whole_card_of_a_mixed_server(framework, mach
         job.go_on()
         assert job.line().startswith("ready")
         assert places(machine.server.calls(pid=job.pid)) == expected
+
+
+@pytest.mark.framework
+@pytest.mark.xdist_group("together")
+def test_the_memory_of_an_instance_runs_out(machine_of):
+    shared = Instance("1g.5gb", processes={5004242: "2GiB"})
+    fill = "import torch\nkept = [torch.empty(1 << 30, dtype=torch.uint8, device='cuda') for _ in range(9)]\n"
+    first, second, _ = machine_of("torch", a100(shared)).run(fill, fresh=True, AUTOGPU_WAIT="0").said[-3:]
+    assert first.startswith(
+        "autogpu: out of memory on GPU 0:0 (4.8 GiB): this process may take 2.2 GiB there, because "
+    )
+    assert second == "autogpu: also there: pid 5004242, 2.0 GiB"

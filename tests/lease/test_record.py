@@ -127,7 +127,13 @@ def test_a_later_version_is_read_for_what_we_know():
 
 @pytest.mark.parametrize(
     ("why", "cause"),
-    [({"GPU-a": "grant Ray"}, "grant Ray"), ({"GPU-a": "\x1b[2J"}, "\\x1b[2J"), ({}, ""), (["share"], ""), (None, "")],
+    [
+        ({"GPU-a": "grant Ray"}, "grant Ray"),
+        ({"GPU-a": "\x1b[2J"}, "\\x1b[2J"),
+        ({}, "share"),
+        (["grant Ray"], "share"),
+        (None, "share"),
+    ],
     ids=str,
 )
 def test_the_cause_of_a_cap_is_a_text_that_any_version_may_leave_out(why, cause):

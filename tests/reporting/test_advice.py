@@ -72,8 +72,8 @@ def shortage(**known):
             id="ranks-of-one-job",
         ),
         pytest.param(
-            {"cap": Cap(5 * GIB, "")},
-            "this process may take 5.0 GiB there, as every process of its job",
+            {"cap": Cap(5 * GIB, "a later word")},
+            "this process may take 5.0 GiB there, because it shares the GPU",
             "to get a GPU of its own: AUTOGPU_BUSY=wait; or to say what it needs at least: AUTOGPU_NEED=6GiB",
             id="the-lease-of-another-version",
         ),
@@ -88,6 +88,12 @@ def shortage(**known):
             "this process may take 12.0 GiB there, in each of its logical GPUs",
             "to have it in one piece: AUTOGPU_VIRTUAL_GPUS=1",
             id="logical-gpus",
+        ),
+        pytest.param(
+            {},
+            "nothing limits this process there",
+            "to say what it needs at least: AUTOGPU_NEED=6GiB",
+            id="others-that-came-later",
         ),
         pytest.param(
             {"elsewhere": (("1", 3 * GIB), ("2", 8 * GIB))},
@@ -122,7 +128,7 @@ def shortage(**known):
         pytest.param(
             {"claimed_bytes": 6 * GIB},
             "nothing limits this process there",
-            "to get a GPU of its own: AUTOGPU_BUSY=wait",
+            "`autogpu status` shows who is there",
             id="has-said-so-already",
         ),
         pytest.param(
@@ -176,7 +182,7 @@ def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
     lines = advice(Shortage("0", None, is_certain=False))
     assert lines == [
         "out of memory on GPU 0: nothing limits this process there",
-        "to get a GPU of its own: AUTOGPU_BUSY=wait",
+        "`autogpu status` shows who is there",
     ]
 
 

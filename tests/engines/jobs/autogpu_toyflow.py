@@ -37,4 +37,4 @@ def peak_bytes() -> int:
 
 
 def out_of_memory(error) -> OutOfMemory | None:
-    return OutOfMemory(1 << 30) if type(error).__name__ == "OutOfMemoryError" else None
+    return OutOfMemory(1 << 30) if isinstance(error, sys.modules["toyflow"].OutOfMemoryError) else None

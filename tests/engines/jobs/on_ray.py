@@ -2,6 +2,7 @@
 
 ``on_ray.py managed|unmanaged``, or ``on_ray.py driver imports|computes told|counted`` for a driver that itself has
 imported a framework, or computed with it, before it starts Ray with all GPUs, whose number it says or has Ray count.
+``on_ray.py out_of_memory`` ends by the error of an actor whose memory runs out, with a framework of its own.
 ``on_ray.py train WORKERS GPUS FRAMEWORK`` for a TensorflowTrainer of so many workers with so many GPUs each.
 """
 
@@ -23,10 +24,10 @@ def begin(**options):
     ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, _temp_dir=temporary, **options)
 
 
-def compute(gib=0.1, framework="toyflow", count=""):
+def compute(gib=0.1, framework="toyflow", count="", more_gib=0):
     if count:
         os.environ["AUTOGPU_COUNT"] = count
-    gpus = take(gib, framework)
+    gpus = take(gib, framework, more_gib)
     ids = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     return {"pid": os.getpid(), "ids": ids, "gpus": len(gpus)}
 
@@ -91,6 +92,14 @@ def unmanaged():
     begin(num_gpus=0)
     _, told = actors(2)
     report(told)
+
+
+def out_of_memory():
+    toyflow().take(GIB)
+    begin(num_gpus=4)
+    actor = Actor.options(num_gpus=0.5).remote()
+    report([ray.get(actor.compute.remote())])
+    ray.get(actor.compute.remote(0.1, "toyflow", "", 99))
 
 
 def driver(use, count):

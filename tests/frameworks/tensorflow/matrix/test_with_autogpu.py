@@ -69,3 +69,13 @@ def test_switched_off_it_is_plain_tensorflow(with_autogpu, version):
     ran = with_autogpu(script(operation(version)), fresh=True, AUTOGPU="0")
     assert (ran.contexts, ran.said) == ([0, 1, 2, 3], [])
     assert max(ran.allocated.values()) > 20 * GIB
+
+
+def test_a_script_whose_memory_runs_out_is_told_why(with_autogpu, version):
+    eager = "" if version.number >= (2, 0) else "tf.compat.v1.enable_eager_execution()"
+    fill = "kept = [tf.raw_ops.Empty(shape=[1024, 1 << 18], dtype=tf.float32) for _ in range(3)]"
+    ran = with_autogpu(script(eager, fill), exit_status=1, fresh=True, AUTOGPU_LIMIT="2GiB")
+    _, first, second = ran.said
+    assert "this process may take 2.0 GiB there, by memory.limit (AUTOGPU_LIMIT); it had " in first
+    assert second.startswith("autogpu: to have more: AUTOGPU_LIMIT=")
+    assert ran.stderr.count("Traceback") == 1
