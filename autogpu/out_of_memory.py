@@ -71,7 +71,9 @@ def lines_of(
 
 def _is_listed_alone(request: SelectionRequest) -> bool:
     """The shell's list has no other GPU to wait for."""
-    return request.visible_spec.source == "inherited" and not request.grant.engine and request.joins_at_once
+    spec = request.visible_spec
+    is_shells = spec.value is not None and not spec.is_scripts and not request.grant.engine
+    return is_shells and request.joins_at_once
 
 
 def _ordinal(error: OutOfMemory, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool) -> int:
