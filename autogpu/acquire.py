@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # While a process waits without a place in the queue: how often it looks.
 _UNCLAIMED_LOOK_S = 2.0
 
-# In a row: the driver is gone.
-_MOST_FAILURES = 3
+# A driver that has failed for so long is gone; an error that passes is no reason to give the place in the queue up.
+_DRIVER_GONE_S = 5.0
 
 
 @frozen
@@ -161,7 +161,8 @@ class _Process:
         self._read = read
         self._on_wait = on_wait
         self._begun_s = monotonic_s()
-        self._failures = 0
+        self._failing_s: float | None = None
+        self._has_waited = False
         self._folder: lease.Folder | None = None
         self._family: Family | None = None
         self._shared: Decision | None = None
@@ -186,7 +187,7 @@ class _Process:
         if self.decision.verdict is Verdict.WAIT:
             with suppress(_NothingToWaitFor):
                 held = self._wait(folder)
-            self.decision = explain.after_wait(self.decision, self._waited_s)
+        self.decision = self._told_of_wait()
         raise_if_refused(self.decision)
         return Taken(self.decision, held, self._problem if held else None)
 
@@ -199,7 +200,7 @@ class _Process:
         """
         if self._shared is not None:  # its parent's claim stands
             return Taken(self._shared, problem=problem, is_parents=True)
-        policy, self._job = self._request.policy, ""
+        self._job = ""
         while True:
             leases = lease.LeaseSnapshot()
             if self._folder is not None:
@@ -209,12 +210,14 @@ class _Process:
             waited_s = self._waited_s
             if self.decision.verdict is not Verdict.WAIT:
                 raise_if_refused(self.decision)
-                return Taken(explain.after_wait(self.decision, waited_s), problem=problem)
+                return Taken(self._told_of_wait(), problem=problem)
+            position = len(leases.queue) + 1
             if waited_s >= self._timeout_s:
-                remedy, option = "to wait longer: AUTOGPU_WAIT=1h", "to wait longer: --wait 1h"
-                raise WaitTimeout(f"gave up after {policy.wait_s:g} s", remedy=remedy, option=option)
-            state = lease.QueueState(len(leases.queue) + 1, leases.queue, leases.holders, waited_s, policy.wait_s)
-            self._on_wait(state, self.decision)
+                from autogpu.lease.queue import gave_up
+
+                raise gave_up(self._timeout_s, position)
+            count = self._demand.count
+            self._on_look(lease.QueueState(position, leases.queue, leases.holders, waited_s, 0.0, count))
             time.sleep(min(_UNCLAIMED_LOOK_S, self._timeout_s - waited_s))
             self._read_again()
 
@@ -227,6 +230,13 @@ class _Process:
         policy = self._request.policy
         # Who shares ends its wait by the decision.
         return policy.wait_s if policy.busy == "wait" else math.inf
+
+    @property
+    def _demand(self) -> lease.Demand:
+        return _queue_demand(request_of_all(self._request) if self._job else self._request, self.decision)
+
+    def _told_of_wait(self) -> Decision:
+        return explain.after_wait(self.decision, self._waited_s) if self._has_waited else self.decision
 
     def _note(self, problem: LeaseUnavailable) -> None:
         self._problem = problem
@@ -273,7 +283,7 @@ class _Process:
         return wait_for_lease(
             folder,
             self._choose,
-            demand=_queue_demand(request_of_all(self._request) if self._job else self._request, self.decision),
+            demand=self._demand,
             script=self._script,
             timeout_s=self._timeout_s,
             on_wait=self._on_look,
@@ -286,13 +296,14 @@ class _Process:
     def _on_look(self, state: QueueState) -> None:
         if self.decision.verdict is not Verdict.WAIT:
             raise _NothingToWaitFor
+        self._has_waited = True
         self._on_wait(replace(state, timeout_s=self._request.policy.wait_s), self.decision)
 
     def _read_again(self) -> None:
-        inventory = self._read()
-        self._failures = self._failures + 1 if inventory is None or inventory.failure else 0
-        # A reading that fails once is no reason to give the place in the queue up.
-        if inventory is not None and (not inventory.failure or self._failures >= _MOST_FAILURES):
+        inventory, now_s = self._read(), monotonic_s()
+        is_failure = inventory is None or bool(inventory.failure)
+        self._failing_s = (self._failing_s or now_s) if is_failure else None
+        if inventory is not None and (self._failing_s is None or now_s - self._failing_s >= _DRIVER_GONE_S):
             self._request = replace(self._request, inventory=inventory)
 
 

@@ -56,7 +56,8 @@ def find_spec(fullname, path=None, target=None):
                 poll.register(sys.stderr, 4)
                 # Neither SIGPIPE nor a wait for one that never reads, as in autogpu/reporting/stderr.py; and where this
                 # file is gone as well, autogpu has been uninstalled meanwhile.
-                if "AUTOGPU" not in os.environ and os.path.exists(__file__) and poll.poll(1000)[0][1] == 4:
+                is_off = os.environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+                if not is_off and os.path.exists(__file__) and poll.poll(1000)[0][1] == 4:
                     why = f"not applied to {fullname}: {error}; to write its files anew: autogpu install"
                     sys.stderr.write(f"autogpu: {why}\n")
             except Exception:

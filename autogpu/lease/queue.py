@@ -32,6 +32,7 @@ HEARTBEAT_S = 2.0
 # A killed holder's file is closed an instant before its lock is dropped, and the driver frees its memory some
 # time after that, so the first look can come too early.
 _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
+_SETTLED_S = 1.0
 
 # To those with more than so many ahead a change is nothing, and they look every few seconds: with 250 waiters a look at
 # all tickets takes 5 ms, and the processors are needed by the one that is served.
@@ -57,7 +58,7 @@ def wait_for_lease(
     script: str,
     timeout_s: float,
     on_wait: Callable[[QueueState], None] | None = None,
-    before_look: Callable[[], None] | None = None,
+    before_look: Callable[[], None] = lambda: None,
     group: str | None = None,
     caps: Callable[[], Mapping[str, Cap]] = dict,
     deadline_s: float = mutex.DEADLINE_S,
@@ -95,7 +96,7 @@ def wait_for_lease(
                 if on_wait:
                     on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
-                    raise _gave_up(timeout_s, state.position)
+                    raise gave_up(timeout_s, state.position)
                 second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
                 pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)
                 if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
@@ -106,7 +107,8 @@ def wait_for_lease(
         raise
 
 
-def _gave_up(timeout_s: float, position: int) -> WaitTimeout:
+def gave_up(timeout_s: float, position: int) -> WaitTimeout:
+    """Tell how long a wait was, and how to wait longer."""
     longer, status = f"{max(1, round(timeout_s / 1800))}h", "`autogpu status` lists the holders"
     return WaitTimeout(
         f"gave up after {span(timeout_s)} at place {position}",
@@ -159,7 +161,7 @@ class _Place:
         caps: Callable[[], Mapping[str, Cap]] = dict,
         deadline_s: float = mutex.DEADLINE_S,
         on_problem: OnProblem = lambda problem: None,
-        before_look: Callable[[], None] | None = None,
+        before_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.lease = Lease(folder, script, group)
         self.ahead: tuple[Waiter, ...] = ()
@@ -175,7 +177,9 @@ class _Place:
         self._text = _ticket_text(self.lease.identity, demand, self._group)
         self.ticket = LockedFile("")
         self._before_look = before_look
-        self._read_s = -math.inf
+        # The driver has just been read, or nothing would be known to wait for.
+        self._read_s, self._freed_s = monotonic_s(), -math.inf
+        self._held: set[str] = set()
 
     def is_concerned(self, name: str) -> bool:
         """A change of the file of that name matters here: of a lease, of our ticket, or of one ahead."""
@@ -198,21 +202,26 @@ class _Place:
         pause_s = min([rarely_s, state.position * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
         return max(pause_s, 0.0) + _GRACE_S
 
+    @property
+    def _reads_every_s(self) -> float:
+        """How old a reading may be: forty waiters must not read the driver forty times at each change."""
+        if not self.ahead or (self.is_near and monotonic_s() - self._freed_s < _SETTLED_S):
+            return 0.0
+        return HEARTBEAT_S * (1 + len(self.ahead) / 8)
+
     def look(self) -> tuple[bool, QueueState]:
         """Tell if a GPU could be claimed now, by fresh readings, and who is there; without one, take a ticket."""
-        # Forty waiters must not read the driver forty times at each change: those behind do it now and then, and when
-        # they could be served.
-        every_s = HEARTBEAT_S * (1 + len(self.ahead) / 8) if self.ahead else 0.0
-        is_fresh = self._before_look is None or self._read_driver(every_s)
+        # The ticket comes first: a driver that answers late must not cost the place.
+        is_fresh = bool(self.ticket.name) and self._read_driver(self._reads_every_s)
         wants, state = self._look()
-        if not is_fresh and (wants or not self.ahead):
+        if not is_fresh and (wants or not self._reads_every_s):
             self._read_driver(0.0)
             wants, state = self._look()
         return wants, state
 
     def _read_driver(self, every_s: float) -> bool:
-        is_due = self._before_look is not None and monotonic_s() - self._read_s >= every_s
-        if self._before_look is not None and is_due:
+        is_due = monotonic_s() - self._read_s >= every_s
+        if is_due:
             self._before_look()
             self._read_s = monotonic_s()
         self.ticket.beat()
@@ -221,6 +230,9 @@ class _Place:
     def _look(self) -> tuple[bool, QueueState]:
         with self._folder.opened() as descriptor:
             snapshot = self._reader.read(descriptor)
+            held = {holder.name for holder in snapshot.holders}
+            self._freed_s = self._freed_s if self._held <= held else monotonic_s()
+            self._held = held
             wants = self._chosen(snapshot) is not None
             # The folder's owner could have removed it.
             if not wants and not self.ticket.is_alive(descriptor):

@@ -147,10 +147,10 @@ def caps(
         if device is None:
             continue
         limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
-        known = [sizes[device.uuid] for sizes in (decision.granted, decision.soft_caps) if device.uuid in sizes]
-        if limit is not None:
-            known.append(Cap(limit, "limit"))
-        elif ordinal in usable_whole:
+        # Of equal ones the first counts: a limit, which would be as large with the GPU to itself.
+        known = [] if limit is None else [Cap(limit, "limit")]
+        known += [sizes[device.uuid] for sizes in (decision.granted, decision.soft_caps) if device.uuid in sizes]
+        if limit is None and ordinal in usable_whole:
             known.append(Cap(usable_whole[ordinal], "split"))
         if known:
             least = min(known)

@@ -100,6 +100,8 @@ def test_a_hook_whose_second_file_is_missing_or_broken_says_so_once_and_lets_imp
     assert (ran.returncode, ran.steps) == (0, "body")
     said = r"autogpu: not applied to tensorflow: [^\n]+; to write its files anew: autogpu install\n"
     assert re.fullmatch(said, ran.stderr), ran.stderr
+    switched_on = place.run("import tensorflow", tmp_path, environ={"PYTHONPATH": str(ours), "AUTOGPU": "1"})
+    assert re.fullmatch(said, switched_on.stderr), switched_on.stderr
     uninstalled = "import os, _autogpu_hook; os.remove(_autogpu_hook.__file__); import tensorflow"
     for silent, environ in (("import tensorflow", {"AUTOGPU": "0"}), (uninstalled, {})):
         ran = place.run(silent, tmp_path, environ={"PYTHONPATH": str(ours), **environ})

@@ -6,6 +6,7 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.policy import Policy
+from autogpu.policy.kinds import MemoryLimit
 from autogpu.reporting.text import GIB
 from autogpu.selection.explain import AWAITED, BEST_EFFORT, BEST_EFFORT_OF_SIZE, NO_UUIDS
 from autogpu.selection.grants import Grant
@@ -122,6 +123,9 @@ def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     assert decision.soft_caps == {UUID: 12 * GIB - CONTEXT_BYTES}
     found = caps(Policy(), decision)
     assert (found, found[0].cause) == ({0: 12 * GIB - CONTEXT_BYTES}, "ranks")
+    # One that the policy sets is as large without the other rank.
+    limit = {"limit": MemoryLimit(bytes=4 * GIB)}
+    assert caps(Policy(**limit), decided(*ONE, **rank(1, 2), **limit))[0].cause == "limit"
     assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
 
 

@@ -1,0 +1,139 @@
+"""How a process that waits for a GPU reads the driver, and what it is told."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from autogpu import acquire, lease
+from autogpu.devices.model import Inventory
+from autogpu.errors import WaitTimeout
+from autogpu.lease import Demand, model, queue
+from autogpu.reporting.text import GIB
+from autogpu.selection.model import Verdict
+from autogpu.variables import LEASE_DIR
+from tests.support.acquiring import BUSY, acquired, asking, leases, other
+from tests.support.holders import let_age, waiting_job
+from tests.support.values import gpu, inventory
+from tests.test_acquire import full_disk
+
+__all__ = ["acquired", "other"]  # fixtures
+
+FAILED = Inventory(failure="NVML reports: timeout", failure_cause="driver")
+
+
+def ends_while(change):
+    """For ``on_wait``: ``change`` happens, once, after the first look."""
+    looks = itertools.count()
+    return lambda queue, decision: next(looks) or threading.Timer(0.1, change).start()
+
+
+def test_a_driver_that_fails_for_a_moment_does_not_end_a_wait(acquired, other):
+    keeper, short = other({0: 24}), other({1: 24})
+    busy = inventory(gpu(0, pids=[keeper.pid], used_gib=20, busy=90))
+    readings, failures = [busy], []
+
+    def ends():
+        readings[0] = FAILED
+        short.end()  # after which the process looks several times within a second
+
+    def read():
+        if readings[0] is FAILED:
+            failures.append(FAILED)
+            if len(failures) == 4:  # three in a row were within a tenth of a second
+                readings[0] = inventory(gpu(0))
+                keeper.end()
+                return FAILED
+        return readings[0]
+
+    taken = acquired(asking(*busy.devices, busy="wait", wait_s=60.0), read=read, on_wait=ends_while(ends))
+    assert (len(failures), taken.decision.verdict, taken.lease.claims) == (4, Verdict.TAKE, {gpu(0).uuid: 24 * GIB})
+
+
+def test_failures_that_are_no_row_do_not_add_up(acquired, other, monkeypatch):
+    holder, clock = other({0: 24}), [time.monotonic()]
+    monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
+    readings = itertools.chain([FAILED, inventory(BUSY)] * 3, itertools.repeat(None))
+
+    def read():
+        clock[0] += acquire._DRIVER_GONE_S - 1
+        reading = next(readings)
+        if reading is None:
+            holder.end()
+        return reading or inventory(gpu(0))
+
+    taken = acquired(asking(BUSY, busy="wait", wait_s=600.0), read=read)
+    assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {BUSY.uuid: 24 * GIB})
+
+
+def test_who_waits_has_its_place_before_it_reads_the_driver(acquired, other, tmp_path):
+    holder, places = other({0: 24}), []
+
+    def read():
+        places.append([waiter.is_mine for waiter in leases(tmp_path).waiters])
+        holder.end()
+        return inventory(gpu(0))
+
+    acquired(asking(BUSY, busy="wait", wait_s=60.0), read=read)
+    assert places[0] == [True]
+
+
+def test_who_can_use_what_comes_free_does_not_wait_behind_one_who_can_not(acquired, other, tmp_path, monkeypatch):
+    # Nothing but the end of the job lets the driver be read again, and the one ahead stays there.
+    monkeypatch.setattr(queue, "HEARTBEAT_S", 600.0)
+    monkeypatch.setattr(model, "SILENCE_S", 600.0)
+    holder, keeper = other({0: 24}), other({1: 24})
+
+    def read():
+        is_there = Path(f"/proc/{holder.pid}/fd").exists()
+        first = gpu(0, pids=[holder.pid], used_gib=20, busy=90) if is_there else gpu(0)
+        return inventory(first, gpu(1, pids=[keeper.pid], used_gib=20, busy=90))
+
+    with waiting_job({LEASE_DIR: str(tmp_path)}, Demand(uuids=(gpu(1).uuid,))):
+        asked = asking(*read().devices, busy="wait", wait_s=30.0)
+        taken = acquired(asked, read=read, on_wait=ends_while(holder.end))
+    assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {gpu(0).uuid: 24 * GIB})
+
+
+@pytest.mark.parametrize("need_bytes", [None, 6 * GIB])
+def test_who_waits_for_a_free_gpu_keeps_nobody_from_joining_one_in_use(acquired, other, tmp_path, need_bytes):
+    keeper = other({0: 24})
+    let_age(tmp_path, 120)
+    asked = asking(gpu(0, pids=[keeper.pid], used_gib=4, busy=50), wait_s=60.0)
+    waits = []
+    with waiting_job({LEASE_DIR: str(tmp_path)}, Demand(bytes_per_gpu=need_bytes, uuids=(gpu(0).uuid,))):
+        taken = acquired(asked, on_wait=lambda queue, decision: waits.append(decision.why))
+    assert (waits, taken.decision.verdict, list(taken.decision.soft_caps)) == ([], Verdict.TAKE, [gpu(0).uuid])
+
+
+def test_where_nothing_can_be_claimed_the_wait_is_told_as_it_is(acquired, other, monkeypatch):
+    other({0: 24})
+    clock, told = [time.monotonic()], []
+    monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
+
+    def on_wait(queue, decision):
+        told.append((queue.position, queue.count, queue.timeout_s))
+        clock[0] += 7201.0
+
+    with full_disk(), pytest.raises(WaitTimeout) as gave_up:
+        acquired(asking(gpu(0), gpu(1), gpu(2), count=3, busy="wait", wait_s=7200.0), on_wait=on_wait)
+    assert told == [(1, 3, 7200.0)]
+    assert gave_up.value.what == "gave up after 2 h at place 1"
+    assert gave_up.value.remedy == "to wait longer: AUTOGPU_WAIT=4h; `autogpu status` lists the holders"
+
+
+def test_leases_that_fail_late_are_no_wait(acquired, monkeypatch):
+    clock = [time.monotonic()]
+    monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
+
+    def fails_late(*arguments, **options):
+        clock[0] += 5.0
+        raise lease.Uncoordinated("a slow file server", remedy="none")
+
+    monkeypatch.setattr(lease, "acquire_lease", fails_late)
+    taken = acquired(asking(gpu(0)))
+    assert (taken.decision.verdict, taken.decision.why) == (Verdict.TAKE, "the only one here")
