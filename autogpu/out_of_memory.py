@@ -65,6 +65,7 @@ def lines_of(
         claimed_bytes=need if isinstance(need, int) else 0,
         is_child=is_child,
         remedy=decision.remedy or (_UNLISTED if len(now) > len(visible) and _is_listed_alone(request) else ""),
+        locked=request.policy.locked,
     )
     return advice(shortage)
 

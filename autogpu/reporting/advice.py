@@ -5,9 +5,12 @@ from __future__ import annotations
 from autogpu.frozen import frozen
 from autogpu.reporting.text import GIB, listed, printable, size
 from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Iterable
+
     from autogpu.selection.model import Cap
 
 # In one line with their names; `autogpu status` shows each.
@@ -24,6 +27,7 @@ _CAPS = {
     "script": ("by the script's own limit", "to have more: raise the limit in the script"),
     "default": ("the part that {whose} takes by itself", "to have more: AUTOGPU_LIMIT=95%"),
 }
+_OR = "; or "
 _TOO_LARGE = "its model is larger than the GPU"
 _IN_ONE_PIECE = "its memory may be in pieces; to have it in one: AUTOGPU_GROWTH=false"
 _OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, or give memory back"
@@ -48,6 +52,7 @@ class Shortage:
         claimed_bytes: What the policy says that it needs; 0 where it does not.
         is_child: It has what its job has, whatever else is free.
         remedy: How to have an idle GPU, where the script named a busy one.
+        locked: The policy's keys that nobody but the host's administrator can set.
     """
 
     gpu: str
@@ -64,6 +69,7 @@ class Shortage:
     claimed_bytes: int = 0
     is_child: bool = False
     remedy: str = ""
+    locked: frozenset[str] = frozenset()
 
     @property
     def is_alone(self) -> bool:
@@ -96,7 +102,16 @@ def advice(shortage: Shortage) -> list[str]:
         named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
         more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
         lines.append("also there: " + "; ".join(named + more))
-    return [*lines, remedy or _remedy(shortage)]
+    return [*lines, _open_to_all(remedy or _remedy(shortage), shortage.locked)]
+
+
+def _open_to_all(remedy: str, locked: Iterable[str]) -> str:
+    """The ways that set no locked key, or whom to ask where each does."""
+    by_variable = {f"{PREFIX}{key.rpartition('.')[2].upper()}=": key for key in locked}
+    ways = remedy.split(_OR)
+    left = [way for way in ways if not any(variable in way for variable in by_variable)]
+    named = [key for variable, key in sorted(by_variable.items()) if variable in remedy]
+    return _OR.join(left) or f"{named[0]} is locked on this host: ask who administers it"
 
 
 def _of_cap(cap: Cap | None, shortage: Shortage) -> tuple[str, str]:
@@ -134,4 +149,4 @@ def _remedy(shortage: Shortage) -> str:
     # One that no cap was put on had joined nobody: the others came later.
     ways = ["to get a GPU of its own: AUTOGPU_BUSY=wait"] if shortage.cap is not None and not shortage.waits else []
     ways += [f"to say what it needs at least: AUTOGPU_NEED={gib}GiB"] if gib else []
-    return "; or ".join(ways) or "`autogpu status` shows who is there"
+    return _OR.join(ways) or "`autogpu status` shows who is there"

@@ -126,6 +126,18 @@ def shortage(**known):
             id="needs-a-larger-gpu",
         ),
         pytest.param(
+            {"cap": Cap(5 * GIB, "limit /etc/autogpu/autogpu.toml:3"), "locked": frozenset({"memory.limit"})},
+            "this process may take 5.0 GiB there, by memory.limit (/etc/autogpu/autogpu.toml:3)",
+            "memory.limit is locked on this host: ask who administers it",
+            id="a-locked-limit",
+        ),
+        pytest.param(
+            {"cap": Cap(5 * GIB, "share"), "locked": frozenset({"select.busy", "memory.limit"})},
+            "this process may take 5.0 GiB there, because it shares the GPU",
+            "to say what it needs at least: AUTOGPU_NEED=6GiB",
+            id="a-locked-key-of-two",
+        ),
+        pytest.param(
             {"claimed_bytes": 6 * GIB},
             "nothing limits this process there",
             "`autogpu status` shows who is there",
