@@ -48,20 +48,9 @@ def find_spec(fullname, path=None, target=None):
             __path__ = [sys.modules["os"].path.dirname(__file__)]
             sys.modules[__name__] = this
             from _autogpu_hook._autogpu_steps import find
-        except Exception as error:
+        except Exception:
             # The file is missing or broken: imports go on as if this one were not here either.
             frameworks = ()
-            try:
-                os, poll = sys.modules["os"], __import__("select").poll()
-                poll.register(sys.stderr, 4)
-                # Neither SIGPIPE nor a wait for one that never reads, as in autogpu/reporting/stderr.py; and where this
-                # file is gone as well, autogpu has been uninstalled meanwhile.
-                is_off = os.environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
-                if not is_off and os.path.exists(__file__) and poll.poll(1000)[0][1] == 4:
-                    why = f"not applied to {fullname}: {error}; to write its files anew: autogpu install"
-                    sys.stderr.write(f"autogpu: {why}\n")
-            except Exception:
-                pass
             return None
     return find(fullname, path, target)
 

@@ -87,7 +87,7 @@ def test_the_second_file_is_never_one_of_the_script(place: Throwaway, tmp_path: 
     [None, "", "def find(:\n", "import _autogpu_gone\n", "\0"],
     ids=["missing", "empty", "cut-off", "cannot-import", "null-byte"],
 )
-def test_a_hook_whose_second_file_is_missing_or_broken_says_so_once_and_lets_imports_go_on(
+def test_a_hook_whose_second_file_is_missing_or_broken_is_silent(
     place: Throwaway, tmp_path: Path, text: str | None
 ) -> None:
     # A copy in front of the installed one.
@@ -97,15 +97,7 @@ def test_a_hook_whose_second_file_is_missing_or_broken_says_so_once_and_lets_imp
         throwaway.write(ours, {"_autogpu_steps.py": text})
     code = f"import sys, tensorflow, tensorflow.python; assert sys.meta_path[0].__file__.startswith({str(ours)!r})"
     ran = place.run(code, tmp_path, environ={"PYTHONPATH": str(ours)})
-    assert (ran.returncode, ran.steps) == (0, "body")
-    said = r"autogpu: not applied to tensorflow: [^\n]+; to write its files anew: autogpu install\n"
-    assert re.fullmatch(said, ran.stderr), ran.stderr
-    switched_on = place.run("import tensorflow", tmp_path, environ={"PYTHONPATH": str(ours), "AUTOGPU": "1"})
-    assert re.fullmatch(said, switched_on.stderr), switched_on.stderr
-    uninstalled = "import os, _autogpu_hook; os.remove(_autogpu_hook.__file__); import tensorflow"
-    for silent, environ in (("import tensorflow", {"AUTOGPU": "0"}), (uninstalled, {})):
-        ran = place.run(silent, tmp_path, environ={"PYTHONPATH": str(ours), **environ})
-        assert (ran.returncode, ran.stderr) == (0, ""), silent
+    assert (ran.returncode, ran.steps, ran.stderr) == (0, "body", "")
 
 
 @pytest.mark.parametrize(
