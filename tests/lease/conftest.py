@@ -62,6 +62,15 @@ class Fork:
         os.close(self._end)
 
 
+def pass_a_tick():
+    """Wait until the kernel's clock for files, by which the queue is ordered, has gone on: it goes by some ms."""
+    with tempfile.NamedTemporaryFile() as first:
+        begun_ns, until_s = os.fstat(first.fileno()).st_ctime_ns, time.monotonic() + TIMEOUT_S
+        while os.fstat(first.fileno()).st_ctime_ns == begun_ns:
+            assert time.monotonic() < until_s
+            os.fchmod(first.fileno(), 0o600)
+
+
 class Worker:
     """A process of ``worker.py``: a fork of ``parent``, or what a command starts."""
 
@@ -111,6 +120,7 @@ class Worker:
         self.tell("wait", **command)
         told = self.hear()
         assert told["event"] == "waiting", told
+        pass_a_tick()  # who comes next comes later
         return told
 
     def kill(self, number=signal.SIGKILL):

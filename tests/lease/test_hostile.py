@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -228,7 +227,6 @@ def test_who_plants_places_before_others_is_served_after_them(folder, start):
     line = [start("--uid", str(uid)) for uid in (3000, 2000, 1000)]
     for worker in line:
         worker.wait_in_line(free=["GPU-0"])
-    time.sleep(0.05)  # two files of one tick of the kernel's clock for files, 4 to 10 ms, have no order
     for name in ("wait.0000000000.0.00000000", "wait.9999999999.0.00000000"):
         alice.ask("plant_ticket", name=name)
     assert [waiter.pid for waiter in waiters(folder)] == [*(worker.pid for worker in line), alice.pid, alice.pid]

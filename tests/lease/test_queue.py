@@ -14,7 +14,7 @@ from autogpu.errors import WaitTimeout
 from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, locks
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
-from tests.lease.conftest import ALICE, BOB, holders, until, waiters
+from tests.lease.conftest import ALICE, BOB, holders, pass_a_tick, until, waiters
 from tests.lease.test_record import TICKET
 
 GPU = ["GPU-0"]
@@ -320,7 +320,6 @@ TRICKS = {
     "another-mode": lambda file: file.chmod(0o640),
     "a-second-name": lambda file: os.link(str(file), str(file.with_name("wait.0.0.00000000"))),
 }
-TICK_S = 0.02  # the kernel's clock for files goes by ticks of 1 to 10 ms
 
 
 @pytest.fixture
@@ -329,7 +328,6 @@ def waiting(start):
     holder, waiting = start(), start()
     holder.ask("acquire", free=GPU)
     waiting.wait_in_line(free=GPU)
-    time.sleep(TICK_S)
     return waiting, holder
 
 
@@ -344,7 +342,7 @@ def test_who_comes_later_can_not_pass_for_the_first(folder, waiting, ticket, tri
 
 def test_a_file_that_was_kept_ready_by_another_name_comes_when_it_becomes_a_ticket(folder, path, ticket, request):
     ready = [ticket(name, t=0) for name in (".wait.0", "ready")]
-    time.sleep(TICK_S)
+    pass_a_tick()
     first, _ = request.getfixturevalue("waiting")
     ready[0].rename(path / FIRST)
     os.link(str(ready[1]), str(path / "wait.0.0.00000001"))
@@ -354,7 +352,7 @@ def test_a_file_that_was_kept_ready_by_another_name_comes_when_it_becomes_a_tick
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
 def test_whatever_is_done_to_a_ticket_makes_it_come_later(folder, ticket, trick, request):
     planted = ticket(FIRST)
-    time.sleep(TICK_S)
+    pass_a_tick()
     first, _ = request.getfixturevalue("waiting")
     assert pids(folder) == [os.getpid(), first.pid]
     trick(planted)
