@@ -126,6 +126,13 @@ def test_where_nothing_can_be_claimed_the_wait_is_told_as_it_is(acquired, other,
     assert gave_up.value.remedy == "to wait longer: AUTOGPU_WAIT=4h; `autogpu status` lists the holders"
 
 
+@pytest.mark.slow  # the driver is read every two seconds
+def test_where_nothing_can_be_claimed_who_waits_reads_the_driver_again(acquired):
+    with full_disk():
+        taken = acquired(asking(BUSY, busy="wait", wait_s=30.0), read=lambda: inventory(gpu(0)))
+    assert (taken.decision.verdict, taken.is_unclaimed) == (Verdict.TAKE, True)
+
+
 def test_leases_that_fail_late_are_no_wait(acquired, monkeypatch):
     clock = [time.monotonic()]
     monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])

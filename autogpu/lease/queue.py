@@ -32,7 +32,7 @@ HEARTBEAT_S = 2.0
 # A killed holder's file is closed an instant before its lock is dropped, and the driver frees its memory some
 # time after that, so the first look can come too early.
 _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
-_SETTLED_S = 1.0
+_FREEING_S = 1.0  # the last of them is within this time
 
 # To those with more than so many ahead a change is nothing, and they look every few seconds: with 250 waiters a look at
 # all tickets takes 5 ms, and the processors are needed by the one that is served.
@@ -205,7 +205,7 @@ class _Place:
     @property
     def _reads_every_s(self) -> float:
         """How old a reading may be: forty waiters must not read the driver forty times at each change."""
-        if not self.ahead or (self.is_near and monotonic_s() - self._freed_s < _SETTLED_S):
+        if not self.ahead or (self.is_near and monotonic_s() - self._freed_s < _FREEING_S):
             return 0.0
         return HEARTBEAT_S * (1 + len(self.ahead) / 8)
 
