@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,13 +149,12 @@ class Day:
 
     def _tell_ages(self, now_s):
         for file in self._leases.glob("job.*"):
-            try:
+            # Of a process that has just ended, whose file another one may take away at any moment.
+            with suppress(FileNotFoundError):
                 fields = json.loads(file.read_text())
-            except FileNotFoundError:  # its process has just ended
-                continue
-            age_s = now_s - self._since_s.get(fields["pid"], now_s)
-            # While the clock stands, nobody comes to be a minute old.
-            write_lease(file, {**fields, "t": time.time() - (120.0 if age_s >= 60.0 else 0.0)})
+                age_s = now_s - self._since_s.get(fields["pid"], now_s)
+                # While the clock stands, nobody comes to be a minute old.
+                write_lease(file, {**fields, "t": time.time() - (120.0 if age_s >= 60.0 else 0.0)})
 
     def _begin(self, job):
         environ = {
