@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager, suppress
 
 from autogpu import frameworks, process
 from autogpu.devices import probe
@@ -18,8 +17,8 @@ from autogpu.reporting.stderr import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import ModuleType
-    from typing import Any, Iterator
+    from types import ModuleType, TracebackType
+    from typing import Any
 
     from autogpu.allocation import Allocation
     from autogpu.allocator import Allocator
@@ -40,27 +39,29 @@ class _SwitchedOff(Exception):
     """The policy switches autogpu off, which is known only when a framework is used."""
 
 
-@contextmanager
-def guard() -> Iterator[None]:
+# No generator: contextlib would delay the reading of the driver by 4 ms.
+class guard:
     """Let the framework go on whatever becomes of us: its import and its context are worth more than our choice."""
-    try:
-        yield
-    except _SwitchedOff:
-        pass
-    except NoEligibleDevice as error:  # the policy asks for it
-        own = error.__traceback__
-        if own is not None and own.tb_next is not None:
-            own.tb_next.tb_next = None  # to the script's author it ends where the framework called us
-        raise
-    except WaitTimeout as error:  # and for this
-        say(f"{error.what}; {error.remedy}")
-        raise SystemExit(EXIT_TRY_AGAIN) from None
-    except AutoGpuError as error:  # a disk that is full, a folder that has gone: known, and not for a bug report
-        say(f"{error.what}; {error.remedy}")
-    except Exception as error:  # the one place: anything may break in a process that is not ours
-        if is_of_a_signal(error):
-            raise
-        _report(error)
+
+    def __enter__(self) -> None:
+        """Nothing needs to be prepared."""
+
+    def __exit__(self, kind: object, error: BaseException | None, own: TracebackType | None) -> bool:
+        """Report an error; those that the policy asks for go on to the script."""
+        if isinstance(error, NoEligibleDevice):
+            if own is not None:
+                own.tb_next = None  # to the script's author it ends where the framework called us
+            return False
+        if isinstance(error, WaitTimeout):
+            say(f"{error.what}; {error.remedy}")
+            raise SystemExit(EXIT_TRY_AGAIN) from None
+        if not isinstance(error, Exception) or is_of_a_signal(error):
+            return False
+        if isinstance(error, AutoGpuError):  # a disk that is full, a folder that has gone: known, and no bug
+            say(f"{error.what}; {error.remedy}")
+        elif not isinstance(error, _SwitchedOff):  # the one place: anything may break in a process that is not ours
+            _report(error)
+        return True
 
 
 def before_import(framework: str, started_with: str | None) -> None:
@@ -83,9 +84,12 @@ def before_import(framework: str, started_with: str | None) -> None:
 
 def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
-    with guard(), suppress(NoEligibleDevice):  # where the policy asks for this, the first use raises it again
+    with guard():
         if framework in allocators:
-            allocators[framework].imported()
+            try:
+                allocators[framework].imported()
+            except NoEligibleDevice:  # where the policy asks for this, the first use raises it again
+                pass
         elif framework in _late:
             later: Any = _late[framework]
             obstacle = frameworks.load(framework).install_hooks(later).obstacle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from autogpu import engines
@@ -9,7 +10,6 @@ from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Moment
 from autogpu.devices.model import by_uuid
 from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing
 from autogpu.frozen import replace
-from autogpu.process import one_at_a_time
 from autogpu.reporting import messages
 from autogpu.reports import Reports
 from autogpu.selection import instances
@@ -25,7 +25,7 @@ from autogpu.visibility import Order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ContextManager, Mapping, Sequence
+    from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
 
     from autogpu.allocation import Allocation
     from autogpu.devices.model import Inventory
@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from autogpu.policy import Policy
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Cap, Decision
+
+    Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _one_at_a_time(method: Method) -> Method:
+    """Let one thread at a time decide: two may use two frameworks."""
+
+    @functools.wraps(method)
+    def call(self: Allocator, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 class Allocator:
@@ -104,7 +117,7 @@ class Allocator:
 
     # CUDA's start
 
-    @one_at_a_time
+    @_one_at_a_time
     def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
         """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
         allocation, visible = self.allocation, self.allocation.visible
@@ -171,7 +184,7 @@ class Allocator:
         is_place = visible.order is Order.PARENTS and 0 < number < len(visible.pool)
         return replace(said, visible=(number,)) if is_place else said
 
-    @one_at_a_time
+    @_one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
         allocation = self.allocation
         is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
@@ -194,7 +207,7 @@ class Allocator:
         if self.allocation.wants_order:
             self.prepare()
 
-    @one_at_a_time
+    @_one_at_a_time
     def hide_where_none_is_taken(self) -> None:
         allocation = self.allocation
         if allocation.assigned_to:
@@ -229,7 +242,7 @@ class Allocator:
 
     # The context
 
-    @one_at_a_time
+    @_one_at_a_time
     def assign(self, request: DeviceRequest) -> Assignment:
         """Decide among the GPUs that this process has, or join what was decided."""
         # A script that names GPUs after it was told to go without has the last word.
@@ -362,7 +375,7 @@ class Allocator:
             self._is_given_back |= self._give_back() and self.framework.WANTS_ORDER
         self.reports.usage(usage, self._decision, inventory)
 
-    @one_at_a_time
+    @_one_at_a_time
     def _decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
         """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
         from autogpu.acquire import raise_if_refused
@@ -391,7 +404,7 @@ class Allocator:
             self.assignment = self._decision = None
             self._is_given_back = True
 
-    @one_at_a_time
+    @_one_at_a_time
     def _give_back(self) -> bool:
         """End the claim, unless it is another framework's too; whether that was done."""
         allocation, decision, wants_order = self.allocation, self.allocation.decision, self.framework.WANTS_ORDER
@@ -405,7 +418,7 @@ class Allocator:
             allocation.decided(decision)
         return True
 
-    @one_at_a_time
+    @_one_at_a_time
     def on_workers(self, count: int) -> str:
         allocation, taken = self.allocation, self.allocation.taken
         is_own_choice = allocation.visible.spec.is_scripts or allocation.policy.visible == "chosen"

@@ -1,22 +1,20 @@
 """A process: its clock, its threads and locks, and how it is told from another one with the same pid.
 
-Imported before the driver is read, so without pathlib, which takes longer than all of this.
+The reading of the driver begins after this is imported, so without pathlib, functools and threading, each of which
+takes longer than all of this.
 """
 
 from __future__ import annotations
 
-import functools
+import _thread
 import os
 import select
 import sys
-import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, TypeVar
-
-    Method = TypeVar("Method", bound=Callable[..., Any])
+    from typing import Any, Callable, Iterable
 
 SUBORDINATE_IDS = "/etc/subuid"
 
@@ -24,14 +22,17 @@ SUBORDINATE_IDS = "/etc/subuid"
 # number: it says nothing of who that is. proc(5), overflowuid.
 UNKNOWN_UID = 65534
 
+
 # The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.
-monotonic_s: Callable[[], float] = time.monotonic
-unix_s: Callable[[], float] = time.time
-thread_cpu_s: Callable[[], float] = time.process_time  # of the calling thread, the kernel's work for it included
-if hasattr(time, "clock_gettime"):  # not on Windows
-    monotonic_s = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
-    unix_s = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
-    thread_cpu_s = functools.partial(time.clock_gettime, getattr(time, "CLOCK_THREAD_CPUTIME_ID", time.CLOCK_MONOTONIC))
+def _clock(name: str, on_windows: Callable[[], float]) -> Callable[[], float]:
+    read, which = getattr(time, "clock_gettime", None), getattr(time, name, None)
+    return on_windows if read is None or which is None else lambda: read(which)
+
+
+monotonic_s = _clock("CLOCK_MONOTONIC", time.monotonic)
+unix_s = _clock("CLOCK_REALTIME", time.time)
+# Of the calling thread, the kernel's work for it included.
+thread_cpu_s = _clock("CLOCK_THREAD_CPUTIME_ID", time.process_time)
 
 
 def threads_are_real() -> bool:
@@ -39,6 +40,8 @@ def threads_are_real() -> bool:
 
     Not where gevent or eventlet have put their own in the place of the system's.
     """
+    import threading
+
     # Up to 3.12 the first, from 3.13 on the second.
     start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
     return start is None or type(start) is type(len)
@@ -68,21 +71,11 @@ def in_forked_children(function: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
-def renewed_in_children(owner: Any, name: str = "lock") -> threading.RLock:
+def renewed_in_children(owner: Any, name: str = "lock") -> _thread.RLock:
     """A lock that may be taken again, for an attribute of ``owner``; children that are forked get another, open one."""
-    in_forked_children(lambda: setattr(owner, name, threading.RLock()))
-    return threading.RLock()
-
-
-def one_at_a_time(method: Method) -> Method:
-    """Let one thread at a time run the methods of an object that has a ``lock``, which may be taken again."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.lock:
-            return method(self, *args, **kwargs)
-
-    return call  # type: ignore[return-value]
+    # As threading.RLock() makes them; gevent and eventlet replace this as well.
+    in_forked_children(lambda: setattr(owner, name, _thread.RLock()))
+    return _thread.RLock()
 
 
 def pid_namespace() -> str | None:
@@ -147,22 +140,31 @@ def owner(pid: int) -> int | None:
         return None
 
 
-@functools.lru_cache(maxsize=4096)
+_users: dict[int, int] = {}
+_subordinate_ids: list[tuple[str, int, int]] | None = None
+
+
 def user_of(uid: int) -> int:
     """The user who was given ``uid`` for containers, else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
-    for name, first, count in _subordinate_ids():
-        if first <= uid < first + count:
-            import pwd
-
-            try:
-                return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-            except KeyError:
-                return uid
-    return uid
+    global _subordinate_ids
+    if _subordinate_ids is None:
+        _subordinate_ids = _read_subordinate_ids()
+    if uid not in _users:
+        names = [name for name, first, count in _subordinate_ids if first <= uid < first + count]
+        _users[uid] = _uid_of(names[0], uid) if names else uid
+    return _users[uid]
 
 
-@functools.lru_cache(maxsize=1)
-def _subordinate_ids() -> tuple[tuple[str, int, int], ...]:
+def _uid_of(name: str, unknown: int) -> int:
+    import pwd
+
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return unknown
+
+
+def _read_subordinate_ids() -> list[tuple[str, int, int]]:
     found = []
     try:
         with open(SUBORDINATE_IDS, encoding="utf-8", errors="replace") as file:
@@ -173,4 +175,4 @@ def _subordinate_ids() -> tuple[tuple[str, int, int], ...]:
                     found.append((name, int(first), int(count)))
     except OSError:
         pass
-    return tuple(found)
+    return found

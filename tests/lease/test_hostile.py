@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 import resource
 import signal
@@ -180,8 +179,8 @@ def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, p
     ids = path.parent / "subuid"
     ids.write_text(f"# name:first:count\nnobody-at-all:1:x\n{ALICE}:{FIRST_SUBORDINATE}:65536\n" * are_known)
     monkeypatch.setattr(process, "SUBORDINATE_IDS", ids)
-    for function in (process.user_of, process._subordinate_ids):
-        monkeypatch.setattr(process, function.__name__, functools.lru_cache(function.__wrapped__))
+    monkeypatch.setattr(process, "_subordinate_ids", None)
+    monkeypatch.setattr(process, "_users", {})
     bob = start("--uid", str(BOB))
     for _ in range(5):
         bob.ask("acquire", gpus={"GPU-0": 1})
