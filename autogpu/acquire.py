@@ -14,7 +14,7 @@ from autogpu.frozen import frozen, replace
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
-from autogpu.selection.eligible import count_waited_for, most_together, why_none
+from autogpu.selection.eligible import why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import (
     by_scripts_list,
@@ -216,8 +216,9 @@ class _Process:
                 from autogpu.lease.queue import gave_up
 
                 raise gave_up(self._timeout_s, position)
-            count = self._demand.count
-            self._on_look(lease.QueueState(position, leases.queue, leases.holders, waited_s, 0.0, count))
+            self._on_look(
+                lease.QueueState(position, leases.queue, leases.holders, waited_s, 0.0, self.decision.waits_for)
+            )
             time.sleep(min(_UNCLAIMED_LOOK_S, self._timeout_s - waited_s))
             self._read_again()
 
@@ -233,7 +234,16 @@ class _Process:
 
     @property
     def _demand(self) -> lease.Demand:
-        return _queue_demand(request_of_all(self._request) if self._job else self._request, self.decision)
+        """Tell the others in the queue which GPUs to leave to this process."""
+        request = request_of_all(self._request) if self._job else self._request
+        usable, demand, policy = self.decision.ranking.suitable, demand_of(request), request.policy
+        return lease.Demand(
+            count=self.decision.waits_for,
+            bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
+            uuids=tuple(device.uuid for device in usable),
+            joins=policy.busy == "share",
+            per_user=policy.per_user,
+        )
 
     def _told_of_wait(self) -> Decision:
         return explain.after_wait(self.decision, self._waited_s) if self._has_waited else self.decision
@@ -305,18 +315,6 @@ class _Process:
         self._failing_s = (self._failing_s or now_s) if is_failure else None
         if inventory is not None and (self._failing_s is None or now_s - self._failing_s >= _DRIVER_GONE_S):
             self._request = replace(self._request, inventory=inventory)
-
-
-def _queue_demand(request: SelectionRequest, decision: Decision) -> lease.Demand:
-    """Tell the others in the queue which GPUs to leave to this process."""
-    usable, demand = decision.ranking.suitable, demand_of(request)
-    return lease.Demand(
-        count=min(count_waited_for(request), most_together(usable, request), request.policy.per_user or len(usable)),
-        bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),
-        uuids=tuple(device.uuid for device in usable),
-        joins=request.policy.busy == "share",
-        per_user=request.policy.per_user,
-    )
 
 
 def raise_if_refused(decision: Decision) -> None:

@@ -376,5 +376,7 @@ def test_a_mutex_that_can_not_be_had_costs_a_problem_and_no_claim(acquired, othe
     result = acquired(asking(gpu(0), gpu(1)))
     with pytest.raises(NoEligibleDevice):
         acquired(asking(gpu(0), busy="error"))
+    # Where nothing is to be claimed nothing stands in the way.
+    assert acquired(asking(gpu(0), busy="cpu")).problem is None
     assert list(result.lease.claims) == [gpu(1).uuid]
     assert ("is not a plain file" in result.problem.what, result.is_unclaimed) == (True, False)

@@ -274,4 +274,4 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
     if policy.busy == "share" and pool.quota > 0:
         left_s = policy.wait_s - pool.request.waited_s
         why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole)
-    return Decision(Verdict.WAIT, why)
+    return Decision(Verdict.WAIT, why, waits_for=pool.could_have)

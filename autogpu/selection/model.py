@@ -328,6 +328,7 @@ class Decision:
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
         of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
+        waits_for: How many GPUs it waits for, for ``Verdict.WAIT``.
         why_capped: Why a framework's memory is capped on GPUs that are shared.
         remedy: How to have an idle GPU instead, where a busy one was named.
     """
@@ -343,6 +344,7 @@ class Decision:
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0
     of_ranks: tuple[str, ...] = ()
+    waits_for: int = 0
     why_capped: str = ""
     remedy: str = ""
 

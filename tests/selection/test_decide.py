@@ -41,6 +41,8 @@ TOO_SMALL = (
 )
 FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
 IN_USE = "1 of 3, where another library of this process has a CUDA context"
+ALONE = gpu(0, compute_mode="exclusive_process", pids=[7])
+PLACE = {"positions": [1], "wait_s": 0.0}
 AT_THE_CAP = "you hold 1 GPU, the most that limits.per_user allows"
 HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
 WHILE_IDLE = ", busy while GPU 1 and GPU 2 are idle"
@@ -82,7 +84,13 @@ def rank(number, size, launcher="MPICH"):
         case("also-if-that-is-busy", ONE_BUSY, {"in_use": [0]}, why=f"{IN_USE} ({ON_BUSY}){WHILE_IDLE}"),
         case("there-and-the-idlest", ONE_BUSY, {"in_use": [0], "count": 2}, ordinals=(0, 2)),
         case("where-it-fits", [SMALL, gpu(1)], TWO_LARGE, ordinals=(1,)),
-        case("a-wait-for-fewer-than-asked", [SMALL, gpu(1)], {**TWO_LARGE, "held": {1: claim(24)}}, why=FEWER),
+        case(
+            "a-wait-for-fewer-than-asked",
+            [SMALL, gpu(1)],
+            {**TWO_LARGE, "held": {1: claim(24)}},
+            waits_for=1,
+            why=FEWER,
+        ),
         case("no-second-one-to-wait-for", ONE, {"busy": "wait", "count": 2}, ordinals=(0,)),
         case("one-that-nobody-awaits", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
         case("more-are-attainable", [SMALL, *THREE[1:]], {}, attainable=3),
@@ -97,11 +105,12 @@ def rank(number, size, launcher="MPICH"):
             why_capped=BEST_EFFORT,
         ),
         case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why=AT_THE_CAP),
-        case("cap-reached-and-waiting", TWO, {**CAP, "count": 2, "busy": "wait"}, verdict=WAIT),
+        case("cap-reached-and-waiting", TWO, {**CAP, "count": 2, "busy": "wait"}, verdict=WAIT, waits_for=1),
         case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={UUID: within_context(24 * GIB)}),
         case("which-is-said", TWO, CAP, why=f"the least busy of 2 (shared: {HELD}); {AT_THE_CAP}"),
         case("cap-reached-and-nothing-to-join", TWO, {"per_user": 1, "held": {0: claim(24, uid=ME)}}, verdict=WAIT),
         case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), soft_caps={}),
+        case("cap-reached-and-a-place", [ALONE, gpu(1)], {**CAP, **PLACE}, verdict=CPU, why=AT_THE_CAP),
         case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
         case("cap-for-no-more-one-waits", TWO, {"per_user": 1, "count": 2, "busy": "wait"}, ordinals=(1,)),
         case("cap-for-none-that-one-has", THREE, {**CAP_OF_TWO, "busy": "wait"}, ordinals=(2,)),
