@@ -13,8 +13,7 @@ from autogpu.errors import NoEligibleDevice, WaitTimeout, is_of_a_signal, where_
 from autogpu.frozen import frozen, replace
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
-from autogpu.selection.decide import decide
-from autogpu.selection.eligible import why_none
+from autogpu.selection.decide import decide, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import (
     by_scripts_list,

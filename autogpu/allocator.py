@@ -257,8 +257,6 @@ class Allocator:
         return self.assignment
 
     def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        from autogpu.selection.eligible import wanted_count
-
         allocation, visible = self.allocation, self.allocation.visible
         inventory, uuids = allocation.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
         if inventory is not None and uuids is not None:
@@ -279,7 +277,7 @@ class Allocator:
             grant=allocation.grant,
             in_use=[o for o in allocation.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
-        wanted, said = min(wanted_count(selection), request.gpu_count), (request.limits, request.fraction)
+        wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
 
     def _decide(self, selection: SelectionRequest) -> Decision:

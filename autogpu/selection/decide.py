@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
-from autogpu.selection import eligible, explain, instances, memory
+from autogpu.selection import explain, instances, memory
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.model import Cause, Decision, Tier, Verdict
 from autogpu.selection.occupancy import free_bytes, tier
@@ -34,7 +34,7 @@ def decide(
     is_awaited: IsAwaited = lambda candidate: False,
 ) -> Decision:
     """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
-    none = eligible.why_none(request)
+    none = why_none(request)
     if none:
         return Decision(Verdict.CPU, none)
     obstacle = _obstacle(request)
@@ -54,6 +54,16 @@ def decide(
         visible=pool.visible,
         granted=memory.granted_bytes(request.grant, pool.visible),
     )
+
+
+def why_none(request: SelectionRequest) -> str:
+    """Why the process takes no GPU, whatever there is; ``""`` where it may take some."""
+    grant = request.grant
+    is_none = grant.is_none and not request.visible_spec.is_scripts
+    if not is_none and request.policy.count == 0:
+        return explain.COUNT_IS_ZERO
+    needs_none = grant.needs_none and request.named is None and not request.count_is_set
+    return f"{grant.why}; {grant.remedy}" if is_none or needs_none else ""
 
 
 def _obstacle(request: SelectionRequest) -> str:
@@ -81,8 +91,10 @@ class _Pool:
         self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
         # How many GPUs the process asks for, and how many it could have if none were in use.
-        self.wanted = eligible.wanted_count(request)
-        self.suitable = eligible.most_together(self.ranking.suitable, request)
+        self.wanted = request.wanted_count
+        suitable = self.ranking.suitable
+        together = len(instances.cards(suitable)) or min(len(suitable), request.processes)
+        self.suitable = len(suitable) if request.takes_one else together
         # The GPUs that the user's jobs hold already, and how many more the user may lease.
         self.held = gpus_of_user(claims_on, request.own_uid)
         self.quota = policy.per_user - len(self.held) if policy.per_user else sys.maxsize
@@ -90,7 +102,9 @@ class _Pool:
     @property
     def could_have(self) -> int:
         """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
-        return min(eligible.count_waited_for(self.request), self.suitable, max(self.quota, 1))
+        request = self.request
+        waits_for = request.wanted_count if request.policy.busy == "wait" else request.least_count
+        return min(waits_for, self.suitable, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
@@ -194,13 +208,13 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    request = pool.request
+    request, least = pool.request, pool.request.least_count
     candidates = [_last_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
-    candidates = eligible.in_order(candidates, request)
-    allowed = eligible.takeable(candidates, request)
+    candidates = _in_order(candidates, request)
+    allowed = _takeable(candidates, request)
     allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
-    taken = eligible.best_of(usable, request)
+    taken = [*usable[:least], *(each for each in usable[least : pool.wanted] if not each.is_best_effort)]
     if len(taken) < pool.could_have and _waits(request, pool.within_quota(candidates)):
         return _take_none(pool, candidates, len(taken), waits=True)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
@@ -208,6 +222,55 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     if not taken:
         return _take_none(pool, candidates, 0)
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
+
+
+def _in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """The candidates, which come as they rank, in the order in which this process takes them."""
+    uuids = request.uuids or ()
+    named = {uuids[position] for position in request.positions}
+    # Of those that are not free, one position takes the best; several keep the GPUs that were named.
+    kept = (Tier.FREE,) if len(named) == 1 else tuple(Tier)
+    # What another library has begun on a GPU stays with it, rather than spreading the process over two.
+    in_use = request.uuids_in_use
+    begun = in_use & named if named else in_use
+
+    def order(candidate: Candidate) -> tuple[bool, Tier, bool, bool]:
+        uuid, tier = candidate.device.uuid, candidate.tier
+        return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
+
+    return sorted(candidates, key=order)
+
+
+def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    """The candidates that the process may take together: whole cards, or one MIG instance a process."""
+    allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
+    whole = [candidate for candidate in allowed if candidate.device.parent is None]
+    if request.positions:
+        return allowed
+    if not request.takes_one:
+        return whole or allowed[: request.processes]
+    if request.processes > 1:
+        return allowed
+    return whole if whole[:1] == allowed[:1] else allowed[:1]
+
+
+def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
+    """``select.busy`` allows the process to be placed there."""
+    if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
+        return True
+    is_here = candidate.device.uuid in request.uuids_in_use
+    may_join = candidate.is_joinable or (request.has_waited and candidate.is_settled)
+    return request.policy.busy == "share" and (request.joins_at_once or is_here or may_join)
+
+
+def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
+    """By position that a script named, the GPU that it gets: its own if ``taken``, else another, else a shared one."""
+    found = {position: position for position in named if position in taken}
+    others = [ordinal for ordinal in taken if ordinal not in named]
+    missing = [position for position in named if position not in found]
+    found.update(zip(missing, others))
+    found.update({position: taken[i % len(taken)] for i, position in enumerate(missing[len(others) :])})
+    return {position: found[position] for position in named}
 
 
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
@@ -227,7 +290,7 @@ def _last_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
 def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     request, devices = pool.request, [candidate.device for candidate in taken]
     ordinals = tuple(map(pool.visible.index, devices))
-    moved = eligible.gpus_of_positions(request.positions, ordinals)
+    moved = gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
     shared = [(candidate.device, candidate.free_bytes) for candidate in taken if candidate.is_best_effort]
     return Decision(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from types import MappingProxyType
 
 from autogpu.devices.model import Device, Inventory, by_uuid
@@ -223,6 +224,23 @@ class SelectionRequest:
         return self.gpu_count <= max(asked, len(self.positions), self.named_count, self.asked_count)
 
     @property
+    def least_count(self) -> int:
+        """How many GPUs it takes also beside others: a device name more can mean a logical GPU on one of those."""
+        count = self.policy.count
+        return len(self.positions) or (sys.maxsize if count == "all" else count)
+
+    @property
+    def wanted_count(self) -> int:
+        """How many GPUs it asks for: the script's word, where it has one, else the policy's."""
+        is_set = self.positions or self.count_is_set
+        return self.least_count if is_set else max(self.least_count, self.named_count, self.asked_count)
+
+    @property
+    def takes_one(self) -> bool:
+        """It asks for one GPU, or one for each of the processes for which it asks."""
+        return self.wanted_count // self.processes <= 1
+
+    @property
     def chosen(self) -> Sequence[int] | None:
         """The certain GPUs that the script named; ``None`` if it named none, or places."""
         return None if self.are_places else self.named
@@ -231,6 +249,12 @@ class SelectionRequest:
     def positions(self) -> tuple[int, ...]:
         """The places that it named."""
         return tuple(self.named or ()) if self.are_places else ()
+
+    @property
+    def uuids_in_use(self) -> frozenset[str]:
+        """Of the GPUs on which another library of this process has a context."""
+        uuids = self.uuids or ()
+        return frozenset(uuids[ordinal] for ordinal in self.in_use)
 
     @property
     def named_uuids(self) -> tuple[str, ...]:

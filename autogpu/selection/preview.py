@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from autogpu.frozen import replace
 from autogpu.selection import explain
-from autogpu.selection.decide import decide
-from autogpu.selection.eligible import why_none
+from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
 from autogpu.selection.instances import takeable
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of

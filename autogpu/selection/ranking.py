@@ -118,8 +118,7 @@ def best_connected_first(
     inventory = request.inventory
     if inventory is None or request.positions or not inventory.topology:
         return list(candidates)
-    uuids = request.uuids or ()
-    in_use = {uuids[ordinal] for ordinal in request.in_use}
+    in_use = request.uuids_in_use
     ordered: list[Candidate] = []
     for _, equals in groupby(candidates, lambda c: (c.device.uuid in in_use, standing(c))):
         group, missing = list(equals), count - len(ordered)

@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.policy import MemoryLimit
 from autogpu.reporting.text import GIB
-from autogpu.selection.eligible import gpus_of_positions
+from autogpu.selection.decide import gpus_of_positions
 from autogpu.selection.explain import BEST_EFFORT_OF_SIZE as CAP
 from autogpu.selection.memory import within_context
 from autogpu.selection.model import MemoryDemand, Verdict
