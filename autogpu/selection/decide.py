@@ -208,13 +208,13 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    request, least = pool.request, pool.request.least_count
+    request = pool.request
     candidates = [_last_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
     candidates = _in_order(candidates, request)
     allowed = _takeable(candidates, request)
     allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
-    taken = [*usable[:least], *(each for each in usable[least : pool.wanted] if not each.is_best_effort)]
+    taken = _best_of(usable, request)
     if len(taken) < pool.could_have and _waits(request, pool.within_quota(candidates)):
         return _take_none(pool, candidates, len(taken), waits=True)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
@@ -261,6 +261,11 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     is_here = candidate.device.uuid in request.uuids_in_use
     may_join = candidate.is_joinable or (request.has_waited and candidate.is_settled)
     return request.policy.busy == "share" and (request.joins_at_once or is_here or may_join)
+
+
+def _best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
+    least, wanted = request.least_count, request.wanted_count
+    return [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
 
 
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
