@@ -33,7 +33,7 @@ def host_setup(is_check: bool, is_print: bool, is_undo: bool, root: Path, as_jso
     changes nothing. Jobs that are running are not disturbed.
     """
     if is_check + is_print + is_undo > 1:
-        raise click.UsageError("--check, --print and --undo exclude each other", click.get_current_context())
+        raise click.UsageError("--check, --print and --undo exclude each other")
     host = hosts.Host(root)
     if is_print:
         _print_files(host, as_json)

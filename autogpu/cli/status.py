@@ -148,7 +148,7 @@ def named(text: str) -> list[str]:
 def _use_alone(option: str, others: Mapping[str, bool]) -> None:
     given = [name for name, is_given in others.items() if is_given]
     if given:
-        raise click.UsageError(f"{option} can't be combined with {listed(given)}", click.get_current_context())
+        raise click.UsageError(f"{option} can't be combined with {listed(given)}")
 
 
 def _ask_here() -> Sequence[Answer]:
