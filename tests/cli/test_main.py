@@ -72,7 +72,7 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
         ("config check --sytem x", "no option --sytem; did you mean --system?", " config check"),
         ("run --count", "Option '--count' requires an argument.", " run"),
         ("--frob", "no option --frob", ""),
-        ("host-setup --check --undo", "--check, --print and --undo exclude each other", " host-setup"),
+        ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
     ],
 )
