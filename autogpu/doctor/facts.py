@@ -13,8 +13,8 @@ from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
 from autogpu.errors import InstallError
 from autogpu.install import files
+from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
-from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
 from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled

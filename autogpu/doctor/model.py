@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.model import Inventory
+from autogpu.install.packages import pip_command
 from autogpu.install.proof import FreshStart
-from autogpu.install.source import pip_command
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
