@@ -10,7 +10,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Tuple
 
 from autogpu import __version__
 from autogpu.reporting.text import printable
-from autogpu.status.model import GpuStatus, HostStatus
+from autogpu.status.model import TAKEABLE, GpuStatus, HostStatus
 
 # Scripts name themselves: their label must not become the largest part of a database.
 _LONGEST_LABEL = 64
@@ -94,9 +94,8 @@ def _samples(host: HostStatus) -> Iterator[Sample]:
         yield from _of_gpu(gpu)
     for lost in host.unreadable:
         yield "gpu_read_success", (str(lost.index), "", ""), 0
-    # A card that is split is no job's to take, whatever is on its instances.
     for gpu in host.takeable:
-        for state in ("free", "idle_lease", "busy"):
+        for state in TAKEABLE:
             yield "gpu_state", (gpu.label, gpu.uuid, gpu.name, state), gpu.state == state
     yield "waiters", (), len(host.queue)
     yield "longest_wait_seconds", (), 0

@@ -74,6 +74,7 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
         ("--frob", "no option --frob", ""),
         ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
+        ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
     ],
 )
 def test_a_wrong_word_names_the_one_that_was_meant_and_the_help_of_its_verb(

@@ -90,8 +90,8 @@ def test_a_metric_tells_what_the_status_shows(name, labels, expected):
 
 def test_each_gpu_is_in_one_state():
     found = values(LAB, "gpu_state", "gpu", "state")
-    assert {key for key, value in found.items() if value} == {"0 busy", "1 free", "2 idle_lease"}
-    assert len(found) == 3 * 3
+    assert {key for key, value in found.items() if value} == {"0 busy", "1 awaited", "2 idle_lease"}
+    assert len(found) == 3 * 4
 
 
 def test_jobs_and_waiters_with_the_same_labels_are_added_up():
