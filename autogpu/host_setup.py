@@ -10,16 +10,15 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.lease import Folder, Holder, Waiter, find_folder
+from autogpu.lease import Folder, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
-from autogpu.lease.mutex import held, held_if_possible
-from autogpu.lease.snapshot import FolderReader
+from autogpu.lease.mutex import held_if_possible
 from autogpu.policy import SYSTEM_FILE, problems_of, templates
-from autogpu.reporting.text import listed, sudo, user_name
+from autogpu.reporting.text import sudo, user_name
 from autogpu.variables import LEASE_DIR
 
 # Not by PATH: this runs as root, and there PATH may still be a user's.
@@ -34,12 +33,12 @@ BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER} && install -m 444 /dev/null {HOST
 # Stands in the first line of what autogpu wrote.
 MARKER = b"autogpu host file"
 TMPFILES = b"""\
-# %s: `autogpu host-setup` writes it, and --undo removes it. Without this line it is yours.
+# %s: `autogpu host-setup` writes it. Without this line it is yours.
 d %s 1777 root root -
 f %s 0444 root root -
 """ % (MARKER, bytes(HOST_FOLDER), bytes(HOST_FOLDER / MUTEX))
 _POLICY_HEAD = b"""\
-# %s: `autogpu host-setup` renews it, and --undo removes it, as long as nothing is set in it.
+# %s: `autogpu host-setup` renews it, as long as nothing is set in it.
 #
 # The policy of this host, below that of every user and project. To set a key, remove the # from its line and change
 # the value. What an administrator mostly wants: limits.per_user, how many GPUs one user may lease at a time;
@@ -53,9 +52,6 @@ _WITHOUT_FOLDER = (
     "others; does not reach into containers, nor into services with a private /tmp and /var/tmp; does not survive a "
     "cleaner of /var/tmp."
 )
-
-# What was done ("write", "make", "repair", "remove", "leave", or "keep" for now), the path, and why, to follow it.
-Step = Tuple[str, Path, str]
 
 
 def policy_text() -> bytes:
@@ -73,7 +69,7 @@ class Part(NamedTuple):
     problem: str = ""
     consequence: str = ""
     action: str = ""
-    is_required: bool = True
+    required: bool = True
 
 
 class Host:
@@ -94,17 +90,11 @@ class Host:
                 what = f"{self.root} is not the root of a Linux system: it has no {folder.name} folder"
                 raise InstallError(what, remedy=f"name an image by --root; here jobs coordinate in {FALLBACK_FOLDER}")
 
-    def command(self, *options: str) -> str:
+    def command(self) -> str:
         """The full command line for a shell: sudo knows neither this environment nor its PATH."""
-        words = [sys.executable, "-m", "autogpu", "host-setup", *options]
+        words = [sys.executable, "-m", "autogpu", "host-setup"]
         words += [] if self.is_running else ["--root", str(self.root)]
         return (sudo() if self.is_running or os.geteuid() == 0 else "") + " ".join(map(shlex.quote, words))
-
-    def require_root(self, *options: str) -> None:
-        """Refuse what only root may do."""
-        if self.is_running and os.geteuid() != 0:
-            what = "host-setup writes below /etc and /run, which only root may"
-            raise InstallError(what, remedy=self.command(*options))
 
     @property
     def has_own_tmpfiles(self) -> bool:
@@ -130,7 +120,7 @@ class Host:
         problem = "does not exist" if content is None else "has no effect"
         problem += ": nothing on this system reads tmpfiles.d at boot"
         consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
-        return Part("boot", self.tmpfiles, problem, consequence, action, is_required=False)
+        return Part("boot", self.tmpfiles, problem, consequence, action, required=False)
 
     def _shared(self, name: str, path: Path, mode: int, if_missing: str) -> Part:
         """A path that belongs to root, or in an image to its maker, and that all users can use."""
@@ -149,7 +139,7 @@ class Host:
         content = _content(self.policy)
         if content is None:  # which is a choice
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
-            return Part("policy", self.policy, "does not exist", nothing, "write", is_required=False)
+            return Part("policy", self.policy, "does not exist", nothing, "write", required=False)
         action = "write" if is_proposal(content) and content != policy_text() else ""
         mistakes = "\n  ".join(str(problem) for problem in problems_of(self.policy, os.environ, is_system=True))
         return Part("policy", self.policy, "is not in force as it is written" if mistakes else "", mistakes, action)
@@ -167,20 +157,24 @@ def is_proposal(policy: bytes) -> bool:
     return MARKER in policy and all(line[:1] in (b"", b"#", b"[") for line in policy.splitlines())
 
 
-def setup(host: Host) -> list[Step]:
-    """Write, make and repair what is not in place; an InstallError says that it may not, and has changed nothing."""
-    host.require_root()
-    boot, folder, mutex, policy = parts = host.parts()
+def setup(host: Host) -> list[Part]:
+    """Write, make and repair what is not in place; returns that, with what is to be known of it as its consequence.
+
+    An InstallError says that it may not, and has changed nothing.
+    """
+    if host.is_running and os.geteuid() != 0:
+        raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=host.command())
+    boot, folder, mutex, policy = host.parts()
     if folder.action == "refuse":
         raise InstallError(f"{folder.path} {folder.problem}", remedy=f"move it away, and run {host.command()}")
     if boot.action:
         _write(boot.path, TMPFILES)
-    why = _make_folder(host) if folder.action or mutex.action else ""
+    # The mutex comes with the folder.
+    made = folder if folder.action else mutex
+    why = _make_folder(host) if made.action else ""
     if policy.action:
         _write(policy.path, policy_text())
-    # The mutex comes with the folder.
-    done = [part for part in parts if part.action and (part is not mutex or not folder.action)]
-    return [(part.action, part.path, why if part in (folder, mutex) else "") for part in done]
+    return [part._replace(consequence=why if part is made else "") for part in (boot, made, policy) if part.action]
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -213,47 +207,3 @@ def _make_folder(host: Host) -> str:
                 os.unlink(MUTEX, dir_fd=descriptor)
             make_mutex(descriptor)
     return why
-
-
-def undo(host: Host) -> list[Step]:
-    """Remove what setup wrote and is unchanged, and the folder if it is not in use."""
-    host.require_root("--undo")
-    folder, has_own_tmpfiles = host.parts()[1], host.has_own_tmpfiles
-    steps: list[Step] = []
-    for path, is_ours in (
-        (host.tmpfiles, not has_own_tmpfiles),
-        (host.policy, is_proposal(_content(host.policy) or b"")),
-    ):
-        if is_ours and path.exists():
-            path.unlink()
-            steps.append(("remove", path, ""))
-        elif os.path.lexists(str(path)):
-            steps.append(("leave", path, "is not as autogpu wrote it"))
-    with suppress(OSError):  # there may be more in it
-        host.policy.parent.rmdir()
-    if folder.action == "refuse" or has_own_tmpfiles:
-        steps.append(("leave", folder.path, folder.problem or f"is what {host.tmpfiles} asks for"))
-    elif folder.action != "make":
-        why = _remove_folder(folder.path)
-        steps.append(("keep" if why else "remove", folder.path, why))
-    return steps
-
-
-def _remove_folder(path: Path) -> str:
-    """Remove the lease folder with all stale files; returns why it stays."""
-    # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
-    with held(Folder(path, "host", 0)) as descriptor:
-        leases = FolderReader().read(descriptor, remove_stale=True)
-        jobs: tuple[Holder | Waiter, ...] = (*leases.holders, *leases.waiters)
-        if jobs:
-            return "is in use by " + listed([f"pid {job.pid_here} ({user_name(job.uid)})" for job in jobs])
-        if len(os.listdir(descriptor)) > 1:  # noqa: PTH208  (of the descriptor)
-            return "has files in it that are not autogpu's"
-        os.unlink(MUTEX, dir_fd=descriptor)
-        try:
-            path.rmdir()
-        except OSError as error:
-            # Mounted from another place, or a job was faster; with a mutex that stays root's either way.
-            make_mutex(descriptor)
-            return f"can't be removed: {error.strerror}"
-    return ""

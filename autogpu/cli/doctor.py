@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import click
 from rich.console import Console
@@ -13,17 +12,17 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.doctor.checks import examine
 from autogpu.doctor.facts import gather
-from autogpu.doctor.model import Finding, FindingState
+from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Finding
 from autogpu.reporting.text import counted
 
 VERSION = 1
 _COLUMN = 20
 
 _MARKS = {
-    FindingState.PASSED: ("ok", GOOD),
-    FindingState.WARNING: ("warn", "bold"),
-    FindingState.FAILED: ("FAILED", f"bold {BAD}"),
-    FindingState.NOT_APPLICABLE: ("-", "dim"),
+    PASSED: ("ok", GOOD),
+    WARNING: ("warn", "bold"),
+    FAILED: ("FAILED", f"bold {BAD}"),
+    NOT_APPLICABLE: ("-", "dim"),
 }
 
 
@@ -41,37 +40,25 @@ def doctor(as_json: bool) -> int:
 
     Takes some seconds, because the frameworks are imported. Nothing is claimed, and no context is made on a GPU.
     """
-    facts = gather(os.environ, _progress)
-    _progress("")
-    findings = examine(facts)
-    failed = [finding for finding in findings if finding.state is FindingState.FAILED]
-    has_warning = any(finding.state is FindingState.WARNING for finding in findings)
+    with Console(stderr=True).status("looking at the driver, and importing the frameworks"):
+        findings = examine(gather(os.environ))
+    states = [finding.state for finding in findings.values()]
     if as_json:
-        values = [_as_values(finding) for finding in findings]
+        values = [{"check": n, **f._asdict(), "remedy": f.remedy or None} for n, f in findings.items()]
         click.echo(json.dumps({"version": VERSION, "findings": values}, indent=2))
-    else:
-        console = Console(highlight=False)
-        for finding in findings:
-            _print(console, finding)
-        all_is_well = "No check failed." if has_warning else "No problem was found."
-        click.echo(f"{counted(len(failed), 'check')} failed." if failed else all_is_well)
-    return 1 if failed else 0
+        return int(FAILED in states)
+    console = Console(highlight=False)
+    for name, finding in findings.items():
+        _print(console, name, finding)
+    all_is_well = "No check failed." if WARNING in states else "No problem was found."
+    click.echo(f"{counted(states.count(FAILED), 'check')} failed." if FAILED in states else all_is_well)
+    return int(FAILED in states)
 
 
-def _as_values(finding: Finding) -> dict[str, object]:
-    values = {"check": finding.name, "state": finding.state.value, "what": finding.what}
-    return {**values, "remedy": finding.remedy or None}
-
-
-def _print(console: Console, finding: Finding) -> None:
+def _print(console: Console, name: str, finding: Finding) -> None:
     mark, style = _MARKS[finding.state]
-    quiet = "dim" if finding.state is FindingState.NOT_APPLICABLE else ""
-    show(console, Text.assemble((f"{mark:7}", style), (f"{finding.name:13}", "bold"), (finding.what, quiet)), _COLUMN)
+    quiet = "dim" if finding.state == NOT_APPLICABLE else ""
+    show(console, Text.assemble((f"{mark:7}", style), (f"{name:13}", "bold"), (finding.what, quiet)), _COLUMN)
     if finding.remedy:
         # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
         console.print(Text(f"{'':{_COLUMN}}{finding.remedy}", style="bold"), soft_wrap=True)
-
-
-def _progress(doing: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{doing}" + ("..." if doing else ""), err=True, nl=False)

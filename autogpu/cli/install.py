@@ -15,9 +15,8 @@ from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install.files import HOOK
-from autogpu.install.locked import what_to_add
+from autogpu.install.packages import pip_command, pip_source, what_to_add
 from autogpu.install.proof import TIMEOUT_S, ask
-from autogpu.install.source import pip_command, pip_source
 from autogpu.reporting.text import printable
 
 _LOOK = """
@@ -60,13 +59,11 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     # As this was typed: where the command is not on PATH, or is another environment's, it is of no use.
     program = f"{shlex.quote(sys.executable)} -m autogpu" if Path(sys.argv[0]).name == "__main__.py" else "autogpu"
     undo = f"{program} uninstall" + (f" --target {done.folder}" if target else "")
-    doubt = "" if target else why_not_meant(Path(sys.prefix), has_framework())
-    if doubt:
-        remedy = "to serve another environment: autogpu install --python PATH"
-        click.echo(f"autogpu: {printable(doubt)}; probably it is not the one that you mean; {remedy}", err=True)
-    advice = "" if target else what_to_add(Path(sys.prefix))
-    if advice:
-        click.echo(f"autogpu: {printable(advice)}", err=True)
+    if not target:
+        prefix = Path(sys.prefix)
+        has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
+        for doubt in filter(None, (why_not_meant(prefix, has_framework), what_to_add(prefix))):
+            click.echo(f"autogpu: {printable(doubt, 600)}", err=True)
     for path in done.written:
         click.echo(f"wrote {path}")
     if not done.written:
@@ -78,27 +75,23 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     return 0
 
 
-def has_framework() -> bool:
-    """A framework that autogpu knows is installed here; none is imported."""
-    return any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
-
-
 def why_not_meant(prefix: Path, has_framework: bool) -> str:
     """Tell the environment of a tool and one without a framework from that of a person's scripts; ``""`` if it is."""
-    if any((prefix / name).exists() for name in ("uv-receipt.toml", "pipx_metadata.json")):
-        return f"{prefix} is the environment of a tool, which no script runs in"
+    why = "" if has_framework else f"has none of {', '.join(frameworks.FRAMEWORKS)}"
     # As uvx and pipx run make them. Source: https://bford.info/cachedir/
     if any((folder / "CACHEDIR.TAG").exists() for folder in prefix.parents):
-        return f"{prefix} is in a cache, and may be gone tomorrow"
-    return "" if has_framework else f"{prefix} has none of {', '.join(frameworks.FRAMEWORKS)}"
+        why = "is in a cache, and may be gone tomorrow"
+    if any((prefix / name).exists() for name in ("uv-receipt.toml", "pipx_metadata.json")):
+        why = "is the environment of a tool, which no script runs in"
+    remedy = "probably it is not the one that you mean; to serve another environment: autogpu install --python PATH"
+    return why and f"{prefix} {why}; {remedy}"
 
 
 def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
-    where = os.path.dirname(executable)  # noqa: PTH120
-    answer = ask(executable, _LOOK, os.environ, TIMEOUT_S, where)
+    answer = ask(executable, _LOOK, os.environ, TIMEOUT_S)
     if answer.error:
         raise InstallError(f"{executable} can't be started: {answer.error}", remedy="name a Python by --python")
     has_autogpu, has_pip = answer.value
@@ -107,7 +100,7 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
         raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
     command = [executable, "-m", "autogpu", verb, *options]
     command += ["--target", os.path.abspath(str(target))] if target else []  # noqa: PTH100
-    return subprocess.run(command, cwd=where, check=False).returncode
+    return subprocess.run(command, cwd=os.path.dirname(executable), check=False).returncode  # noqa: PTH120
 
 
 @click.command(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
-import io
 import os
 import re
 import signal
@@ -33,7 +31,6 @@ VERBS = {
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files again."),
     "completion": ("autogpu.cli.main:completion", "Print the completion script for bash, zsh or fish."),
-    "help": ("autogpu.cli.main:help_", "Show the help of a verb."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
@@ -103,28 +100,6 @@ def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's o
 
 
 @click.command(
-    "help",
-    epilog="""\b
-Examples:
-  autogpu help run
-  autogpu help config check""",
-)
-@click.argument("verbs", metavar="[VERB]...", nargs=-1)
-@click.pass_context
-def help_(ctx: click.Context, verbs: tuple[str, ...]) -> None:
-    """Show the help of a verb, or of autogpu."""
-    about = ctx.find_root()
-    for verb in verbs:
-        command = None
-        if isinstance(about.command, click.Group):
-            _, command, _ = about.command.resolve_command(about, [verb])
-        if command is None:  # an option, or a word behind a verb that has no others
-            raise click.UsageError(f"{about.command_path} has no verb {verb!r}", about)
-        about = click.Context(command, info_name=verb, parent=about)
-    click.echo(about.get_help())
-
-
-@click.command(
     epilog="""\b
 Examples:
   autogpu completion bash   into ~/.local/share/bash-completion/completions/autogpu
@@ -164,8 +139,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, or the negative number of the signal to end by, as :mod:`subprocess` has it.
     """
-    if sys.stdout is None:
-        sys.stdout = _ClosedOutput()
     given = sys.argv[1:] if arguments is None else list(arguments)
     status = EXIT_ERROR  # of a bug
     try:
@@ -213,14 +186,6 @@ def _tell(error: AutoGpuError | click.ClickException | OSError, given: Sequence[
         what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
     _echo(what, f"see `{path} --help`")
     return EXIT_USAGE
-
-
-class _ClosedOutput(io.TextIOBase):
-    """Stands for an output that the shell has closed (``>&-``): what is printed there is not printed."""
-
-    def write(self, text: str) -> int:
-        """Fail as a write to it would."""
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:

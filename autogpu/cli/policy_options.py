@@ -72,6 +72,6 @@ def resolve_or_complain(flags: Mapping[str, str]) -> Resolved:
     resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer == COMMAND_LINE:
-            raise click.UsageError(problem.what, click.get_current_context())
+            raise click.UsageError(problem.what)
         say(str(problem))
     return resolved

@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Callable, Iterator, Mapping, NoReturn, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console, Group
@@ -54,7 +54,7 @@ Examples:
 )
 @click.option("--user", metavar="NAME", help="Only those of this user.")
 @click.option("--explain", "is_explained", is_flag=True, help="Add the ranking of all GPUs, and where the claims are.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--format", "form", type=click.Choice(["prometheus"]), help="For node_exporter's textfile collector.")
 @click.option(
     "--on",
@@ -110,19 +110,20 @@ def status(
         from autogpu.status import remote
 
         ask = partial(remote.ask, named(hosts), remote_command, timeout_s)
-    if not watch:
-        answers = ask()
-        _print(answers, view, console, as_json=as_json)
-        if is_mine and hosts is None and not as_json:
-            for line in _last_runs(answers[0].status):
-                show(console, Text(line))
-        return int(any(map(_has_failed, answers)))
-    with suppress(KeyboardInterrupt):  # its ordinary end
-        if as_json or not console.is_terminal:
-            _print_again(ask, interval, view, console, as_json=as_json)
-        else:
+    if watch:
+        _use_alone("--watch", {"--json": as_json, "a pipe": not console.is_terminal})
+        with suppress(KeyboardInterrupt):  # its ordinary end
             _watch(ask, interval, view, console)
-    return 0
+        return 0
+    answers = ask()
+    if as_json:
+        click.echo(json.dumps(_as_values(answers, view.user), indent=2))
+    else:
+        lines = [*page(answers, on_console(console, view))]
+        lines += map(Text, _last_runs(answers[0].status) if is_mine and hosts is None else ())
+        for line in lines:
+            show(console, line)
+    return int(any(map(_has_failed, answers)))
 
 
 def _last_runs(here: HostStatus | None) -> Iterator[str]:
@@ -148,7 +149,7 @@ def named(text: str) -> list[str]:
 def _use_alone(option: str, others: Mapping[str, bool]) -> None:
     given = [name for name, is_given in others.items() if is_given]
     if given:
-        raise click.UsageError(f"{option} can't be combined with {listed(given)}", click.get_current_context())
+        raise click.UsageError(f"{option} can't be combined with {listed(given)}")
 
 
 def _ask_here() -> Sequence[Answer]:
@@ -171,25 +172,10 @@ def _print_metrics() -> int:
     return 0
 
 
-def _print(answers: Sequence[Answer], view: View, console: Console, *, as_json: bool, is_watched: bool = False) -> None:
-    if not as_json:
-        for line in page(answers, on_console(console, view)):
-            show(console, line)
-        if is_watched:
-            click.echo()
-        return
-    told = {each.host: each.status and to_json(each.status.of_user(view.user)) for each in answers}
-    values: object = told.get("")
-    if values is None:
-        hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
-        values = {"version": VERSION, "hosts": hosts}
-    click.echo(json.dumps(values, indent=None if is_watched else 2))
-
-
-def _print_again(ask: Ask, interval_s: float, view: View, console: Console, *, as_json: bool) -> NoReturn:
-    while True:
-        _print(ask(), view, console, as_json=as_json, is_watched=True)
-        time.sleep(interval_s)
+def _as_values(answers: Sequence[Answer], user: str | None) -> object:
+    told = {each.host: each.status and to_json(each.status.of_user(user)) for each in answers}
+    hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
+    return told.get("") or {"version": VERSION, "hosts": hosts}
 
 
 def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:

@@ -13,14 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import Truncation, View, gpu_lines, lasting
+from autogpu.cli.status_table import LIMITS, View, gpu_lines, lasting
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, printable, size, sudo
 from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
-
-# On a screen that does not scroll: less and less on every GPU, until all of them fit.
-WATCHED = tuple(map(Truncation, (8, 8, 4, 2, 1, 1, 0), (4, 1, 1, 1, 1, 0, 0)))
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
 _PIPE_WIDTH = 120
@@ -72,7 +69,7 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
     """The page for a terminal that does not scroll; cut only where a row for each GPU is too much."""
     screen: list[Text] = []
-    for limit in (None, *WATCHED):
+    for limit in (None, *LIMITS):
         part = replace(view, limit=limit)
         screen = [piece for line in page(answers, part) for piece in folded(line, part.width)]
         if len(screen) < height:
@@ -96,8 +93,8 @@ def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
 def _free_words(host: HostStatus) -> list[str]:
     """How many GPUs are free; inside of what an engine granted, of those."""
     here = [gpu for gpu in host.takeable if gpu.uuid in host.granted or not host.engine]
-    awaited = sum(gpu.is_awaited for gpu in here)
-    free = sum(gpu.state == "free" for gpu in here) - awaited
+    states = [gpu.state for gpu in here]
+    free, awaited = states.count("free"), states.count("awaited")
     if not here and not host.engine:
         return ["no usable GPU"]
     granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""

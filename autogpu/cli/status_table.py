@@ -20,6 +20,7 @@ from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.status.model import GpuStatus, JobStatus, UnmanagedProcess
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
+_WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 
 # The driver's samples reach back some seconds; to be idle for less than this says nothing of a job.
 _TELLING_IDLE_S = 60.0
@@ -44,9 +45,11 @@ class Truncation(NamedTuple):
     processes: int
 
 
-FULL = Truncation(jobs=8, processes=4)
-# Two hundred processes on sixteen GPUs stay a screen or two.
-MANY_GPUS, CROWDED = 9, Truncation(jobs=8, processes=1)
+# On a screen that does not scroll less and less, until all GPUs fit.
+LIMITS = tuple(map(Truncation, (8, 8, 4, 2, 1, 1, 0), (4, 1, 1, 1, 1, 0, 0)))
+
+# From so many GPUs on the second: two hundred processes on sixteen GPUs stay a screen or two.
+_MANY_GPUS = 9
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,9 @@ def gpu_lines(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     if not shown:
         return
     runs = _runs(shown)
-    heading, *rows = _rows(runs, {gpu.parent for gpu in gpus}, view)
+    heading, *rows = _rows(runs, view)
     yield heading
-    limit = view.limit or (CROWDED if len(gpus) >= MANY_GPUS else FULL)
+    limit = view.limit or LIMITS[len(gpus) >= _MANY_GPUS]
     for run, row in zip(runs, rows):
         yield row if limit.processes else row + _owners(run[0], max(view.width - row.cell_len, _OWNERS_WIDTH))
         for gpu in run:
@@ -138,17 +141,16 @@ def _runs(gpus: Sequence[GpuStatus]) -> list[list[GpuStatus]]:
 
     def key(counted_gpu: tuple[int, GpuStatus]) -> tuple[object, ...]:
         place, gpu = counted_gpu
-        if gpu.state != "free" or any(_details(gpu, FULL)):
+        if gpu.state in ("idle_lease", "busy") or any(_details(gpu, LIMITS[0])):
             return (gpu.uuid,)
         memory = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
-        state = gpu.utilization_percent, gpu.mig_enabled, gpu.is_awaited, gpu.compute_mode
-        return gpu.name, memory, state, gpu.parent, gpu.number - place
+        return gpu.name, memory, gpu.utilization_percent, gpu.state, gpu.parent, gpu.number - place
 
     runs = [[gpu for _, gpu in found] for _, found in itertools.groupby(enumerate(gpus), key)]
     return [part for run in runs for part in ([run] if len(run) >= _FEWEST_IN_A_ROW else [[gpu] for gpu in run])]
 
 
-def _rows(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], view: View) -> Iterator[Text]:
+def _rows(runs: Sequence[Sequence[GpuStatus]], view: View) -> Iterator[Text]:
     is_wide = view.bars[1] > 0
     grid = Table(
         Column("", no_wrap=True),
@@ -164,7 +166,7 @@ def _rows(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], view: Vie
     )
     cards = {run[0].uuid for run in runs}
     for run in runs:
-        grid.add_row(*_cells(run, view, is_split=run[0].uuid in split, is_below=run[0].parent in cards))
+        grid.add_row(*_cells(run, view, is_below=run[0].parent in cards))
     owners_width = _OWNERS_WIDTH if view.limit and not view.limit.processes else 0
     width = max(view.width - owners_width, _LEAST_WIDTH)
     for parts in Console(file=io.StringIO(), width=width).render_lines(grid, pad=False):
@@ -173,7 +175,7 @@ def _rows(runs: Sequence[Sequence[GpuStatus]], split: set[str | None], view: Vie
         yield line
 
 
-def _cells(run: Sequence[GpuStatus], view: View, *, is_split: bool, is_below: bool) -> Iterator[RenderableType]:
+def _cells(run: Sequence[GpuStatus], view: View, *, is_below: bool) -> Iterator[RenderableType]:
     gpu, busy = run[0], run[0].utilization_percent
     to = f"-{run[-1].number}" if len(run) > 1 else ""
     # An instance stands below its card, without the word; and the card's row says the rest.
@@ -184,8 +186,9 @@ def _cells(run: Sequence[GpuStatus], view: View, *, is_split: bool, is_below: bo
     yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
     bar = view.bar(view.bars[1], None if busy is None else busy / 100)
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
-    state, style = _state(gpu, is_split=is_split)
-    yield Text(f"{len(run)} {state}" if len(run) > 1 else state, style=style)
+    # Of another host it may be one that this version does not know.
+    state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
+    yield Text(f"{len(run)} {state}" if len(run) > 1 else state, style=_STYLES.get(gpu.state, ""))
 
 
 def _memory_cell(gpu: GpuStatus, view: View) -> Text:
@@ -193,16 +196,6 @@ def _memory_cell(gpu: GpuStatus, view: View) -> Text:
     unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
     shares = (None,) if used is None or not total else (used / total, unused_claims / total)
     return Text.assemble((view.bar(view.bars[0], *shares), "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
-
-
-def _state(gpu: GpuStatus, *, is_split: bool) -> tuple[str, str]:
-    if is_split or gpu.mig_enabled:
-        return "MIG" if is_split else "MIG, no instance", ""
-    if gpu.compute_mode == "prohibited" and gpu.state == "free":
-        return "prohibited", ""
-    state = "awaited" if gpu.is_awaited else gpu.state
-    # Of another host it may be one that this version does not know.
-    return printable(state, 20).replace("_", " "), _STYLES.get(state, "")
 
 
 def _owners(gpu: GpuStatus, space: int) -> Text:

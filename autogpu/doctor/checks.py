@@ -30,32 +30,31 @@ _CUDA_ERRORS = {
 }
 
 
-def examine(facts: Facts) -> tuple[Finding, ...]:
-    """Every check, in the order in which one thing rests on another; those of the frameworks that are there last."""
-    findings = [check(facts)._replace(name=name) for name, check in CHECKS.items()]
+def examine(facts: Facts) -> dict[str, Finding]:
+    """Every check by its name, in the order in which one thing rests on another; those of installed frameworks last."""
+    findings = {name: check(facts) for name, check in CHECKS.items()}
     installed = {module: found for module, found in facts.frameworks.items() if found is not None}
     for module, found in installed.items():
-        findings += _examine_framework(module, found, facts)
+        findings.update(_examine_framework(module, found, facts))
     if not installed:
         what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
-        findings.append(failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))._replace(name="frameworks"))
-    return tuple(findings)
+        findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))
+    return findings
 
 
-def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> list[Finding]:
+def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
     framework = frameworks.load(module)
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error.startswith(TIMED_OUT):
         what = f"to import {framework.NAME} {error}: the machine may only be busy"
-        return [warned(what, _WHEN_LESS_BUSY)._replace(name=module)]
+        return {module: warned(what, _WHEN_LESS_BUSY)}
     if error:
-        broken = failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")
-        return [broken._replace(name=module)]
+        return {module: failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")}
     if obstacle:
         newer = facts.pip(f"install --upgrade {facts.source}")
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
-        return [failed(obstacle, remedy)._replace(name=module)]
-    return [check(found, facts)._replace(name=name) for name, check in frameworks.load_diagnosis(module).CHECKS.items()]
+        return {module: failed(obstacle, remedy)}
+    return {name: check(found, facts) for name, check in frameworks.load_diagnosis(module).CHECKS.items()}
 
 
 def _check_switch(facts: Facts) -> Finding:

@@ -6,15 +6,15 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
 from autogpu.errors import InstallError
 from autogpu.install import files
+from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
-from autogpu.install.source import has_pip, pip_source
 from autogpu.lease import Folder
 from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled
@@ -45,19 +45,14 @@ print(json.dumps(found))
 _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
 
-def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda doing: None) -> Facts:
-    """Look at everything, telling ``progress`` at what; takes some seconds, most of them to import the frameworks."""
-    progress("reading the driver")
+def gather(environ: Mapping[str, str]) -> Facts:
+    """Look at everything; takes some seconds, most of them to import the frameworks."""
     reading = probe.start(environ)
-    progress("starting a fresh Python")
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
-    progress("asking CUDA")
-    cuda = _read_cuda(sys.executable, environ)
-    answers = {}
-    for module in frameworks.FRAMEWORKS:
-        progress(f"importing {module}")
-        answers[module] = _framework(module, sys.executable, environ)
+    all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
+    # Off: what a framework finds by itself is asked, and no line of ours is printed.
+    switched_off, load = {**environ, SWITCH: "0"}, frameworks.load_diagnosis
     folder, folder_error = _find_folder(environ)
     return Facts(
         environ=dict(environ),
@@ -66,8 +61,8 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
-        cuda=cuda,
-        frameworks=answers,
+        cuda=Cuda(**_answer(_CUDA, all_gpus, _DRIVER_DEADLINE_S)),
+        frameworks={name: _answer(load(name).PROGRAM, switched_off, _DEADLINE_S) for name in frameworks.FRAMEWORKS},
         folder=folder,
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
@@ -79,6 +74,11 @@ def gather(environ: Mapping[str, str], progress: Callable[[str], None] = lambda 
     )
 
 
+def _answer(program: str, environ: Mapping[str, str], deadline_s: float) -> Any:
+    answer = ask(sys.executable, program, environ, deadline_s)
+    return {"error": answer.error} if answer.error else answer.value
+
+
 def _is_current(hook: Path) -> bool:
     names = (files.HOOK, files.STEPS)
     try:
@@ -86,18 +86,6 @@ def _is_current(hook: Path) -> bool:
         return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
     except (OSError, InstallError):
         return False
-
-
-def _read_cuda(executable: str, environ: Mapping[str, str]) -> Cuda:
-    all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    answer = ask(executable, _CUDA, all_gpus, _DRIVER_DEADLINE_S)
-    return Cuda(error=answer.error) if answer.error else Cuda(**answer.value)
-
-
-def _framework(module: str, executable: str, environ: Mapping[str, str]) -> Any:
-    # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    answer = ask(executable, frameworks.load_diagnosis(module).PROGRAM, {**environ, SWITCH: "0"}, _DEADLINE_S)
-    return {"error": answer.error} if answer.error else answer.value
 
 
 def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.model import Inventory
+from autogpu.install.packages import pip_command
 from autogpu.install.proof import FreshStart
-from autogpu.install.source import pip_command
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.selection.visible_devices import named_uuids
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
-
-class FindingState(enum.Enum):
-    """How a check ended."""
-
-    PASSED = "passed"
-    WARNING = "warning"
-    FAILED = "failed"
-    NOT_APPLICABLE = "not applicable"
+PASSED, WARNING, FAILED, NOT_APPLICABLE = "passed", "warning", "failed", "not applicable"
 
 
 class Finding(NamedTuple):
-    """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done.
+    """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done."""
 
-    The table of checks gives it its ``name``, which is stable, for programs.
-    """
-
-    state: FindingState
+    state: str
     what: str
     remedy: str = ""
-    name: str = ""
 
 
-passed = partial(Finding, FindingState.PASSED)
-failed = partial(Finding, FindingState.FAILED)
-not_applicable = partial(Finding, FindingState.NOT_APPLICABLE)
+passed = partial(Finding, PASSED)
+failed = partial(Finding, FAILED)
+not_applicable = partial(Finding, NOT_APPLICABLE)
 
 # It may be well: it could not be seen in time, say.
-warned = partial(Finding, FindingState.WARNING)
+warned = partial(Finding, WARNING)
 
 
 @dataclass(frozen=True)

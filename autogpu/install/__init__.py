@@ -14,8 +14,8 @@ from typing import Iterator, Mapping, NamedTuple
 from autogpu import __version__
 from autogpu.errors import InstallError
 from autogpu.install import files
+from autogpu.install.packages import pip_source
 from autogpu.install.proof import FreshStart, fresh_start
-from autogpu.install.source import pip_source
 from autogpu.lease import locks
 
 METHODS = ("auto", *files.STARTERS)
@@ -26,11 +26,7 @@ _COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE"
 
 
 class Installed(NamedTuple):
-    """An install wrote these files; none if all was in place.
-
-    Attributes:
-        on_pythonpath: Only a Python with ``folder`` on PYTHONPATH reads the files.
-    """
+    """An install wrote these files, none if all was in place; some are read only with ``folder`` on PYTHONPATH."""
 
     folder: Path
     written: tuple[Path, ...]
@@ -129,16 +125,15 @@ def _failure(proof: FreshStart, executable: str, folder: Path, method: str) -> I
     is_through_sitecustomize = _same(proof.sitecustomize, sitecustomize)
     if _same(proof.hook, hook) and is_through_sitecustomize == (method == "sitecustomize"):
         return None
+    seen = f": {proof.complaint.splitlines()[-1]}" if proof.complaint else ""
+    what = f"a fresh {NAME} did not load {hook}{seen}"
+    remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
     if method == "sitecustomize" and proof.sitecustomize and not is_through_sitecustomize:
         what = f"{NAME} runs {proof.sitecustomize} and so never {sitecustomize}"
         remedy = "use --method pth, which nothing hides"
     elif proof.hook:
         what = f"{NAME} loads {proof.hook} instead of {hook}"
         remedy = f"remove that one first: autogpu uninstall --target {proof.hook.parent}"
-    else:
-        seen = f": {proof.complaint.splitlines()[-1]}" if proof.complaint else ""
-        what = f"a fresh {NAME} did not load {hook}{seen}"
-        remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
     return InstallError(what, remedy=remedy)
 
 
@@ -147,9 +142,6 @@ def _same(one: Path | None, other: Path) -> bool:
 
 
 def _cannot(verb: str, what: Path, error: OSError) -> InstallError:
-    remedy = f"run this as the owner of the environment, or make one of your own: {_new_venv()}"
+    new = f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"
+    remedy = f"run this as the owner of the environment, or make one of your own: {new}"
     return InstallError(f"can't {verb} {error.filename or what}: {error.strerror}", remedy=remedy)
-
-
-def _new_venv() -> str:
-    return f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"

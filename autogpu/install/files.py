@@ -18,7 +18,7 @@ from typing import Iterable, Mapping, Sequence, Tuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.install.source import has_pip, pip_command, pip_source
+from autogpu.install.packages import has_pip, pip_command, pip_source
 
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
@@ -69,7 +69,11 @@ def plan_install(folder: Path, method: str, version: str, templates: Path) -> tu
 
 def files_of_ours(folder: Path) -> tuple[Path, ...]:
     """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them: the switches first."""
-    found = [folder / name for name in (PTH, START, SITECUSTOMIZE) if is_ours(folder / name)]
+    found: list[Path] = []
+    for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
+        found += [folder / name] if is_ours(folder / name) else []
+        # What a killed install or uninstall left.
+        found += sorted(folder.glob(f".{name}.*.tmp"))
     for info in distributions(folder):
         if _installer(info) == OURS:
             found += sorted((path for path in info.iterdir() if path.is_file()), reverse=True) or [info]
@@ -77,10 +81,6 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += compiled_from(source)
-    found += [source for source in (folder / HOOK, folder / STEPS) if is_ours(source)]
-    # What a killed install or uninstall left.
-    for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
-        found += sorted(folder.glob(f".{name}.*.tmp"))
     cache = folder / "__pycache__"
     if cache.is_dir() and not any(cache.iterdir()):
         found.append(cache)
@@ -88,9 +88,8 @@ def files_of_ours(folder: Path) -> tuple[Path, ...]:
 
 
 def compiled_from(source: Path) -> list[Path]:
-    """The files that any Python has compiled of ``source``; the last ones are Python 2's."""
-    found = sorted((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"))
-    return found + sorted(source.parent.glob(f"{source.stem}.py[co]"))
+    """The files that any Python has compiled of ``source``."""
+    return sorted((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"))
 
 
 def put_in_place(folder: Path, plan: Sequence[File]) -> tuple[Path, ...]:
@@ -190,8 +189,7 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
 
 
 def _installer(info: Path) -> str:
-    try:
+    """Who wrote it; an install of ours that was killed has written nothing else than that."""
+    with suppress(OSError):
         return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        # `python -m installer` writes none; an install of ours that was killed has written nothing else.
-        return "another installer" if any(info.glob("[!.]*")) else OURS
+    return OURS

@@ -45,9 +45,7 @@ class FreshStart(NamedTuple):
     complaint: str
 
 
-def ask(
-    executable: str, program: str, environ: Mapping[str, str], deadline_s: float, folder: str | None = None
-) -> Answer:
+def ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float) -> Answer:
     """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print."""
     try:
         done = subprocess.run(
@@ -55,7 +53,8 @@ def ask(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=dict(environ),
-            cwd=folder,
+            # Not the current folder, which would come first in sys.path.
+            cwd=os.path.dirname(executable) or None,  # noqa: PTH120
             timeout=deadline_s,
             check=False,
         )
@@ -74,7 +73,6 @@ def ask(
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
     """Start ``executable`` once and look."""
-    # Not in the current folder, which would come first in sys.path.
-    answer = ask(executable, _QUESTION, environ, TIMEOUT_S, os.path.dirname(executable) or None)  # noqa: PTH120
+    answer = ask(executable, _QUESTION, environ, TIMEOUT_S)
     hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
     return FreshStart(hook, sitecustomize, answer.error or answer.stderr)

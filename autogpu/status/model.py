@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+# The states of a GPU that a job can have. One that it can't is "split" into MIG instances, in MIG mode with
+# "no_instance", "prohibited", or "too_small" beside larger ones.
+TAKEABLE = ("free", "awaited", "idle_lease", "busy")
+
 
 @dataclass(frozen=True)
 class JobStatus:
@@ -55,7 +59,6 @@ class GpuStatus:
     unmanaged_processes: tuple[UnmanagedProcess, ...]
     unlisted_bytes: int
     health_problems: tuple[str, ...] = ()
-    is_awaited: bool = False
     parent: str | None = None
     instance: int | None = None
 
@@ -116,24 +119,6 @@ class WaiterStatus:
 
 
 @dataclass(frozen=True)
-class RankedGpu:
-    """A GPU that a job started here could take, best first."""
-
-    uuid: str
-    state: str
-    why: str
-
-
-@dataclass(frozen=True)
-class RejectedGpu:
-    """A GPU that it could not take."""
-
-    uuid: str
-    why: str
-    cause: str
-
-
-@dataclass(frozen=True)
 class Preview:
     """The GPUs, or else, that a job started here and now would get."""
 
@@ -141,8 +126,6 @@ class Preview:
     why: str
     uuids: tuple[str, ...]
     policy: str
-    candidates: tuple[RankedGpu, ...]
-    rejected: tuple[RejectedGpu, ...]
     reasons: tuple[str, ...]
 
 
@@ -178,15 +161,8 @@ class HostStatus:
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:
-        """The GPUs that a job can have: instances instead of the card that they are of, none that is prohibited, and no
-        small card beside larger ones."""
-        small = {rejected.uuid for rejected in self.preview.rejected if rejected.cause == "too_small"}
-        apart = small | {gpu.parent for gpu in self.gpus}
-        return tuple(
-            gpu
-            for gpu in self.gpus
-            if gpu.uuid not in apart and not gpu.mig_enabled and gpu.compute_mode != "prohibited"
-        )
+        """The GPUs that a job can have."""
+        return tuple(gpu for gpu in self.gpus if gpu.state in TAKEABLE)
 
     def of_user(self, user: str | None) -> HostStatus:
         """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.

@@ -20,7 +20,7 @@ from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of
-from autogpu.selection.model import Candidate, Claim, Decision, SelectionRequest, Tier, Verdict
+from autogpu.selection.model import Candidate, Cause, Claim, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, spare_bytes, tier, unlisted_bytes
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
@@ -30,8 +30,6 @@ from autogpu.status.model import (
     JobStatus,
     LeaseFolder,
     Preview,
-    RankedGpu,
-    RejectedGpu,
     UnmanagedProcess,
     UnreadableGpu,
     WaiterStatus,
@@ -155,18 +153,20 @@ def host_status(
     leases, policy = read.leases, resolved.policy
     jobs = jobs_of(leases.holders, processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
-    is_awaited = is_awaited_by(leases.queue, claims)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if policy.enabled:
         decision = preview(request, leases, processes, now_s, read.family(processes, inventory))
-    devices = [_without_instances(device, inventory) for device in inventory.devices]
+    apart, is_awaited = _apart(inventory, decision), is_awaited_by(leases.queue, claims)
     unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
     has_grant = bool(request.grant.engine) and not request.grant.is_none
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
-        gpus=tuple(_gpu(device, jobs, claims.get(device.uuid, ()), is_awaited, names) for device in devices),
+        gpus=tuple(
+            _gpu(_without_instances(device, inventory), apart.get(device.uuid), jobs, claims, is_awaited, names)
+            for device in inventory.devices
+        ),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, messages.origins(resolved)),
@@ -196,23 +196,41 @@ def _others(processes: Sequence[Process] | None, pids: set[int]) -> tuple[Proces
     return tuple(process for process in processes or () if process.pid not in pids)
 
 
+def _apart(inventory: Inventory, decision: Decision) -> Mapping[str | None, str]:
+    """By UUID, the state of each GPU that no job can have."""
+    small = [each.device for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL]
+    return {
+        **{device.uuid: "too_small" for device in small},
+        **{device.uuid: "prohibited" for device in inventory.devices if device.compute_mode == "prohibited"},
+        **{device.uuid: "no_instance" for device in inventory.devices if device.mig_enabled},
+        **{device.parent: "split" for device in inventory.devices},
+    }
+
+
 def _gpu(
-    device: Device, jobs: Sequence[Job], claims: Sequence[Claim], is_awaited: IsAwaited, names: Names
+    device: Device,
+    state: str | None,
+    jobs: Sequence[Job],
+    claims_by_uuid: Mapping[str, Sequence[Claim]],
+    is_awaited: IsAwaited,
+    names: Names,
 ) -> GpuStatus:
+    claims = claims_by_uuid.get(device.uuid, ())
     device_tier = tier(device, None, claims)
     candidate = Candidate(device, device_tier, "", spare_bytes=spare_bytes(device, None, claims))
+    if device_tier is Tier.FREE and is_awaited(candidate):
+        state = state or "awaited"
     here = [job for job in jobs if device.uuid in job.claims]
     holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(
         **{name: getattr(device, name) for name in _READINGS},
         name=printable(device.name, 64),
-        state=device_tier.name.lower(),
+        state=state or device_tier.name.lower(),
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
         unmanaged_processes=tuple(_unmanaged(device, holders, names)),
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
-        is_awaited=device_tier is Tier.FREE and is_awaited(candidate),
     )
 
 
@@ -281,13 +299,10 @@ def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
 
 def _preview(decision: Decision, inventory: Inventory, policy: str) -> Preview:
     taken = decision.devices if decision.verdict is Verdict.TAKE else ()
-    ranking = decision.ranking
     return Preview(
         verdict=decision.verdict.name.lower(),
         why=printable(f"{decision.why}; {decision.why_capped}" if decision.why_capped else decision.why, 2000),
         uuids=tuple(device.uuid for device in taken),
         policy=policy,
-        candidates=tuple(RankedGpu(c.device.uuid, c.tier.name.lower(), c.why) for c in ranking.candidates),
-        rejected=tuple(RejectedGpu(r.device.uuid, r.why, r.cause.name.lower()) for r in ranking.rejected),
-        reasons=tuple(explain.each_gpu(ranking, taken, inventory, "first choice")),
+        reasons=tuple(explain.each_gpu(decision.ranking, taken, inventory, "first choice")),
     )

@@ -11,7 +11,7 @@ import pytest
 
 from autogpu.cli import main as frame
 from autogpu.cli.install import why_not_meant
-from autogpu.install.source import pip_source
+from autogpu.install.packages import pip_source
 from tests.support import environments
 from tests.support.environments import ROOT
 
@@ -35,7 +35,10 @@ def test_environment_of_a_tool_is_probably_not_meant(tmp_path: Path, file: str, 
 
 
 def test_environment_without_a_framework_is_probably_not_meant(tmp_path: Path) -> None:
-    assert why_not_meant(tmp_path, has_framework=False) == f"{tmp_path} has none of tensorflow, jax, torch"
+    assert why_not_meant(tmp_path, has_framework=False) == (
+        f"{tmp_path} has none of tensorflow, jax, torch; probably it is not the one that you mean; "
+        "to serve another environment: autogpu install --python PATH"
+    )
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:

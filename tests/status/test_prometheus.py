@@ -90,8 +90,8 @@ def test_a_metric_tells_what_the_status_shows(name, labels, expected):
 
 def test_each_gpu_is_in_one_state():
     found = values(LAB, "gpu_state", "gpu", "state")
-    assert {key for key, value in found.items() if value} == {"0 busy", "1 free", "2 idle_lease"}
-    assert len(found) == 3 * 3
+    assert {key for key, value in found.items() if value} == {"0 busy", "1 awaited", "2 idle_lease"}
+    assert len(found) == 3 * 4
 
 
 def test_jobs_and_waiters_with_the_same_labels_are_added_up():
@@ -117,7 +117,7 @@ def test_what_can_not_be_read_is_a_metric(cause):
 
 def test_every_metric_is_declared_also_where_there_is_nothing():
     for machine in (inventory(), inventory(gpu(0)), Inventory(**MISMATCH, failure_cause="driver")):
-        assert list(parsed(exposition(host(machine)))) == [metric.name for metric in METRICS]
+        assert list(parsed(exposition(host(machine)))) == [f"autogpu_{metric.name}" for metric in METRICS]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def test_a_label_is_what_was_said_and_no_more(script, label):
 def test_the_page_lists_each_metric_with_its_labels():
     rows = re.findall(r"^\| `(autogpu_\w+)` \| (.*?) ?\| (.*) \|$", PAGE, re.MULTILINE)
     listed = [(name, tuple(re.findall(r"`(\w+)`", labels)), about) for name, labels, about in rows]
-    assert listed == [(metric.name, metric.labels, metric.about) for metric in METRICS]
+    assert listed == [(f"autogpu_{metric.name}", metric.labels, metric.about) for metric in METRICS]
 
 
 @pytest.mark.parametrize("query", [line for block in QUERIES for line in block.splitlines()])
 def test_a_query_names_only_what_the_page_lists(query):
-    labels_of = {**{metric.name: metric.labels for metric in METRICS}, **OF_OTHERS}
+    labels_of = {**{f"autogpu_{metric.name}": metric.labels for metric in METRICS}, **OF_OTHERS}
     named = re.findall(r"\b(?:autogpu|node)_\w+", query)
     assert named
     for name in named:

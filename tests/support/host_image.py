@@ -22,11 +22,6 @@ def tree(folder: Path) -> dict:
     return found
 
 
-def names(folder: Path) -> dict:
-    """The same without times, which a folder changes with what is put into it."""
-    return {name: (mode, content) for name, (mode, _, _, content) in tree(folder).items()}
-
-
 def lease_in(folder: Path, script: str = "train.py"):
     return acquire_lease(Folder(folder, "host", folder.stat().st_uid), lambda *_: {"GPU-0": 1}, script=script)
 
@@ -37,16 +32,7 @@ def problems(image: Path) -> dict:
 
 def setup(image: Path) -> list:
     """What was done, as (action, path)."""
-    return [step[:2] for step in hosts.setup(hosts.Host(image))]
-
-
-def undo(image: Path) -> dict:
-    """By path, what was done and why."""
-    return {path: (action, why) for action, path, why in hosts.undo(hosts.Host(image))}
-
-
-def removed(done: dict) -> set:
-    return {path for path, (action, _) in done.items() if action == "remove"}
+    return [(part.action, part.path) for part in hosts.setup(hosts.Host(image))]
 
 
 # Fixtures. A file of tests takes those it needs by assignment: `image = host_image.image`.
