@@ -147,18 +147,18 @@ def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
 
 
 def _unknown(path: tuple[str, ...], value: object) -> str:
-    *above, name = path
-    is_table = isinstance(value, dict)
+    is_table, section, name = isinstance(value, dict), "".join(path[:-1]), path[-1]
     what = f"{'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
-    near = _nearest_key(name) if above or not is_table else None
+    near = _nearest_key(name) if section or not is_table else None
     if near:
         return f"{what}, nearest is {near.dotted} ({near.kind.allowed})"
-    section = "" if above else _nearest_section(name, value)
-    if section:
-        return f"{what}, nearest is [{section}]"
-    names = [key.name for key in KEYS if key.section == "".join(above)]
-    names += [] if above else [f"[{section}]" for section in SECTIONS if section]
-    return f"{what}; known{' there' if above else ''}: {', '.join(names)}"
+    near_section = "" if section else _nearest_section(name, value)
+    return f"{what}, nearest is [{near_section}]" if near_section else f"{what}; known: {', '.join(_names(section))}"
+
+
+def _names(section: str) -> list[str]:
+    tables = [] if section else [f"[{table}]" for table in SECTIONS if table]
+    return [key.name for key in KEYS if key.section == section] + tables
 
 
 def locks(system: Layer) -> dict[str, Origin]:

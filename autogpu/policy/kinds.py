@@ -321,15 +321,20 @@ def _device(item: object) -> str:
         raise Refused(element=brief(item))
     numbers = re.fullmatch(_NUMBERS, text)
     if numbers:
-        first, separator, last = numbers.groups()
-        if separator == "-" and int(last) < int(first):
-            raise Refused("the smaller number comes first", element=brief(text))
-        return f"{int(first)}{separator}{int(last)}" if separator else str(int(first))
+        return _in_numbers(*numbers.groups())
     if not re.fullmatch(_INSTANCE_NAME, text):
         for pattern, why in _NO_DEVICES:
             if re.match(pattern, text):
                 raise Refused(why.format(text), element=brief(item))
     return text
+
+
+def _in_numbers(first: str, separator: str | None, last: str) -> str:
+    if separator is None:
+        return str(int(first))
+    if separator == "-" and int(last) < int(first):
+        raise Refused("the smaller number comes first", element=quoted(f"{first}-{last}"))
+    return f"{int(first)}{separator}{int(last)}"
 
 
 def _key_names(value: object) -> frozenset[str]:

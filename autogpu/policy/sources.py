@@ -175,7 +175,7 @@ def _what_is_wrong(error: Exception, content: bytes) -> tuple[str, int | None]:
     if found is None:
         return printable(str(error)), None
     why, line = found.group(1), int(found.group(2))
-    return _mistake(content.decode("utf-8-sig").split("\n")[line - 1], why) or printable(why), line
+    return printable(_mistake(content.decode("utf-8-sig").split("\n")[line - 1], why) or why), line
 
 
 def _mistake(line: str, why: str) -> str:

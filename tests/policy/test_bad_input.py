@@ -93,7 +93,7 @@ def test_wrong_types_and_ranges(workplace, text, what):
         pytest.param("[tool.autogpu]\n", f": unknown table tool; known: {TOP_LEVEL}", id="as-in-a-pyproject"),
         pytest.param(
             "[report]\nqqq = 1",
-            ":2: unknown key report.qqq; known there: level, history",
+            ":2: unknown key report.qqq; known: level, history",
             id="nothing-near-in-section",
         ),
         pytest.param(
