@@ -84,7 +84,8 @@ def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Sour
     source = source_of(paths, model.PROJECT, file)
     if source.file or source.problems:
         return source
-    why = "has no [tool.autogpu]" if file.exists() else "does not exist or can't be reached"
+    is_there = os.path.exists(str(file))  # noqa: PTH110  (answers for a name of any length)
+    why = "has no [tool.autogpu]" if is_there else "does not exist or can't be reached"
     what, origin = f"{POLICY_FILE} names {paths.short(file)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
     return replace(source, problems=(Problem(what, "no project file is read", origin),))
 
