@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from autogpu.devices.model import NVLINK  # noqa: E402
 from autogpu.policy import Policy  # noqa: E402
 from autogpu.selection.decide import decide  # noqa: E402
 from autogpu.selection.model import SelectionRequest, VisibleSpec  # noqa: E402
@@ -28,7 +29,6 @@ from tests.support.values import gpu, inventory  # noqa: E402
 
 GPUS = 16
 SIZES = (1, 2, 4, 8, 12)
-ANCESTORS = ("internal", "single", "multiple", "hostbridge", "node", "system")
 
 DEVICES = [gpu(index) for index in range(GPUS)]
 PAIRS = list(combinations(range(GPUS), 2))
@@ -38,22 +38,22 @@ def named(pair: tuple[int, int]) -> frozenset[str]:
     return frozenset(DEVICES[index].uuid for index in pair)
 
 
-def sockets(pair: tuple[int, int]) -> str:
+def sockets(pair: tuple[int, int]) -> int:
     one, other = pair
-    return "single" if one // 2 == other // 2 else "node" if one // 8 == other // 8 else "system"
+    return 50 if one // 2 == other // 2 else 20 if one // 8 == other // 8 else 10
 
 
-def all_different() -> dict[frozenset[str], int | str]:
+def all_different() -> dict[frozenset[str], int]:
     chance = random.Random(16)
-    kinds = {pair: chance.randrange(1, 18) if chance.random() < 0.5 else chance.choice(ANCESTORS) for pair in PAIRS}
+    kinds = {pair: NVLINK if chance.random() < 0.5 else chance.randrange(10, 61) for pair in PAIRS}
     return {named(pair): kind for pair, kind in kinds.items()}
 
 
 MACHINES = {
     "nothing read": {},
-    "NVSwitch": dict.fromkeys(map(named, PAIRS), "nvswitch"),
+    "NVSwitch": dict.fromkeys(map(named, PAIRS), NVLINK),
     "two sockets": {named(pair): sockets(pair) for pair in PAIRS},
-    "eight pairs": {named((index, index + 1)): 4 for index in range(0, GPUS, 2)},
+    "eight pairs": {named((index, index + 1)): NVLINK for index in range(0, GPUS, 2)},
     "all different": all_different(),
 }
 
@@ -72,7 +72,7 @@ def main() -> None:
         print(f"{name:18}" + "".join(f"{value:>8.1f}" for value in row.values()))
 
 
-def cost_ms(machine: dict[frozenset[str], int | str], size: int, runs: int) -> float:
+def cost_ms(machine: dict[frozenset[str], int], size: int, runs: int) -> float:
     """The median of the whole decision."""
     request = SelectionRequest(
         Policy(count=size),

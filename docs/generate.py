@@ -57,7 +57,7 @@ not matter.
 
 **The environment.** Every key has one variable. An empty one counts as unset. Lists are separated by commas;
 `none` empties a list and resets a `need` or a `limit`. Booleans are `1`, `true`, `yes`, `on` and `0`, `false`, `no`,
-`off`. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
+`off`. A file may write them so as well. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
 
 **Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
 mistakes are reported at once, each with file and line, what is allowed, the nearest known name, and the value that is
@@ -174,13 +174,11 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
 
 def _entry(key: Key) -> str:
-    table = f"[{key.section}]\n" if key.section else ""
     return (
         f"\n#### {key.dotted}\n\n{key.sentence} {key.more}\n\n"
         f"- Allowed: {key.kind.allowed}\n"
         f"- Default: `{key.written(key.default)}`\n"
         f"- Variable: `{key.variable}`\n"
-        f"\n```toml\n{table}{key.example}\n```\n"
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.devices.model import NVLINK
 from tests.support.fakes import FakeDriver
 from tests.support.values import gpu
 
 FOUR = tuple(map(gpu, range(4)))
 FIRST_BUSY = (gpu(0, pids=[7], used_gib=9, busy=90), *FOUR[1:])
 # GPU 0 belongs to GPU 2 and GPU 1 to GPU 3; without them it would be the two last.
-NVLINKS = {frozenset((gpu(one).uuid, gpu(one + 2).uuid)): 4 for one in range(2)}
+NVLINKS = {frozenset((gpu(one).uuid, gpu(one + 2).uuid)): NVLINK for one in range(2)}
 
 
 CHOSEN = {"AUTOGPU_VISIBLE": "chosen"}

@@ -18,7 +18,7 @@ from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.history import History
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
-from autogpu.policy.model import DEFAULT
+from autogpu.policy.model import DEFAULT, ENVIRONMENT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
 from autogpu.policy.templates import schema_file, template
 from autogpu.reporting.text import counted, printable, short_path
@@ -178,7 +178,8 @@ def _setting_values(setting: Setting) -> dict[str, object]:
 
 def _origin(origin: Origin) -> dict[str, object]:
     file = None if origin.file is None else str(origin.file)
-    return {"layer": origin.layer, "file": file, "line": origin.line, "variable": origin.variable}
+    variable = origin.place if origin.layer == ENVIRONMENT else None
+    return {"layer": origin.layer, "file": file, "line": origin.line, "variable": variable}
 
 
 @click.command(

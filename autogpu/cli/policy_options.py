@@ -18,9 +18,9 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     if value is None:
         return None
     try:
-        seconds = kinds.Duration().from_text(value)
+        seconds = kinds.DURATION.read(value)
     except kinds.Refused as refused:
-        why = str(refused) or f"allowed: {kinds.Duration.allowed}"
+        why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
         raise click.BadParameter(f"can't be {kinds.quoted(value)}; {why}", ctx, param) from None
     assert isinstance(seconds, float)
     return seconds
@@ -40,7 +40,7 @@ def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Cal
                 expose_value=False,
                 multiple=True,
                 callback=_note_list if isinstance(key.default, tuple) else _note_last,
-                shell_complete=_completing(getattr(key.kind, "words", ())),
+                shell_complete=_completing(key.kind.words),
             )(command)
         return command
 

@@ -8,13 +8,14 @@ from autogpu.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Literal, Mapping, Protocol, Sequence, Union
+    from typing import Any, ContextManager, Literal, Mapping, Protocol, Sequence
 
-    # By the UUIDs of two cards. A number of NVLinks (nvmlDeviceGetNvLinkRemotePciInfo); "nvswitch" for two that reach
-    # each other over one (nvmlDeviceGetP2PStatus); else the nearest thing on PCI Express that both hang on: "internal"
-    # (one board), "single" (a switch), "multiple" (switches), "hostbridge", "node" or "system"
-    # (nvmlDeviceGetTopologyCommonAncestor). Two of which the driver tells nothing are missing.
-    Topology = Mapping[frozenset[str], Union[int, str]]
+    # How near two cards are, by their UUIDs: NVLINK, or by what both hang on of PCI Express, from 60 (one board) and 50
+    # (one switch) to 10 (the machine). Two of which the driver tells nothing are missing. Source:
+    # nvmlDeviceGetP2PStatus, nvmlDeviceGetTopologyCommonAncestor.
+    Topology = Mapping[frozenset[str], int]
+
+NVLINK = 100
 
 
 @frozen

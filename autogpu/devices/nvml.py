@@ -32,11 +32,9 @@ _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nv
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 _HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
 _NO_ID = 0xFFFFFFFF  # what NVML writes for the instance of a process that is on none
-_MOST_LINKS = 36  # NVML_NVLINK_MAX_LINKS is of the headers that pynvml was made from; it ends where the GPU has no more
-_NVLINK_TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH of nvmlIntNvLinkDeviceType_t
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
-# nvmlGpuTopologyLevel_t
-_ANCESTORS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
+_NVLINK = 100  # as in model.py
+_BEST_ANCESTOR = 60  # less nvmlGpuTopologyLevel_t, which is 0 for two on one board and 50 for two sockets
 
 # CUDA cores of a multiprocessor by compute capability, where these are not 128 (CUDA C++ Programming Guide, 32-bit
 # floating-point operations per clock cycle).
@@ -362,50 +360,20 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     }
 
 
-def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int | str]]:
-    """Pairs of cards with what connects them, by UUID. A call that fails costs none of the other answers.
-
-    Of eight cards that is 28 calls without NVLink, 44 with NVSwitch, and some 130 with the six NVLinks of a V100 each.
-    """
+def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:
+    """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
     # A MIG instance has its card's bus, and no links.
     cards = [card for card in devices if "parent" not in card]
     gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
-    at = {card["pci_bus_id"].upper(): card["uuid"] for card in cards if card["pci_bus_id"]}
-    ends = {uuid: _ends_of_links(nvml, gpu, at) for uuid, gpu in gpus.items() if gpu is not None}
-    connections = ((pair, _connection(nvml, gpus, ends, *pair)) for pair in combinations(ends, 2))
-    return [(pair, connection) for pair, connection in connections if connection is not None]
+    pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
+    return [(pair, near) for pair, near in pairs if near]
 
 
-def _connection(
-    nvml: Nvml, gpus: Mapping[str, Any], ends: Mapping[str, Sequence[str | None]], one: str, other: str
-) -> int | str | None:
-    # One of the two may not tell.
-    nvlinks = max(ends[one].count(other), ends[other].count(one))
-    if nvlinks:
-        return nvlinks
-    lead_elsewhere = None in ends[one] and None in ends[other]
-    pair = (gpus[one], gpus[other])
-    if lead_elsewhere and nvml.answer("nvmlDeviceGetP2PStatus", *pair, _P2P_OVER_NVLINK) == _P2P_OK:
-        return "nvswitch"
-    return _ANCESTORS.get(nvml.answer("nvmlDeviceGetTopologyCommonAncestor", *pair))
-
-
-def _ends_of_links(nvml: Nvml, gpu: Any, at: Mapping[str, str]) -> list[str | None]:
-    """The card at the end of each active NVLink; ``None`` for a link that leads to none of the machine's."""
-    ends: list[str | None] = []
-    for link in range(_MOST_LINKS):
-        is_active = nvml.answer("nvmlDeviceGetNvLinkState", gpu, link)
-        if is_active is None:
-            break  # there are no more, or none at all
-        if not is_active:
-            continue
-        # All links of a GPU lead to NVSwitch, or none does. Where that is not told, as in a virtual machine that does
-        # not see the switches, the ends are asked for.
-        if not ends and nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link) == _NVLINK_TO_SWITCH:
-            return [None]
-        remote = nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)
-        ends.append(None if remote is None else at.get(text(remote.busId).upper()))
-    return ends
+def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
+    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
+        return _NVLINK
+    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
+    return 0 if level is None else _BEST_ANCESTOR - int(level)
 
 
 def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def _check_switch(facts: Facts) -> Finding:
     if facts.resolved.policy.enabled:
         return passed("autogpu is switched on")
     origin = facts.resolved.settings["enabled"].origin
-    remedy = f"unset {SWITCH}" if origin.variable == SWITCH else f"set enabled = true there ({origin})"
+    remedy = f"unset {SWITCH}" if origin.place == SWITCH else f"set enabled = true there ({origin})"
     return failed(f"autogpu is switched off by {origin}", remedy)
 
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
-from autogpu.policy.kinds import GroupLimits
 from autogpu.policy.kinds import MemoryLimit as MemoryLimit
+from autogpu.policy.kinds import of_own_groups
 from autogpu.policy.model import BY_DOTTED as BY_DOTTED
 from autogpu.policy.model import KEYS as KEYS
 from autogpu.policy.model import SYSTEM_FILE as SYSTEM_FILE
@@ -22,7 +22,7 @@ from autogpu.variables import POLICY_FILE, SWITCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Collection, Mapping, Sequence
+    from typing import Mapping, Sequence
 
     from autogpu.policy.check import Layer
 
@@ -52,13 +52,13 @@ def resolve(
         project = sources.named_source(paths, named, working_directory)
     else:
         project = sources.found_source(paths, script, working_directory, system_file=system_file)
-    files = [check.FileLayer(source) for source in (system, user, project)]
+    files = [check.file_layer(source) for source in (system, user, project)]
     settings, locked, problems = _merged([*files, check.environment_layer(environ), check.flag_layer(flags or {})])
     return Resolved(
         policy=_policy(settings, locked),
         settings=MappingProxyType(settings),
         problems=problems,
-        system_notes=check.unknown_names(files[0]),
+        system_notes=tuple(files[0].unknown),
         project_file=project.file,
         files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
     )
@@ -68,59 +68,38 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
     """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
     paths = sources.PolicyPaths.of(environ)
     source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
-    if source.table is None and not source.problems:
+    if not source.file and not source.problems:
         origin = Origin(source.layer, paths.short(file), file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
-    layer = check.FileLayer(source)
-    return (*_merged([layer])[2], *(check.unknown_names(layer) if is_system else ()))
+    layer = check.file_layer(source)
+    return (*_merged([layer])[2], *layer.unknown)
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], frozenset[str], tuple[Problem, ...]]:
     """Stack layers on the defaults, lowest first: the settings, those that the system file locks, and what is wrong."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
-    problems = [problem for layer in layers for problem in check.bounded(layer.problems)]
+    problems = [problem for layer in layers for problem in layer.problems]
     locked: Mapping[str, Origin] = {}
     for layer in layers:
         for dotted, (value, origin) in layer.values.items():
             held = settings[dotted]
             # The start-up hook obeys AUTOGPU=0 before this package is even imported, whatever is locked.
-            if dotted not in locked or (origin.variable == SWITCH and value is False):
+            if dotted not in locked or (origin.place == SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
                 what = f"{origin}: {dotted} is locked by {locked[dotted]}"
                 problems.append(Problem(what, "", origin, dotted))
         if layer.name == model.SYSTEM:
             locked = check.locks(layer)
-    problems += _contradictions(settings, locked)
     return settings, frozenset(locked), tuple(_with_outcome(problem, settings) for problem in problems)
-
-
-def _contradictions(settings: dict[str, Setting], locked: Collection[str]) -> list[Problem]:
-    """Keys that can't hold together on any machine; the limit, or what is not locked, is taken back to its default."""
-    parts, limit = settings["memory.virtual_gpus"], settings["memory.limit"]
-    if not isinstance(parts.value, int) or not isinstance(limit.value, MemoryLimit):
-        return []
-    if limit.value.percent is None or limit.value.percent * parts.value <= 100:
-        return []
-    if "memory.limit" in locked:
-        wrong, other, why, allowed = parts, limit, ", which is locked", f"{int(100 / limit.value.percent)}"
-    else:
-        wrong, other, why, allowed = limit, parts, "", f"{100 / parts.value:.4g}%"
-    default = Origin(model.DEFAULT, model.DEFAULT)
-    settings[wrong.key] = Setting(wrong.key, BY_DOTTED[wrong.key].default, default, wrong)
-    what = (
-        f"{wrong.origin}: {wrong.key} can't be {wrong.text} with {other.key} = {other.text} ({other.origin}){why}; "
-        f"allowed: up to {allowed}"
-    )
-    return [Problem(what, "each virtual GPU gets an equal share", wrong.origin, wrong.key)]
 
 
 def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
     values = {key.attribute: settings[key.dotted].value for key in KEYS}
     values["locked"] = locked
-    if isinstance(values["per_user"], GroupLimits):
-        values["per_user"] = values["per_user"].of_process()
+    if isinstance(values["per_user"], dict):
+        values["per_user"] = of_own_groups(values["per_user"])
     return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
 
 

@@ -9,20 +9,19 @@ import re
 
 from autogpu import variables
 from autogpu.policy import model
-from autogpu.policy.kinds import DEFAULT_GROUP, GroupLimits, Refused, brief, group_number, quoted
+from autogpu.policy.kinds import DEFAULT_GROUP, Refused, bare, brief, group_number
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SECTIONS, Key, Origin, Problem
 from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterable, Mapping
+    from typing import Any, Collection, Iterable, Iterator, Mapping
 
     from autogpu.policy.sources import Source
 
 NOT_FOLLOWED = "it is ignored"
-MOST_PROBLEMS = 20
 _LONGEST_NAME = 64
-_TABLES = [section for section in SECTIONS if section]
+_NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
 
 # Names by which people look for a key, or an option, whose own name is not similar.
 _ALSO_CALLED = {
@@ -46,41 +45,35 @@ class Layer:
 
     def __init__(self, name: str, problems: Iterable[Problem] = ()) -> None:
         self.name = name
-        self.values: dict[str, tuple[object, Origin]] = {}
+        self.values: dict[str, tuple[Any, Origin]] = {}
         self.problems = list(problems)
         self.unknown: list[Problem] = []
 
-    def take_text(self, key: Key, text: str, origin: Origin) -> None:
-        """Read the value of a variable or a flag."""
-        self.take(key, text.strip(), origin, key.kind.from_text)
-
-    def take(self, key: Key, written: Any, origin: Origin, read: Callable[[Any], object]) -> None:
+    def take(self, key: Key, written: object, origin: Origin) -> None:
         """Read a value that is ``written`` somewhere."""
+        wrong = ""
         try:
-            value = read(written)
+            value = key.kind.read(written)
         except Refused as refused:
-            self.problems.append(_refusal(key, written, refused, self.origin_of(key, refused.entry) or origin))
-            return
-        if not key.system_only or self.name == model.SYSTEM:
-            self.values[key.dotted] = (value, origin)
-        elif value != key.default:
-            # The default says nothing, so a copy of the example file is allowed in any place.
-            what = f"{origin}: {key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
-            self.problems.append(Problem(what, "", origin, key.dotted))
-
-    def origin_of(self, key: Key, entry: str | None) -> Origin | None:
-        """Where an entry of a table is written that is the value of ``key``; ``None`` in layers that are no files."""
-        return None
+            wrong = _refusal(key, written, refused, origin)
+        else:
+            if not key.system_only or self.name == model.SYSTEM:
+                self.values[key.dotted] = (value, origin)
+            elif value != key.default:
+                # The default says nothing, so a copy of the example file is allowed in any place.
+                wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
+        if wrong:
+            self.problems.append(Problem(f"{origin}: {wrong}", "", origin, key.dotted))
 
 
-def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> Problem:
+def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
     verb = "can't be" if refused.element is None else "can't hold"
     hint = refused.why or _for_another(key, value, origin)
     if not hint and isinstance(value, str):
         near = _nearest(value, key.kind.words)
         hint = f'nearest is "{near}"' if near else ""
     seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
-    return Problem(f"{origin}: {key.dotted} {verb} {seen}; allowed: {key.kind.allowed}", "", origin, key.dotted)
+    return f"{key.dotted} {verb} {seen}; allowed: {key.kind.allowed}"
 
 
 def _for_another(key: Key, value: object, origin: Origin) -> str:
@@ -96,30 +89,25 @@ def _for_another(key: Key, value: object, origin: Origin) -> str:
 def environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
-    by_variable = {key.variable: key for key in KEYS}
-    for name in sorted(environ):
-        is_ours = name.startswith(variables.PREFIX) and environ[name].strip()
-        if not is_ours or name in variables.INTERNAL or name.startswith(variables.INTERNAL_PREFIXES):
-            continue
-        origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME), variable=name)
-        if name in by_variable:
-            layer.take_text(by_variable[name], environ[name], origin)
-        else:
-            what = f"{origin} is not a variable of autogpu{_nearest_variable(name, by_variable)}"
+    keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
+    for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
+        text = environ.get(name, "").strip()
+        origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
+        if text and name in keys:
+            layer.take(keys[name], text, origin)
+        elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
+            what = f"{origin} is not a variable of autogpu{_nearest_variable(name)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
-    switch = environ.get(variables.SWITCH, "")
-    if switch.strip():
-        origin = Origin(model.ENVIRONMENT, variables.SWITCH, variable=variables.SWITCH)
-        layer.take_text(BY_DOTTED["enabled"], switch, origin)
     return layer
 
 
-def _nearest_variable(name: str, by_variable: Mapping[str, Key]) -> str:
-    ends = {known[len(variables.PREFIX) :].lower(): known for known in (*by_variable, *variables.INTERNAL)}
-    near = ends.get(nearest_name(name[len(variables.PREFIX) :], ends) or "")
+def _nearest_variable(name: str) -> str:
+    begin = len(variables.PREFIX)
+    near = nearest_name(name[begin:], [*BY_NAME, *(known[begin:].lower() for known in variables.INTERNAL)])
     if near is None:
         return "; `autogpu config` lists the keys"
-    return f", nearest is {near}" + (f" ({by_variable[near].kind.allowed})" if near in by_variable else "")
+    allowed = f" ({BY_NAME[near].kind.allowed})" if near in BY_NAME else ""
+    return f", nearest is {variables.PREFIX}{near.upper()}{allowed}"
 
 
 def flag_layer(flags: Mapping[str, str]) -> Layer:
@@ -127,135 +115,78 @@ def flag_layer(flags: Mapping[str, str]) -> Layer:
     layer = Layer(model.COMMAND_LINE)
     for name, text in flags.items():
         if text.strip():
-            layer.take_text(BY_NAME[name], text, Origin(model.COMMAND_LINE, BY_NAME[name].flag))
+            layer.take(BY_NAME[name], text.strip(), Origin(model.COMMAND_LINE, BY_NAME[name].flag))
     return layer
 
 
-class FileLayer(Layer):
-    """The keys of a file."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source.layer, source.problems)
-        self._source = source
-        if isinstance(source.table, dict):
-            self._read(source.table)
-        elif source.table is not None:
-            self._problem(f"{self._header('')} must be a table, not {brief(source.table)}")
-
-    def _read(self, table: Mapping[str, object]) -> None:
-        for name, value in table.items():
-            if name == "tool" and not self._source.prefix and isinstance(value, dict) and "autogpu" in value:
-                first = tuple(value["autogpu"])[:1] if isinstance(value["autogpu"], dict) else ()
-                what = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
-                self._problem(what, "tool", "autogpu", *first)
-            elif name in _TABLES:
-                self._section(name, value)
-            else:
-                self._entry("", name, value)
-
-    def _section(self, section: str, table: object) -> None:
-        if not isinstance(table, dict):
-            names = ", ".join(key.name for key in KEYS if key.section == section)
-            self._problem(f"{section} can't be {brief(table)}; allowed: a table with {names}", section)
-            return
-        for name, value in table.items():
-            self._entry(section, name, value)
-
-    def _entry(self, section: str, name: str, value: object) -> None:
-        key = BY_NAME.get(name)
-        if key is not None and key.section == section:
-            self.take(key, value, self._origin(section, name), key.kind.from_toml)
-        else:
-            # "[limit]" is no misplaced "limit".
-            self._unknown(section, name, value, None if isinstance(value, dict) else key)
-
-    def _unknown(self, section: str, name: str, value: object, key: Key | None) -> None:
-        # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
-        # is a mistake.
-        is_for_doctor = self.name == model.SYSTEM and key is None
-        problems = self.unknown if is_for_doctor else self.problems
-        if len(problems) > MOST_PROBLEMS:
-            # The rest is only counted; to look for the nearest of thousands would take seconds.
-            problems.append(problems[-1])
-            return
-        origin = self._origin(section, name)
+def file_layer(source: Source) -> Layer:
+    """The keys of a file. In the system file, unknown names and what else has no effect is for ``doctor`` alone."""
+    layer = Layer(source.layer, source.problems)
+    for path, value in _entries(source.table or {}):
+        key = BY_DOTTED.get(".".join(path))
+        origin = source.origin(*path)
         if key is not None:
-            here, there = self._place(section), self._place(key.section)
-            what = f"{origin}: {name} belongs {there}, not {here}; allowed: {key.kind.allowed}"
+            layer.take(key, value, origin)
+            continue
+        # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
+        # is a mistake. "[limit]" is no misplaced "limit".
+        is_known = path[-1] in BY_NAME and not isinstance(value, dict)
+        problems = layer.problems if is_known or layer.name != model.SYSTEM else layer.unknown
+        problems.append(Problem(f"{origin}: unknown {_unknown(path, value)}", NOT_FOLLOWED, origin))
+    if layer.name == model.SYSTEM:
+        layer.unknown += _without_effect(layer, source)
+    return layer
+
+
+def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
+    for name, value in table.items():
+        if name in SECTIONS and isinstance(value, dict):
+            yield from (((name, inner), each) for inner, each in value.items())
         else:
-            bare = name if re.fullmatch("[A-Za-z0-9_-]{1,64}", name) else quoted(name)
-            dotted = f"{section}.{bare}" if section else bare
-            kind = "table" if isinstance(value, dict) else "key"
-            what = f"{origin}: unknown {kind} {dotted}{self._hint(section, name, value)}"
-        problems.append(Problem(what, NOT_FOLLOWED, origin))
+            yield (name,), value
 
-    def _hint(self, section: str, name: str, value: object) -> str:
-        near = _nearest_key(name) if section or not isinstance(value, dict) else None
-        if near:
-            return f", nearest is {near.dotted} ({near.kind.allowed})"
-        near_section = "" if section else _nearest_section(name, value)
-        if near_section:
-            return f", nearest is {self._header(near_section)}"
-        names = [key.name for key in KEYS if key.section == section]
-        names += [] if section else [f"[{table}]" for table in _TABLES]
-        return f"; known {self._place(section)}: " + ", ".join(names)
 
-    def _problem(self, what: str, *path: str) -> None:
-        origin = self._source.origin(*path)
-        self.problems.append(Problem(f"{origin}: {what}", NOT_FOLLOWED, origin))
+def _unknown(path: tuple[str, ...], value: object) -> str:
+    is_table, section, name = isinstance(value, dict), "".join(path[:-1]), path[-1]
+    what = f"{'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
+    near = _nearest_key(name) if section or not is_table else None
+    if near:
+        return f"{what}, nearest is {near.dotted} ({near.kind.allowed})"
+    near_section = "" if section else _nearest_section(name, value)
+    return f"{what}, nearest is [{near_section}]" if near_section else f"{what}; known: {', '.join(_names(section))}"
 
-    def _origin(self, section: str, *names: str) -> Origin:
-        return self._source.origin(*([section] if section else []), *names)
 
-    def origin_of(self, key: Key, entry: str | None) -> Origin | None:
-        """The line of the entry, else of the table."""
-        return None if entry is None else self._origin(key.section, key.name, entry)
-
-    def _place(self, section: str) -> str:
-        return f"in {self._header(section)}" if section or self._source.prefix else "at the top level"
-
-    def _header(self, section: str) -> str:
-        parts = self._source.prefix + ((section,) if section else ())
-        return f"[{'.'.join(parts)}]"
+def _names(section: str) -> list[str]:
+    tables = [] if section else [f"[{table}]" for table in SECTIONS if table]
+    return [key.name for key in KEYS if key.section == section] + tables
 
 
 def locks(system: Layer) -> dict[str, Origin]:
     """The dotted keys that the system file locks, and where it says so. A bare name will do."""
-    names, origin = _locked(system)
+    names, origin = system.values.get("locked", _NO_LOCKS)
     found = (BY_DOTTED.get(name) or BY_NAME.get(name) for name in names)
     return {key.dotted: origin for key in found if key is not None}
 
 
-def unknown_names(system: Layer) -> tuple[Problem, ...]:
-    """Names in the system file that enforce nothing: of no key, in ``locked`` and elsewhere, and of no group."""
-    notes = []
-    names, origin = _locked(system)
-    for name in sorted(names)[:MOST_PROBLEMS]:
-        if name not in BY_DOTTED and name not in BY_NAME:
-            near = _nearest_key(name)
-            hint = f", nearest is {near.dotted}" if near else ""
-            what = f"{origin}: locked names {brief(name)}, which is no key{hint}"
-            notes.append(Problem(what, "it locks nothing", origin))
-    limits, origin = system.values.get("limits.per_user", (None, origin))
-    for name in limits.groups[:MOST_PROBLEMS] if isinstance(limits, GroupLimits) else ():
-        if group_number(name) is None:
-            line = system.origin_of(BY_DOTTED["limits.per_user"], name) or origin
-            meant = f" (for who is in none of them: {DEFAULT_GROUP})" if name.lower() == DEFAULT_GROUP else ""
-            what = f"{line}: limits.per_user names {brief(name)}, which is no group of this host{meant}"
-            notes.append(Problem(what, "it has no effect", line))
-    return (*bounded(system.unknown), *notes)
-
-
-def _locked(system: Layer) -> tuple[frozenset[str], Origin]:
-    names, origin = system.values.get("locked", (frozenset(), Origin(model.DEFAULT, model.DEFAULT)))
-    assert isinstance(names, frozenset)
-    return names, origin
+def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
+    """Names of no key in ``locked``, and of no group in ``per_user``."""
+    names, origin = system.values.get("locked", _NO_LOCKS)
+    for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
+        near = _nearest_key(name)
+        hint = f", nearest is {near.dotted}" if near else ""
+        yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", "it locks nothing", origin)
+    limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
+    for name in limits if isinstance(limits, dict) else ():
+        if name != DEFAULT_GROUP and group_number(name) is None:
+            origin = source.origin("limits", "per_user", name)
+            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
+            yield Problem(what, "it has no effect", origin)
 
 
 def _nearest_section(name: str, table: object) -> str | None:
     """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
     inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
-    return inside[0] if inside and inside[0] else _nearest(name, _TABLES)
+    return inside[0] if inside and inside[0] else _nearest(name, filter(None, SECTIONS))
 
 
 def _nearest_key(name: str) -> Key | None:
@@ -277,12 +208,3 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
     matches = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
-
-
-def bounded(problems: list[Problem]) -> list[Problem]:
-    """The first of them, and how many there are besides."""
-    if len(problems) <= MOST_PROBLEMS:
-        return problems
-    rest = len(problems) - MOST_PROBLEMS
-    origin = problems[MOST_PROBLEMS].origin
-    return [*problems[:MOST_PROBLEMS], Problem(f"{origin}: and {rest} more", "they are ignored", origin)]

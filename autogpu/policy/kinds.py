@@ -1,15 +1,12 @@
-"""The kinds of policy values: each reads TOML, reads text, and writes its values back.
+"""The kinds of policy values, which know nothing of keys, files and layers.
 
-A kind is independent of keys, files and layers. ``from_toml`` takes what a TOML file holds, ``from_text`` what a
-variable or a flag holds, without space around it; both give the value that :class:`autogpu.policy.Policy` carries, or
-raise ``Refused``.
+A file may hold a value as a variable and a flag hold it, which is text, or as TOML writes it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from autogpu.frozen import frozen
@@ -17,7 +14,7 @@ from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Callable, Mapping
 
 SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
@@ -35,7 +32,7 @@ _DURATION = (
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
 # An index, an instance of a card, a range.
-_NUMBERS = "([0-9]{1,3})(?:(:| ?- ?)([0-9]{1,3}))?"
+_NUMBERS = "([0-9]{1,3})(?: ?([:-]) ?([0-9]{1,3}))?"
 
 # MIG profiles are names that begin with a number: "1g.5gb", "1c.3g.20gb", "1g.*".
 _INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
@@ -58,13 +55,12 @@ DEFAULT_GROUP = "default"
 
 
 class Refused(Exception):
-    """A value is not allowed: ``why`` helps further, ``element`` names the culprit in a list, ``entry`` in a table."""
+    """A value is not allowed: ``why`` helps further, and ``element`` names the culprit in a list or table."""
 
-    def __init__(self, why: str = "", *, element: str | None = None, entry: str | None = None) -> None:
+    def __init__(self, why: str = "", *, element: str | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.element = element
-        self.entry = entry
 
 
 @frozen
@@ -84,23 +80,12 @@ class MemoryLimit:
         return size_text(self.bytes) if self.bytes is not None else f"{self.percent:g}%"
 
 
-@frozen
-class GroupLimits:
-    """A number for each of some Unix groups, by name or number, and by ``default`` for who is in none of them."""
-
-    numbers: tuple[tuple[str, int], ...]
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The names of the groups."""
-        return tuple(name for name, _ in self.numbers if name != DEFAULT_GROUP)
-
-    def of_process(self) -> int:
-        """The largest number of the groups that this process is in; 0, which is no limit, is larger than all."""
-        own = {os.getegid(), *os.getgroups()} if hasattr(os, "getgroups") else set()
-        found = [number for name, number in self.numbers if name != DEFAULT_GROUP and group_number(name) in own]
-        found = found or [dict(self.numbers).get(DEFAULT_GROUP, 0)]
-        return 0 if 0 in found else max(found)
+def of_own_groups(numbers: Mapping[str, int]) -> int:
+    """The largest of the numbers of this process's Unix groups; 0, which is no limit, is larger than all."""
+    own = {os.getegid(), *os.getgroups()} if hasattr(os, "getgroups") else set()
+    found = [number for name, number in numbers.items() if name != DEFAULT_GROUP and group_number(name) in own]
+    found = found or [numbers.get(DEFAULT_GROUP, 0)]
+    return 0 if 0 in found else max(found)
 
 
 @lru_cache(maxsize=64)
@@ -137,15 +122,16 @@ def brief(value: object) -> str:
 
 
 def toml_text(value: object) -> str:
-    """A plain value (as :meth:`Kind.plain` gives it) as it is written in a TOML file."""
+    """A plain value (as ``Kind.plain`` gives it) as it is written in a TOML file."""
     if isinstance(value, list):
         return "[" + ", ".join(toml_text(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_bare(name)} = {toml_text(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{bare(name)} = {toml_text(item)}" for name, item in value.items()) + "}"
     return quoted(value, 256) if isinstance(value, str) else brief(value)
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
+    """A name as it is written in a TOML file."""
     return name if re.fullmatch("[A-Za-z0-9_-]{1,64}", name) else quoted(name)
 
 
@@ -169,264 +155,102 @@ def duration_text(duration_s: float) -> str:
     return parts + (f"{rest:g}s" if rest else "") or "0"
 
 
-class Kind(ABC):
-    """One kind of value. The JSON schema is of what ``from_toml`` takes, without the ranges of sizes and durations."""
+@frozen
+class Kind:
+    """One kind of value.
 
-    allowed = ""  # finishes the sentence "allowed: ..." in messages and in the reference
-    words: tuple[str, ...] = ()  # among which the nearest to a misspelt value is looked for
-    schema: Mapping[str, object] = {}
+    Attributes:
+        allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
+        read: The value of what a file, a variable or a flag holds; raises ``Refused``.
+        schema: Of a file that writes it as TOML does, without the ranges of sizes and durations.
+        plain: The value as TOML and JSON hold it, which ``read`` takes.
+        words: Among which the nearest to a misspelt value is looked for.
+    """
 
-    def from_toml(self, value: object) -> object:
-        """The value of a key in a TOML file."""
-        if not isinstance(value, str):
-            raise Refused
-        return self.from_text(value)
-
-    @abstractmethod
-    def from_text(self, text: str) -> object:
-        """The value of a variable or a flag."""
-
-    def plain(self, value: Any) -> object:
-        """The value as TOML and JSON hold it; ``from_toml`` reads it back."""
-        return value
+    allowed: str
+    read: Callable[[Any], object]
+    schema: Mapping[str, object]
+    plain: Callable[[Any], object] = lambda value: value
+    words: tuple[str, ...] = ()
 
 
-class Flag(Kind):
-    """Yes or no."""
-
-    allowed = "true or false"
-    words = ("true", "false", "yes")
-    schema = {"type": "boolean"}
-
-    def from_toml(self, value: object) -> object:
-        if isinstance(value, bool):
-            return value
-        raise Refused(f"write {brief(super().from_toml(value))}, without quotes")
-
-    def from_text(self, text: str) -> object:
-        if text.lower() not in _ON + _OFF:
-            raise Refused
-        return text.lower() in _ON
-
-
-class Choice(Kind):
+def choice(*words: str) -> Kind:
     """One of a few words."""
 
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-        self.schema = {"enum": list(words)}
-
-    def from_text(self, text: str) -> object:
-        if text.lower() not in self.words:
+    def read(value: object) -> str:
+        word = _text(value).lower()
+        if word not in words:
             raise Refused
-        return text.lower()
+        return word
+
+    allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+    return Kind(allowed, read, {"enum": list(words)}, words=words)
 
 
-class Number(Kind):
+def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> Kind:
     """A whole number in a range, or one of a few ``words``."""
 
-    def __init__(self, allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> None:
-        self.allowed = allowed
-        self.words = words
-        self._range = smallest, largest
-        number = {"type": "integer", "minimum": smallest, "maximum": largest}
-        self.schema = {"anyOf": [number, {"enum": list(words)}]} if words else number
-
-    def from_toml(self, value: object) -> object:
-        if type(value) is int and self._range[0] <= value <= self._range[1]:
-            return value
-        if isinstance(value, str) and re.fullmatch(_INTEGER, value):
-            raise Refused("write the number without quotes")
-        return super().from_toml(value)
-
-    def from_text(self, text: str) -> object:
-        if re.fullmatch(_INTEGER, text) and self._range[0] <= int(text) <= self._range[1]:
-            return int(text)
-        if text.lower() not in self.words:
+    def read(value: object) -> int | str:
+        if type(value) is int:
+            found = value
+        else:
+            word = _text(value).lower()
+            if word in words:
+                return word
+            if not re.fullmatch(_INTEGER, word):
+                raise Refused
+            found = int(word)
+        if not smallest <= found <= largest:
             raise Refused
-        return text.lower()
+        return found
+
+    schema = {"type": "integer", "minimum": smallest, "maximum": largest}
+    return Kind(allowed, read, {"anyOf": [schema, {"enum": list(words)}]} if words else schema, words=words)
 
 
-class NumberByGroup(Number):
-    """A number, or a table of :class:`GroupLimits`."""
+def by_group(allowed: str, each: Kind) -> Kind:
+    """A value for all, or a table of one for each of some Unix groups, by name or number, and for ``default``."""
 
-    def __init__(self, allowed: str, smallest: int, largest: int) -> None:
-        super().__init__(allowed, smallest, largest)
-        self.schema = {"anyOf": [self.schema, {"type": "object", "additionalProperties": self.schema}]}
-
-    def from_toml(self, value: object) -> object:
+    def read(value: object) -> object:
         if not isinstance(value, dict):
-            return super().from_toml(value)
-        for name, number in value.items():
+            return each.read(value)
+        numbers = {}
+        for name, entry in value.items():
             try:
-                super().from_toml(number)
-            except Refused as refused:
-                raise Refused(refused.why, element=f"{_bare(name)} = {brief(number)}", entry=name) from None
-        return GroupLimits(tuple(value.items()))
+                numbers[name] = each.read(entry)
+            except Refused:
+                raise Refused(element=f"{bare(name)} = {brief(entry)}") from None
+        return numbers
 
-    def plain(self, value: Any) -> object:
-        return dict(value.numbers) if isinstance(value, GroupLimits) else value
-
-
-class Size(Kind):
-    """An amount of memory, or nothing."""
-
-    allowed = 'a size with its unit such as "6GiB" or "512MiB", or "" for none'
-    schema = {
-        "anyOf": [
-            {"type": "string", "pattern": f"^(?:|[Nn][Oo][Nn][Ee]|[0-9]{{7,18}}|{_SIZE})$"},
-            {"type": "integer", "minimum": SMALLEST_BYTES, "maximum": LARGEST_BYTES},
-        ]
-    }
-
-    def from_toml(self, value: object) -> object:
-        return _bytes(value) if type(value) is int else super().from_toml(value)
-
-    def from_text(self, text: str) -> object:
-        return _bytes_of_text(text)
-
-    def plain(self, value: Any) -> object:
-        return "" if value is None else size_text(value)
+    return Kind(allowed, read, {"anyOf": [each.schema, {"type": "object", "additionalProperties": each.schema}]})
 
 
-class Need(Size):
-    """An amount of memory, nothing, or what the last runs took."""
-
-    allowed = 'a size with its unit such as "6GiB", "learned", or "" for none'
-    words = (LEARNED,)
-    schema = {"anyOf": [{"enum": [LEARNED]}, Size.schema]}
-
-    def from_text(self, text: str) -> object:
-        return LEARNED if text.strip().lower() == LEARNED else super().from_text(text)
-
-    def plain(self, value: Any) -> object:
-        return value if value == LEARNED else super().plain(value)
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Refused
+    return value.strip()
 
 
-class Limit(Kind):
-    """A :class:`MemoryLimit`, or nothing."""
-
-    allowed = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
-    schema = {"anyOf": [{"type": "string", "pattern": f"^{_PERCENT}$"}, Size.schema]}
-
-    def from_toml(self, value: object) -> object:
-        if isinstance(value, float) and 0 < value <= 1:
-            raise Refused(f'write "{value * 100:g}%"')
-        return MemoryLimit(bytes=_bytes(value)) if type(value) is int else super().from_toml(value)
-
-    def from_text(self, text: str) -> object:
-        found = re.fullmatch(_PERCENT, text.strip())
-        if found is None:
-            size_bytes = _bytes_of_text(text)
-            return None if size_bytes is None else MemoryLimit(bytes=size_bytes)
-        if not 0 < float(found.group(1)) <= 100:
-            raise Refused("a percentage is above 0 and up to 100")
-        return MemoryLimit(percent=float(found.group(1)))
-
-    def plain(self, value: Any) -> object:
-        return "" if value is None else str(value)
+def _entries(value: object) -> list[object]:
+    if isinstance(value, list):
+        return value
+    text = _text(value)
+    return [] if text.lower() == NONE else [item.strip() for item in text.split(",") if item.strip()]
 
 
-class Duration(Kind):
-    """A time in seconds."""
-
-    allowed = 'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds'
-    schema = {
-        "anyOf": [
-            {"type": "string", "pattern": f"^(?:{_NUMBER}|{_DURATION})$"},
-            {"type": "number", "minimum": 0, "maximum": LONGEST_S},
-        ]
-    }
-
-    def from_toml(self, value: object) -> object:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return self._in_range(value)
-        return super().from_toml(value)
-
-    def from_text(self, text: str) -> object:
-        text = text.strip()
-        if re.fullmatch(_NUMBER, text):
-            return self._in_range(float(text))
-        found = re.fullmatch(_DURATION, text)
-        if found is None:
-            raise Refused
-        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-        return self._in_range(days * 86400 + hours * 3600 + minutes * 60 + seconds)
-
-    def _in_range(self, seconds: float) -> float:
-        if seconds > LONGEST_S:
-            raise Refused("at most 365d")
-        if not seconds >= 0:  # nor is what TOML calls nan
-            raise Refused
-        return float(seconds)
-
-    def plain(self, value: Any) -> object:
-        return duration_text(value)
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = _text(value).lower()
+    if word not in _ON + _OFF:
+        raise Refused
+    return word in _ON
 
 
-class Devices(Kind):
-    """Which GPUs: a tuple of indexes, ranges, UUID prefixes and name patterns, as text."""
-
-    allowed = 'a list of indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*")'
-    schema = {
-        "type": "array",
-        "items": {
-            "anyOf": [
-                {
-                    "type": "string",
-                    "pattern": rf"^(?:{_NUMBERS}|{_INSTANCE_NAME}|[^0-9,\s\x00-\x1f+-][^,\x00-\x1f]*)$",
-                    "maxLength": 128,
-                },
-                {"type": "integer", "minimum": 0, "maximum": 999},
-            ]
-        },
-    }
-
-    def from_toml(self, value: object) -> object:
-        if not isinstance(value, list):
-            raise Refused("write a list, in [ ]")
-        return tuple(_device(item) for item in value)
-
-    def from_text(self, text: str) -> object:
-        if text.strip().lower() == NONE:
-            return ()
-        return self.from_toml([item.strip() for item in text.split(",") if item.strip()])
-
-    def plain(self, value: Any) -> object:
-        return list(value)
-
-
-class KeyNames(Kind):
-    """Names of keys. Whether such keys exist is not asked here."""
-
-    allowed = 'a list of keys such as ["select.exclude"]'
-    schema = {"type": "array", "items": {"type": "string"}}
-
-    def from_toml(self, value: object) -> object:
-        if not isinstance(value, list):
-            raise Refused
-        for item in value:
-            if not isinstance(item, str):
-                raise Refused(element=brief(item))
-        return frozenset(value)
-
-    def from_text(self, text: str) -> object:
-        return frozenset(item.strip() for item in text.split(",") if item.strip())
-
-    def plain(self, value: Any) -> object:
-        return sorted(value)
-
-
-def _bytes(number: int) -> int:
-    if number < SMALLEST_BYTES:
-        # People who write 6 mean GiB, those who write 8192 mean MiB: guessing would be wrong for half of them.
-        raise Refused(f'{brief(number)} are bytes: add the unit, as in "6GiB"')
-    return _in_range(number)
-
-
-def _bytes_of_text(text: str) -> int | None:
-    text = text.strip()
+def _size(value: object) -> int | None:
+    if type(value) is int:
+        return _bytes(value)
+    text = _text(value)
     if text.lower() in ("", NONE):
         return None
     if re.fullmatch("[0-9]{1,18}", text):
@@ -440,10 +264,53 @@ def _bytes_of_text(text: str) -> int | None:
     return _in_range(round(float(number) * base ** " KMGT".index((prefix or " ").upper())))
 
 
+def _bytes(number: int) -> int:
+    if number < SMALLEST_BYTES:
+        # People who write 6 mean GiB, those who write 8192 mean MiB: guessing would be wrong for half of them.
+        raise Refused(f'{brief(number)} are bytes: add the unit, as in "6GiB"')
+    return _in_range(number)
+
+
 def _in_range(size_bytes: int) -> int:
     if not SMALLEST_BYTES <= size_bytes <= LARGEST_BYTES:
         raise Refused("sizes go from 1MiB to 1024TiB")
     return size_bytes
+
+
+def _need(value: object) -> object:
+    return LEARNED if isinstance(value, str) and value.strip().lower() == LEARNED else _size(value)
+
+
+def _plain_need(value: Any) -> str:
+    return value if value == LEARNED else "" if value is None else size_text(value)
+
+
+def _limit(value: object) -> MemoryLimit | None:
+    if isinstance(value, float) and 0 < value <= 1:
+        raise Refused(f'write "{value * 100:g}%"')
+    found = re.fullmatch(_PERCENT, value.strip()) if isinstance(value, str) else None
+    if found is None:
+        size_bytes = _size(value)
+        return None if size_bytes is None else MemoryLimit(bytes=size_bytes)
+    if not 0 < float(found.group(1)) <= 100:
+        raise Refused("a percentage is above 0 and up to 100")
+    return MemoryLimit(percent=float(found.group(1)))
+
+
+def _duration(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = value
+    else:
+        text = _text(value)
+        found = re.fullmatch(_DURATION, f"{text}s" if re.fullmatch(_NUMBER, text) else text)
+        if found is None:
+            raise Refused
+        seconds = sum(float(part or 0) * unit_s for part, unit_s in zip(found.groups(), (86400, 3600, 60, 1)))
+    if seconds > LONGEST_S:
+        raise Refused("at most 365d")
+    if not seconds >= 0:  # nor is what TOML calls nan
+        raise Refused
+    return float(seconds)
 
 
 def _device(item: object) -> str:
@@ -454,7 +321,7 @@ def _device(item: object) -> str:
         raise Refused(element=brief(item))
     numbers = re.fullmatch(_NUMBERS, text)
     if numbers:
-        return _in_numbers(text, *numbers.groups())
+        return _in_numbers(*numbers.groups())
     if not re.fullmatch(_INSTANCE_NAME, text):
         for pattern, why in _NO_DEVICES:
             if re.match(pattern, text):
@@ -462,9 +329,72 @@ def _device(item: object) -> str:
     return text
 
 
-def _in_numbers(text: str, first: str, separator: str | None, last: str) -> str:
+def _in_numbers(first: str, separator: str | None, last: str) -> str:
     if separator is None:
         return str(int(first))
-    if separator != ":" and int(last) < int(first):
-        raise Refused("the smaller number comes first", element=brief(text))
-    return f"{int(first)}{separator.strip()}{int(last)}"
+    if separator == "-" and int(last) < int(first):
+        raise Refused("the smaller number comes first", element=quoted(f"{first}-{last}"))
+    return f"{int(first)}{separator}{int(last)}"
+
+
+def _key_names(value: object) -> frozenset[str]:
+    names = _entries(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise Refused(element=brief(name))
+    return frozenset(names)  # type: ignore[arg-type]  # checked
+
+
+_SIZE_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "pattern": f"^(?:|[Nn][Oo][Nn][Ee]|[0-9]{{7,18}}|{_SIZE})$"},
+        {"type": "integer", "minimum": SMALLEST_BYTES, "maximum": LARGEST_BYTES},
+    ]
+}
+
+FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false", "yes"))
+NEED = Kind(
+    'a size with its unit such as "6GiB", "learned", or "" for none',
+    _need,
+    {"anyOf": [{"enum": [LEARNED]}, _SIZE_SCHEMA]},
+    _plain_need,
+    (LEARNED,),
+)
+LIMIT = Kind(
+    'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',
+    _limit,
+    {"anyOf": [{"type": "string", "pattern": f"^{_PERCENT}$"}, _SIZE_SCHEMA]},
+    lambda limit: "" if limit is None else str(limit),
+)
+DURATION = Kind(
+    'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds',
+    _duration,
+    {
+        "anyOf": [
+            {"type": "string", "pattern": f"^(?:{_NUMBER}|{_DURATION})$"},
+            {"type": "number", "minimum": 0, "maximum": LONGEST_S},
+        ]
+    },
+    duration_text,
+)
+DEVICES = Kind(
+    'a list of indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*")',
+    lambda value: tuple(_device(item) for item in _entries(value)),
+    {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                {
+                    "type": "string",
+                    "pattern": rf"^(?:{_NUMBERS}|{_INSTANCE_NAME}|[^0-9,\s\x00-\x1f+-][^,\x00-\x1f]*)$",
+                    "maxLength": 128,
+                },
+                {"type": "integer", "minimum": 0, "maximum": 999},
+            ]
+        },
+    },
+    list,
+)
+KEY_NAMES = Kind(
+    'a list of keys such as ["select.exclude"]', _key_names, {"type": "array", "items": {"type": "string"}}, sorted
+)

@@ -17,34 +17,20 @@ from autogpu.variables import POLICY_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Mapping, Sequence
+    from typing import Any, Iterator, Mapping, Sequence
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 IGNORED = "this file is ignored"
 
-# A header is searched for where the file can't be parsed, or is not trusted enough to be.
-_OUR_HEADER = re.compile(r"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[\].]""", re.MULTILINE)
-_DEEPEST_BRACKETS = 100
-_MOST_DOTS = 100
-
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
 _NAME = rf"({_PART}(?:[ \t]*\.[ \t]*{_PART})*)"
 _HEADER, _ASSIGNMENT = rf"[ \t]*\[(\[)?[ \t]*{_NAME}[ \t]*\]\]?[ \t]*(?:#.*)?\r?$", rf"[ \t]*{_NAME}[ \t]*="
-_LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
-
-
-class InvalidFile(Exception):
-    """A file that can't be parsed: why, to follow its name in a sentence, and the line where it is known."""
-
-    def __init__(self, why: str, line: int | None = None) -> None:
-        super().__init__(why)
-        self.line = line
 
 
 @frozen
 class Source:
-    """The file of one layer, if there is one, and the table of its keys, if that could be read.
+    """The file of one layer, if there is one that counts, and the table of its keys, if that could be read.
 
     Attributes:
         place: The file, as people write its name.
@@ -55,7 +41,7 @@ class Source:
     layer: str
     file: Path | None = None
     place: str = ""
-    table: object = None
+    table: Mapping[str, object] | None = None
     prefix: tuple[str, ...] = ()
     lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
     problems: tuple[Problem, ...] = ()
@@ -96,13 +82,11 @@ def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Sour
         name = str(paths.homes[0] / name[2:])
     file = working_directory / name
     source = source_of(paths, model.PROJECT, file)
-    if source.file is None:
-        why, origin = "does not exist or can't be reached", Origin(model.ENVIRONMENT, POLICY_FILE, variable=POLICY_FILE)
-    elif source.table is None and not source.problems:
-        why, origin = "has no [tool.autogpu]", source.origin()
-    else:
+    if source.file or source.problems:
         return source
-    what = f"{POLICY_FILE} names {paths.short(file)}, which {why}"
+    is_there = os.path.exists(str(file))  # noqa: PTH110  (answers for a name of any length)
+    why = "has no [tool.autogpu]" if is_there else "does not exist or can't be reached"
+    what, origin = f"{POLICY_FILE} names {paths.short(file)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
     return replace(source, problems=(Problem(what, "no project file is read", origin),))
 
 
@@ -117,10 +101,9 @@ def found_source(paths: PolicyPaths, script: Path | None, working_directory: Pat
         if file in (system_file, paths.user_file):
             continue
         source = source_of(paths, model.PROJECT, file, judge=True)
-        if source.file is None:
-            refused.extend(source.problems)
-        elif source.table is not None or source.problems:
-            return replace(source, problems=(*refused, *source.problems))
+        refused.extend(source.problems)
+        if source.file:
+            return replace(source, problems=tuple(refused))
     return Source(model.PROJECT, problems=tuple(refused))
 
 
@@ -140,87 +123,60 @@ def _candidates(paths: PolicyPaths, script: Path | None, working_directory: Path
 
 
 def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) -> Source:
-    """Read one file; ``judge`` counts it only if no other user could have written it.
-
-    No ``file`` in the result: none that counts. No ``table``: nothing in it for us.
-    """
+    """Read one file; ``judge`` counts it only if no other user could have written it."""
     is_shared = file.name == PYPROJECT
     here, none = Source(layer, file, paths.short(file)), Source(layer)
     origin = here.origin()
     try:
         opened = trust.read_file(file, judge=judge)
     except trust.UnreadableFile as error:
-        problems = (Problem(f"{origin} {printable(str(error))}", IGNORED, origin),)
-        if not judge:
-            return replace(here, problems=problems)
-        # Its owner is unknown, so it hides no other file; a folder or a closed pyproject.toml does not concern us.
-        return none if is_shared or file.is_dir() else replace(none, problems=problems)
+        problem = Problem(f"{origin} {printable(str(error))}", IGNORED, origin)
+        return none if judge and is_shared else replace(none, problems=(problem,))
     if opened is None:
         return none
     content, distrust = opened
-    if is_shared and b"autogpu" not in content:
-        return here
-    is_ours = not is_shared or bool(_OUR_HEADER.search(content.decode("utf-8", "replace")))
+    if is_shared and b"tool.autogpu" not in content:
+        return none
     if distrust:
-        what = (
-            f"{origin} does not count as a project file: {printable(distrust)} "
-            f"(to use it: {POLICY_FILE}={printable(str(file))})"
-        )
-        return replace(none, problems=(Problem(what, IGNORED, origin),) if is_ours else ())
+        what = f"{origin} does not count as a project file: {printable(distrust)}"
+        problem = Problem(f"{what} (to use it: {POLICY_FILE}={printable(str(file))})", IGNORED, origin)
+        return replace(none, problems=(problem,))
     try:
-        text = _decoded(content)
+        # Editors on Windows put a byte order mark in front, which TOML does not know.
+        text = content.decode("utf-8-sig")
         table = _parsed(text)
-    except InvalidFile as error:
-        origin = replace(here.origin(), line=error.line)
-        return replace(here, problems=(Problem(f"{origin} {error}", IGNORED, origin),) if is_ours else ())
+    except (ValueError, RecursionError) as error:
+        why, line = _what_is_wrong(error, content)
+        origin = replace(origin, line=line)
+        return replace(here, problems=(Problem(f"{origin} is not valid TOML: {why}", IGNORED, origin),))
     if not is_shared:
         return replace(here, table=table, lines=key_lines(text))
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
-    return replace(here, table=ours, prefix=("tool", "autogpu"), lines={} if ours is None else key_lines(text))
+    if not isinstance(ours, dict):
+        return none
+    return replace(here, table=ours, prefix=("tool", "autogpu"), lines=key_lines(text))
 
 
-def _decoded(content: bytes) -> str:
-    try:
-        # Editors on Windows put a byte order mark in front, which TOML does not know.
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidFile("is not valid TOML: it is not UTF-8", content.count(b"\n", 0, error.start) + 1) from None
-
-
-def _parsed(text: str) -> dict[str, object]:
-    _refuse_excess(text)
-    try:
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-    except ImportError:
-        raise InvalidFile("can't be read: the package tomli is not installed") from None
-    try:
-        # The parser tells no line number for a mistake in a last line that has no line end.
-        table: dict[str, object] = tomllib.loads(text + "\n")
-    except RecursionError:
-        raise InvalidFile("is not valid TOML: it is nested too deep") from None
-    except ValueError as error:
-        found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
-        why, line = (found.group(1), int(found.group(2))) if found else (str(error), None)
-        mistake = _mistake(text.split("\n")[line - 1], why) if line else ""
-        raise InvalidFile(f"is not valid TOML: {printable(mistake or why)}", line) from None
+def _parsed(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    # The parser tells no line number for a mistake in a last line that has no line end.
+    table: dict[str, Any] = tomllib.loads(text + "\n")
     return table
 
 
-def _refuse_excess(text: str) -> None:
-    """Keep from the parsers what brings the process down with them."""
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
-        if depth > _DEEPEST_BRACKETS:
-            # The compiled parsers may overflow the C stack, which no exception reports.
-            raise InvalidFile(f"is not valid TOML: brackets are nested more than {_DEEPEST_BRACKETS} deep")
-    if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
-        # The parsers take time that grows with the square of it.
-        raise InvalidFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
+def _what_is_wrong(error: Exception, content: bytes) -> tuple[str, int | None]:
+    """The mistake that makes a file invalid, and its line where it is known."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8", content.count(b"\n", 0, error.start) + 1
+    found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
+    if found is None:
+        return printable(str(error)), None
+    why, line = found.group(1), int(found.group(2))
+    return printable(_mistake(content.decode("utf-8-sig").split("\n")[line - 1], why) or why), line
 
 
 def _mistake(line: str, why: str) -> str:
@@ -231,7 +187,7 @@ def _mistake(line: str, why: str) -> str:
     key = BY_NAME.get(name.strip().rpartition(".")[2])
     if key is not None and value.strip():
         try:
-            right = key.written(key.kind.from_text(value.strip()))
+            right = key.written(key.kind.read(value.strip()))
         except Refused:
             return ""
         return f"write {key.name} = {right}, not {key.name} = {value.strip()}"

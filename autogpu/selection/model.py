@@ -298,24 +298,6 @@ class Candidate:
         return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
 
-# Of what connects two GPUs where that is not a number of NVLinks, how good it is. One NVLink is better than any of
-# NVML's common ancestors. NVSwitch counts as one, whatever their number: all GPUs have as many.
-_CONNECTIONS = {
-    "nvswitch": 100,
-    "internal": 60,
-    "single": 50,
-    "multiple": 40,
-    "hostbridge": 30,
-    "node": 20,
-    "system": 10,
-}
-
-
-def connection_score(connection: int | str | None) -> int:
-    """How well two GPUs are connected by that entry of a :data:`autogpu.devices.model.Topology`; 0 if there is none."""
-    return 100 * connection if isinstance(connection, int) else _CONNECTIONS.get(connection or "", 0)
-
-
 @frozen
 class Rejection:
     """A GPU that may not be taken, with the reason in words."""

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import combinations, groupby
 from types import MappingProxyType
 
+from autogpu.devices.model import NVLINK
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
@@ -21,7 +22,6 @@ from autogpu.selection.model import (
     SelectionRequest,
     Tier,
     VisibleSpec,
-    connection_score,
 )
 from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier, unmanaged_processes
 
@@ -146,16 +146,17 @@ def _best_connected(
     uuids, before = [c.device.uuid for c in group], [c.device.uuid for c in taken]
     others = {*free, *uuids}.difference(before)
 
-    def score(one: str, other: str) -> int:
-        return _LINKS_PER_STEP * connection_score(topology.get(frozenset((one, other))))
+    def near(one: str, other: str) -> int:
+        return topology.get(frozenset((one, other)), 0)
 
-    def nvlinks(one: str, other: str) -> int:
-        what = topology.get(frozenset((one, other)))
-        return what if isinstance(what, int) else 0
+    def is_linked(one: str, other: str) -> bool:
+        return near(one, other) == NVLINK
 
     # A link between two that are taken is none to a GPU left free, and each of the two has counted it.
-    pairs = {(a, b): score(a, b) + 2 * nvlinks(a, b) for a in uuids for b in uuids if a != b}
-    alone = {a: sum(score(a, b) for b in before) - sum(nvlinks(a, b) for b in others - {a}) for a in uuids}
+    pairs = {(a, b): _LINKS_PER_STEP * near(a, b) + 2 * is_linked(a, b) for a in uuids for b in uuids if a != b}
+    alone = {
+        a: sum(_LINKS_PER_STEP * near(a, b) for b in before) - sum(is_linked(a, b) for b in others - {a}) for a in uuids
+    }
 
     def gain(uuid: str, chosen: Sequence[str]) -> int:
         return alone[uuid] + sum(pairs[uuid, other] for other in chosen)

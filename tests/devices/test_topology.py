@@ -30,44 +30,33 @@ AT = [f"0000:0{bus}:00.0" for bus in range(1, 9)]
 SWITCHES = ["0000:c4:00.0", "0000:c5:00.0"]
 
 PAIRS = [Gpu(pci=AT[place], nvlinks=[AT[place ^ 1]] * 4, path=f"{place // 2}/0/{place}") for place in range(4)]
-ACROSS = dict.fromkeys(("0-2", "0-3", "1-2", "1-3"), "system")
+ACROSS = dict.fromkeys(("0-2", "0-3", "1-2", "1-3"), 10)
 SWITCHED = [Gpu(pci=AT[place], nvlinks=SWITCHES * 6) for place in range(8)]
 PLAIN = [Gpu(path=f"{place // 4}/{place // 2}/{place}") for place in range(8)]
-NO_BRIDGE = [Gpu(nvlinks=["", ""], path=f"0/{place}") for place in range(2)]
 EIGHT = [(one, other) for other in range(8) for one in range(other)]
 
 
 def near(one, other):
-    return "hostbridge" if one // 2 == other // 2 else "node" if one // 4 == other // 4 else "system"
+    return 30 if one // 2 == other // 2 else 20 if one // 4 == other // 4 else 10
 
 
 @pytest.mark.parametrize(
     ("gpus", "expected", "asked"),
     [
-        pytest.param(PAIRS, {"0-1": 4, "2-3": 4, **ACROSS}, {"nvlink": 16, "ancestor": 4}, id="pairs"),
-        pytest.param(SWITCHED, {f"{a}-{b}": "nvswitch" for a, b in EIGHT}, {"nvlink": 8, "p2p": 28}, id="nvswitch"),
-        pytest.param(PLAIN, {f"{a}-{b}": near(a, b) for a, b in EIGHT}, {"ancestor": 28}, id="no-nvlink"),
-        pytest.param(NO_BRIDGE, {"0-1": "node"}, {"nvlink": 4, "ancestor": 1}, id="no-bridge"),
+        pytest.param(PAIRS, {"0-1": 100, "2-3": 100, **ACROSS}, {"p2p": 6, "ancestor": 4}, id="pairs"),
+        pytest.param(SWITCHED, {f"{a}-{b}": 100 for a, b in EIGHT}, {"p2p": 28}, id="nvswitch"),
+        pytest.param(PLAIN, {f"{a}-{b}": near(a, b) for a, b in EIGHT}, {"p2p": 28, "ancestor": 28}, id="no-nvlink"),
         pytest.param([Gpu()], {}, {}, id="one-gpu"),
         pytest.param(
-            [Gpu(nvlinks=SWITCHES), Gpu(nvlinks=["0000:c9:00.0"])],
-            {},
-            {"nvlink": 2, "p2p": 1},
-            id="two-switches-that-nothing-joins",
-        ),
-        pytest.param(
-            [*PAIRS[:2], Gpu(unsupported=["nvlinks", "p2p", "topology"])],
-            {"0-1": 4},
-            {"nvlink": 8},
+            [*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])],
+            {"0-1": 100},
+            {"p2p": 1},
             id="one-that-tells-nothing",
         ),
         pytest.param(
-            [PAIRS[0], Gpu(pci=AT[1], unsupported=["nvlinks"])], {"0-1": 4}, {"nvlink": 4}, id="told-by-one-of-two"
-        ),
-        pytest.param(
             [PAIRS[0], Gpu(pci=AT[1], nvml="NO_PERMISSION"), *PAIRS[2:]],
-            {"2-3": 4, "0-2": "system", "0-3": "system"},
-            {"nvlink": 12, "ancestor": 2},
+            {"2-3": 100, "0-2": 10, "0-3": 10},
+            {"p2p": 3, "ancestor": 2},
             id="one-whose-partner-is-denied",
         ),
     ],
@@ -75,7 +64,7 @@ def near(one, other):
 def test_what_connects_gpus(tmp_path, gpus, expected, asked):
     with Server(gpus, folder=tmp_path) as server:
         done = server.run([sys.executable, "-c", READ], timeout=60)
-        calls = Counter(call.call for call in server.calls() if call.call in ("nvlink", "p2p", "ancestor"))
+        calls = Counter(call.call for call in server.calls() if call.call in ("p2p", "ancestor"))
     assert (done.returncode, done.stderr) == (0, "")
     assert (json.loads(done.stdout), dict(calls)) == ([expected, expected], asked)
 
@@ -84,7 +73,7 @@ def test_where_python_is_embedded_a_thread_reads_it(tmp_path):
     with Server(PAIRS, folder=tmp_path) as server:
         done = server.run([sys.executable, "-c", READ, "embedded"], timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == [{"0-1": 4, "2-3": 4, **ACROSS}] * 2
+    assert json.loads(done.stdout) == [{"0-1": 100, "2-3": 100, **ACROSS}] * 2
 
 
 # Asks for the GPUs, and what connects them when it is told to.
@@ -110,4 +99,4 @@ def test_a_gpu_that_fails_after_it_was_read_costs_what_it_tells(tmp_path, fault)
         server.change(3, nvml=fault)
         told, errors = reading.communicate("go on\n", timeout=60)
     assert (reading.returncode, errors) == (0, "")
-    assert json.loads(told) == {"0-1": 4, "0-2": "system", "1-2": "system"}
+    assert json.loads(told) == {"0-1": 100, "0-2": 10, "1-2": 10}

@@ -26,7 +26,7 @@ COMPUTE_MODES = ("default", "exclusive_process", "prohibited")
 DENIED = ("refuse", "omit")
 READINGS = (
     *("name", "uuid", "pci", "memory", "utilization", "samples", "processes", "graphics_processes", "process_memory"),
-    *("compute_mode", "temperature", "power", "nvlinks", "p2p", "topology"),
+    *("compute_mode", "temperature", "power", "p2p", "topology"),
 )
 # What NVML says of a GPU that is not well.
 HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending", "thermal_slowdown")

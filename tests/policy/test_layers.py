@@ -162,37 +162,9 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             [],
             id="a-copy-of-the-defaults-of-system-keys-is-no-offence",
         ),
-        pytest.param(
-            {"user": '[memory]\nlimit = "60%"\n'},
-            {"AUTOGPU_VIRTUAL_GPUS": "2"},
-            {"virtual_gpus": 2},
-            [
-                '~/.config/autogpu/autogpu.toml:2: memory.limit can\'t be "60%" with memory.virtual_gpus = 2 '
-                "(AUTOGPU_VIRTUAL_GPUS); allowed: up to 50%; each virtual GPU gets an equal share"
-            ],
-            id="percentages-of-virtual-gpus-must-fit-on-the-card",
-        ),
-        pytest.param(
-            {"system": 'locked = ["memory.limit"]\n[memory]\nlimit = "60%"\n'},
-            {"AUTOGPU_VIRTUAL_GPUS": "2"},
-            {"limit": MemoryLimit(percent=60), "locked": {"memory.limit"}},
-            [
-                'AUTOGPU_VIRTUAL_GPUS: memory.virtual_gpus can\'t be 2 with memory.limit = "60%" (SYSTEM:3), '
-                "which is locked; allowed: up to 1; each virtual GPU gets an equal share"
-            ],
-            id="a-locked-limit-does-not-give-way-to-virtual-gpus",
-        ),
-        pytest.param(
-            {},
-            {"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "50%"},
-            {"virtual_gpus": 2, "limit": MemoryLimit(percent=50)},
-            [],
-            id="percentages-that-just-fit-hold",
-        ),
-        pytest.param({}, {"AUTOGPU_VIRTUAL_GPUS": "4"}, {"virtual_gpus": 4}, [], id="virtual-gpus-need-no-limit"),
     ],
 )
-def test_locks_and_contradictions(workplace, files, environ, policy, problems):
+def test_what_is_locked_holds(workplace, files, environ, policy, problems):
     for layer, text in files.items():
         getattr(workplace, layer)(text)
     flags = {name[2:]: text for name, text in environ.items() if name.startswith("--")}

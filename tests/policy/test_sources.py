@@ -93,7 +93,7 @@ def test_what_is_no_file_hides_no_file_further_up(workplace, make):
         make(str(workplace.project / name))
     workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     resolved = workplace.resolve()
-    assert (resolved.policy.count, len(resolved.problems)) == (3, make is os.mkfifo)
+    assert (resolved.policy.count, len(resolved.problems)) == (3, 1)
 
 
 def answered(ask):
@@ -166,8 +166,7 @@ def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, 
     assert resolved.policy.count == 1
     said = [f"AUTOGPU_POLICY names {problem}; no project file is read"] if problem else []
     assert [str(problem) for problem in resolved.problems] == said
-    is_there = problem and "no [tool" in problem
-    assert resolved.project_file == (workplace.project / name if is_there else None)
+    assert resolved.project_file is None
 
 
 def test_the_user_s_own_file_is_not_also_a_project_s(workplace):

@@ -7,22 +7,21 @@ from itertools import combinations
 
 import pytest
 
-from autogpu.selection.model import connection_score
+from autogpu.devices.model import NVLINK
 from tests.support.selections import INHERITED, claim, decided
 from tests.support.values import gpu, inventory
+
+NEAR = {"internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
 
 
 def pair(one, other):
     return frozenset((gpu(one).uuid, gpu(other).uuid))
 
 
-def topology(nvlinks=(), ancestors=(), switched=()):
-    """``nvlinks`` as ``"01": 4``, ``ancestors`` as ``"01": "single"``."""
-
-    def by_pair(table):
-        return {pair(*(int(digit) for digit in names)): value for names, value in dict(table).items()}
-
-    return by_pair({**dict(ancestors), **dict.fromkeys(switched, "nvswitch"), **dict(nvlinks)})
+def topology(nvlinks=(), ancestors=()):
+    """``nvlinks`` as ``"01"``, ``ancestors`` as ``"01": "single"``."""
+    found = {**{names: NEAR[near] for names, near in dict(ancestors).items()}, **dict.fromkeys(nvlinks, NVLINK)}
+    return {pair(*(int(digit) for digit in names)): near for names, near in found.items()}
 
 
 def all_pairs(size, value):
@@ -40,8 +39,8 @@ def taken(count, gpus, machine, **asked):
     return sorted(device.index for device in found.devices)
 
 
-TWO_PAIRS = topology({"01": 4, "23": 4}, dict.fromkeys(("02", "03", "12", "13"), "system"))
-NEIGHBOURS_APART = topology({"02": 4, "13": 4}, dict.fromkeys(("01", "03", "12", "23"), "hostbridge"))
+TWO_PAIRS = topology(("01", "23"), dict.fromkeys(("02", "03", "12", "13"), "system"))
+NEIGHBOURS_APART = topology(("02", "13"), dict.fromkeys(("01", "03", "12", "23"), "hostbridge"))
 
 # Two boxes of four behind a socket each, and in each two pairs behind a PCIe switch.
 TWO_SOCKETS = topology(
@@ -49,17 +48,10 @@ TWO_SOCKETS = topology(
 )
 
 # The hybrid cube mesh of a DGX-1 with V100: six NVLinks of each GPU, to four others.
-CUBE_MESH_LINKS = {
-    **dict.fromkeys(("01", "02", "13", "26", "37", "45", "46", "57"), 1),
-    **dict.fromkeys(("03", "04", "12", "15", "23", "47", "56", "67"), 2),
-}
-CUBE_MESH = topology(
-    CUBE_MESH_LINKS,
-    {name: "system" for name in all_pairs(8, lambda a, b: None) if name not in CUBE_MESH_LINKS},
-)
-NVSWITCH = topology(switched=all_pairs(8, lambda a, b: None))
-BESIDE_NVSWITCH = topology((), {"03": "node", "13": "node", "23": "node"}, ("01", "02", "12"))
-NEAREST_FIRST = ("internal", "single", "multiple", "hostbridge", "node", "system")
+CUBE_MESH_LINKS = ("01", "02", "13", "26", "37", "45", "46", "57", "03", "04", "12", "15", "23", "47", "56", "67")
+CUBE_MESH = topology(CUBE_MESH_LINKS, all_pairs(8, lambda a, b: "system"))
+NVSWITCH = topology(all_pairs(8, lambda a, b: None))
+BESIDE_NVSWITCH = topology(("01", "02", "12"), {"03": "node", "13": "node", "23": "node"})
 
 
 @pytest.mark.parametrize(
@@ -74,15 +66,14 @@ NEAREST_FIRST = ("internal", "single", "multiple", "hostbridge", "node", "system
         pytest.param(1, 4, TWO_PAIRS, (), [3], id="one-of-two-pairs"),
         pytest.param(1, 4, TWO_PAIRS, (1,), [0], id="one-whose-partner-is-taken"),
         pytest.param(1, 4, TWO_PAIRS, (2, 3), [1], id="one-of-the-pair-that-is-left"),
-        pytest.param(1, 3, topology({"12": 2}), (), [0], id="one-without-a-partner"),
-        pytest.param(1, 4, topology({"01": 2, "23": 4}), (), [1], id="one-of-the-weaker-pair"),
+        pytest.param(1, 3, topology(("12",)), (), [0], id="one-without-a-partner"),
         pytest.param(2, 8, TWO_SOCKETS, (), [6, 7], id="one-pcie-switch"),
         pytest.param(2, 8, TWO_SOCKETS, (7, 5), [2, 3], id="one-pcie-switch-that-is-whole"),
         pytest.param(4, 8, TWO_SOCKETS, (7,), [0, 1, 2, 3], id="one-socket"),
         pytest.param(3, 8, TWO_SOCKETS, (0,), [5, 6, 7], id="three-of-one-socket"),
         pytest.param(1, 8, TWO_SOCKETS, (6,), [7], id="no-nvlink-no-partner"),
-        pytest.param(2, 8, CUBE_MESH, (), [6, 7], id="cube-mesh-two-links"),
-        pytest.param(2, 8, CUBE_MESH, (6,), [4, 7], id="cube-mesh-two-links-that-are-left"),
+        pytest.param(2, 8, CUBE_MESH, (), [6, 7], id="cube-mesh"),
+        pytest.param(2, 8, CUBE_MESH, (6,), [5, 7], id="cube-mesh-that-is-left"),
         pytest.param(4, 8, CUBE_MESH, (), [4, 5, 6, 7], id="cube-mesh-quad"),
         pytest.param(4, 8, CUBE_MESH, (4,), [0, 1, 2, 3], id="cube-mesh-other-quad"),
         pytest.param(1, 8, CUBE_MESH, (0,), [4], id="cube-mesh-next-to-the-busiest"),
@@ -90,11 +81,11 @@ NEAREST_FIRST = ("internal", "single", "multiple", "hostbridge", "node", "system
         pytest.param(1, 8, NVSWITCH, (6,), [7], id="nvswitch-has-no-pairs"),
         pytest.param(2, 4, BESIDE_NVSWITCH, (), [1, 2], id="one-gpu-beside-nvswitch"),
         pytest.param(2, 4, topology(), (), [2, 3], id="nothing-is-known"),
-        pytest.param(2, 4, topology({"01": 1}), (), [0, 1], id="little-is-known"),
-        pytest.param(2, 3, topology({"01": 1}, {"12": "internal"}), (), [0, 1], id="one-nvlink-before-any-ancestor"),
+        pytest.param(2, 4, topology(("01",)), (), [0, 1], id="little-is-known"),
+        pytest.param(2, 3, topology(("01",), {"12": "internal"}), (), [0, 1], id="one-nvlink-before-any-ancestor"),
         *(
             pytest.param(2, 3, topology((), {"01": near, "12": far, "02": "system"}), (), [0, 1], id=f"{near}-{far}")
-            for near, far in zip(NEAREST_FIRST, NEAREST_FIRST[1:])
+            for near, far in zip([*NEAR], [*NEAR][1:])
         ),
     ],
 )
@@ -114,22 +105,22 @@ def test_equally_idle_gpus(count, size, machine, busy, expected):
     ],
 )
 def test_no_connection_outweighs_what_gpus_rank_by(fields, expected):
-    assert taken(2, [gpu(0, **fields), gpu(1), gpu(2)], topology({"01": 12})) == expected
+    assert taken(2, [gpu(0, **fields), gpu(1), gpu(2)], topology(("01",))) == expected
 
 
 ONE_BETTER = [gpu(0), gpu(1), gpu(2, total_gib=48)]
 NAMED = {"positions": (1, 2)}
-# The list names GPUs 1 and 2; GPU 0, which belongs to GPU 1, is free for others.
-LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=topology({"01": 2, "23": 4}))}
+# The list names GPUs 1 and 2; GPU 3, which belongs to GPU 2, is free for others.
+LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=topology(("23",)))}
 
 
 @pytest.mark.parametrize(
     ("count", "devices", "machine", "asked", "expected"),
     [
         pytest.param(1, gpus(4), TWO_PAIRS, {"held": {1: claim(24)}}, [0], id="a-claim-takes-a-partner-before-any-use"),
-        pytest.param(2, ONE_BETTER, topology({"02": 2}), {}, [0, 2], id="joined-to-the-best"),
+        pytest.param(2, ONE_BETTER, topology(("02",)), {}, [0, 2], id="joined-to-the-best"),
         pytest.param(1, [gpu(1), gpu(2)], None, LISTED, [1], id="a-partner-outside-the-pool-counts"),
-        pytest.param(3, gpus(4), topology({"01": 4, "23": 2}), {"per_user": 2}, [0, 1], id="no-more-than-the-cap"),
+        pytest.param(3, gpus(4), topology(("01",)), {"per_user": 2}, [0, 1], id="no-more-than-the-cap"),
         pytest.param(2, gpus(4), TWO_PAIRS, NAMED, [1, 2], id="named-positions-stay"),
     ],
 )
@@ -145,10 +136,10 @@ def test_the_taken_come_first_of_their_equals():
 
 # Two boxes of eight behind a socket each, and in each two pairs behind a PCIe switch, or beside that NVLink pairs.
 SIXTEEN = {
-    pair(a, b): "single" if a // 2 == b // 2 else "node" if a // 8 == b // 8 else "system"
+    pair(a, b): NEAR["single" if a // 2 == b // 2 else "node" if a // 8 == b // 8 else "system"]
     for a, b in combinations(range(16), 2)
 }
-EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): 4 for a in range(0, 16, 2)}}
+EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): NVLINK for a in range(0, 16, 2)}}
 
 
 @pytest.mark.parametrize(
@@ -173,12 +164,12 @@ def test_no_set_is_connected_better(seed):
     # Of eight every set is looked at, and so is every pair of more.
     size, count = chance.choice(((8, chance.randrange(2, 8)), (16, 2)))
     pairs = [pair(one, other) for one, other in combinations(range(size), 2)]
-    nvlinks = {each: chance.randrange(1, 5) for each in pairs if chance.random() < chance.choice((0.1, 0.5, 0.9))}
-    near = {each: chance.choice(("single", "node", "system")) for each in pairs if chance.random() < 0.8}
+    nvlinks = {each: NVLINK for each in pairs if chance.random() < chance.choice((0.1, 0.5, 0.9))}
+    near = {each: chance.choice((50, 20, 10)) for each in pairs if chance.random() < 0.8}
     machine = {**near, **nvlinks}
 
     def score(indices):
-        return sum(connection_score(machine.get(pair(one, other))) for one, other in combinations(indices, 2))
+        return sum(machine.get(pair(one, other), 0) for one, other in combinations(indices, 2))
 
     found = taken(count, gpus(size), machine)
     assert (len(found), score(found)) == (count, max(map(score, combinations(range(size), count))))

@@ -12,13 +12,13 @@ from tests.support.simulator_client import NVML, PYTHON, lines_of
 # What connects the two that `autogpu pick` takes, as NVML tells it.
 CONNECTED = {
     "t4": ("2,3", None),
-    "rtx-2080-ti": ("2,3", 2),
-    "rtx-4090": ("6,7", "hostbridge"),
+    "rtx-2080-ti": ("2,3", 100),
+    "rtx-4090": ("6,7", 30),
     "l40s": ("2,3", None),
-    **dict.fromkeys(("dgx-a100", "h100", "h200", "b200"), ("6,7", "nvswitch")),
-    "gb200": ("2,3", "nvswitch"),
+    **dict.fromkeys(("dgx-a100", "h100", "h200", "b200"), ("6,7", 100)),
+    "gb200": ("2,3", 100),
     # Of its cards that are whole.
-    "a100-mig": ("2,3", "nvswitch"),
+    "a100-mig": ("2,3", 100),
 }
 
 TELL = f"""{NVML}

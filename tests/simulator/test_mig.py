@@ -86,7 +86,7 @@ def test_the_mode_of_a_card(server_of):
 # Readings that a card in MIG mode has, and its instances lack; that both lack; that both have.
 OF_CARDS = [
     *("PowerUsage", "Temperature", "PciInfo", "ComputeMode", "CudaComputeCapability"),
-    *("MigMode", "EccMode", "MinorNumber", "NvLinkState"),
+    *("MigMode", "EccMode", "MinorNumber"),
 ]
 OF_NEITHER = ["UtilizationRates", "Samples", "EncoderUtilization", "RemappedRows", "NumGpuCores"]
 OF_BOTH = ["MemoryInfo", "ComputeRunningProcesses", "GraphicsRunningProcesses"]
@@ -94,14 +94,14 @@ OF_BOTH = ["MemoryInfo", "ComputeRunningProcesses", "GraphicsRunningProcesses"]
 
 def test_readings_that_a_card_in_mig_mode_and_its_instances_lack(server_of):
     program = f"""
-        more = {{"Temperature": [0], "NvLinkState": [0], "Samples": [1, 0]}}
+        more = {{"Temperature": [0], "Samples": [1, 0]}}
         nvml.nvmlInit()
         card = nvml.nvmlDeviceGetHandleByIndex(0)
         for gpu in (card, nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)):
             say(*[name for name in {[*OF_CARDS, *OF_NEITHER, *OF_BOTH]}
                   if ask(f"nvmlDeviceGet{{name}}", gpu, *more.get(name, [])) == {MISSING!r}])
     """
-    card = a100(*BALANCED, ecc=True, utilization=50, nvlinks=["0000:ff:00.0"])
+    card = a100(*BALANCED, ecc=True, utilization=50)
     assert run_nvml(server_of(card), program) == [OF_NEITHER, [*OF_CARDS, *OF_NEITHER]]
 
 
