@@ -16,7 +16,7 @@ from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.lease import Folder, Holder, Waiter, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
-from autogpu.lease.mutex import held, held_if_possible
+from autogpu.lease.mutex import held_if_possible
 from autogpu.lease.snapshot import FolderReader
 from autogpu.policy import SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.text import listed, sudo, user_name
@@ -242,7 +242,9 @@ def undo(host: Host) -> list[Step]:
 def _remove_folder(path: Path) -> str:
     """Remove the lease folder with all stale files; returns why it stays."""
     # Under the mutex, so that no job claims between looking and removing; one that waits for it finds no folder.
-    with held(Folder(path, "host", 0)) as descriptor:
+    with held_if_possible(Folder(path, "host", 0)) as (descriptor, problem):
+        if problem:
+            raise problem
         leases = FolderReader().read(descriptor, remove_stale=True)
         jobs: tuple[Holder | Waiter, ...] = (*leases.holders, *leases.waiters)
         if jobs:
