@@ -166,7 +166,6 @@ class _Process:
         self._family: Family | None = None
         self._shared: Decision | None = None
         self._job = job_of_ranks(request)
-        self._problem: LeaseUnavailable | None = None
 
     def acquire(self, environ: Mapping[str, str]) -> Taken:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
@@ -175,20 +174,15 @@ class _Process:
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group
-            held = lease.acquire_lease(
-                folder, lambda *_: claims, script=self._script, group=parents, on_problem=self._note
-            )
-            return Taken(self._shared, held, self._problem if held else None, is_parents=True)
-        group = self._job or None
-        held = lease.acquire_lease(
-            folder, self._choose, script=self._script, group=group, caps=self._caps, on_problem=self._note
-        )
+            held = lease.acquire_lease(folder, lambda *_: claims, script=self._script, group=parents)
+            return Taken(self._shared, held, held.problem if held else None, is_parents=True)
+        held = lease.acquire_lease(folder, self._choose, script=self._script, group=self._job, caps=self._caps)
         if self.decision.verdict is Verdict.WAIT:
             with suppress(_NothingToWaitFor):
                 held = self._wait(folder)
         self.decision = self._told_of_wait()
         raise_if_refused(self.decision)
-        return Taken(self.decision, held, self._problem if held else None)
+        return Taken(self.decision, held, held.problem if held else None)
 
     def go_unclaimed(self, problem: LeaseUnavailable) -> Taken:
         """Where no lease can be written: decide by those that can be read, and wait without a place in the queue.
@@ -210,14 +204,12 @@ class _Process:
             if self.decision.verdict is not Verdict.WAIT:
                 raise_if_refused(self.decision)
                 return Taken(self._told_of_wait(), problem=problem)
-            position = len(leases.queue) + 1
+            state = lease.QueueState(leases.queue, leases.holders, self._demand.count, waited_s)
             if waited_s >= self._timeout_s:
                 from autogpu.lease.queue import gave_up
 
-                raise gave_up(self._timeout_s, position)
-            self._on_look(
-                lease.QueueState(position, leases.queue, leases.holders, waited_s, 0.0, self.decision.waits_for)
-            )
+                raise gave_up(self._timeout_s, state.position)
+            self._on_look(state)
             time.sleep(min(_UNCLAIMED_LOOK_S, self._timeout_s - waited_s))
             self._read_again()
 
@@ -246,9 +238,6 @@ class _Process:
 
     def _told_of_wait(self) -> Decision:
         return explain.after_wait(self.decision, self._waited_s) if self._has_waited else self.decision
-
-    def _note(self, problem: LeaseUnavailable) -> None:
-        self._problem = problem
 
     def _caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
@@ -297,9 +286,8 @@ class _Process:
             timeout_s=self._timeout_s,
             on_wait=self._on_look,
             before_look=self._read_again,
-            group=self._job or None,
+            group=self._job,
             caps=self._caps,
-            on_problem=self._note,
         )
 
     def _on_look(self, state: QueueState) -> None:

@@ -81,7 +81,7 @@ for _ in range(int(sys.argv[2])):
     acquired = acquire(request, os.environ, "train.py", lambda: inventory, lambda *_: None)
     times["acquire"].append(time.perf_counter() - begun)
     acquired.lease.release()
-reader = FolderReader(folder)
+reader = FolderReader()
 with folder.opened() as descriptor:
     reader.read(descriptor)
     for _ in range(int(sys.argv[2])):

@@ -16,6 +16,7 @@ from autogpu.install import files
 from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
 from autogpu.lease import Folder
+from autogpu.lease.mutex import held_if_possible
 from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
@@ -99,16 +100,17 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
-    problems: list[lease.LeaseUnavailable] = []
+    problem: lease.LeaseUnavailable | None = None
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
-        lease.acquire_lease(folder, lambda *_: None, script="autogpu", on_problem=problems.append)
+        with held_if_possible(folder) as (_, problem):
+            pass
     except lease.NoFolderYet:
         pass
     except lease.LeaseUnavailable as error:
-        problems.append(error)
-    return folder, (problems[0].what, problems[0].remedy) if problems else None
+        problem = error
+    return folder, (problem.what, problem.remedy) if problem else None
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:

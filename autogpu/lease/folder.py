@@ -47,11 +47,13 @@ class Folder:
             ``"fallback"``, which belongs to its first user and does not reach into containers or a service's
             private ``/var/tmp``.
         owner_uid: May remove every lease in it.
+        patience_s: How long others wait for one who holds its mutex.
     """
 
     path: Path
     origin: str
     owner_uid: int
+    patience_s: float = 2.0
 
     @contextmanager
     def opened(self) -> Iterator[int]:

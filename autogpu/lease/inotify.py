@@ -23,24 +23,23 @@ _MOVE_SELF = 0x800
 _IGNORED = 0x8000
 _ONLYDIR = 0x01000000
 _EVENTS = _CLOSE_WRITE | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
+_FOLDER_LOST = _DELETE_SELF | _MOVE_SELF | _IGNORED
 
 # wd, mask, cookie, and the length of the name that follows. ``inotify(7)``.
 _EVENT = struct.Struct("iIII")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator
+    from typing import Iterator
 
 
 class Watch:
-    """Sees changes of one folder from its making on, so that none is lost between looking and waiting."""
+    """Sees leases come and go in one folder from its making on, so that none is lost between looking and waiting."""
 
-    def __init__(self, folder: Path, is_concerned: Callable[[str], bool]) -> None:
-        """Begin; ``is_concerned`` tells of a file's name if a change of it matters."""
+    def __init__(self, folder: Path) -> None:
+        """Begin."""
         self._folder = folder
         self._opened = _start(folder)
-        self._is_concerned = is_concerned
-        self._has_lost_folder = False
 
     def __enter__(self) -> Watch:
         return self
@@ -56,23 +55,17 @@ class Watch:
         return self._opened is None
 
     def wait(self, most_s: float) -> bool:
-        """Wait for a change that matters, at most ``most_s``; tell if there was one. Ctrl-C gets through at once."""
-        if self._has_lost_folder:
-            # There may be another one of that name by now.
-            self.__exit__()
-            self._opened, self._has_lost_folder = _start(self._folder), False
+        """Wait for a change, at most ``most_s``; tell if there was one. Ctrl-C gets through at once."""
         if self._opened is None:
             # Before the caller's next look. Others may have ended; the bound is fs.inotify.max_user_instances.
             self._opened = _start(self._folder)
             time.sleep(max(0.0, most_s))
             return False
         until_s = monotonic_s() + most_s
-        while process.is_readable(self._opened.number, until_s - monotonic_s()):
+        while self._opened is not None and process.is_readable(self._opened.number, until_s - monotonic_s()):
             # All that is there, or the next call would come back at once.
             if self._matters(b"".join(self._pending(self._opened.number))):
                 return True
-            if self._has_lost_folder:
-                return False
         return False
 
     def _pending(self, descriptor: int) -> Iterator[bytes]:
@@ -82,18 +75,17 @@ class Watch:
         except BlockingIOError:
             pass
         except OSError:  # begin anew, as for another folder
-            self._has_lost_folder = True
+            self.__exit__()
 
     def _matters(self, events: bytes) -> bool:
         begin = 0
         while begin < len(events):
             _, mask, _, length = _EVENT.unpack_from(events, begin)
-            begin += _EVENT.size
-            self._has_lost_folder |= bool(mask & (_DELETE_SELF | _MOVE_SELF | _IGNORED))
-            name = os.fsdecode(events[begin : begin + length].rstrip(b"\0"))
-            begin += length
+            begin += _EVENT.size + length
+            if mask & _FOLDER_LOST:  # there may be another one of that name by now
+                self.__exit__()
             # Without a name it is the folder itself, or that events were lost.
-            if not name or self._is_concerned(name):
+            if not length or events.startswith(b"job.", begin - length):
                 return True
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 from autogpu import process
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from autogpu.selection.model import Cap
 
     Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
-    OnProblem = Callable[[Uncoordinated], None]
 
 _MARKER_VERSION = "v1"
 
@@ -37,83 +35,43 @@ _FRESH_S = 0.1
 _MOST_COLLISIONS = 200
 
 
-class Lease:
-    """The GPUs that this process holds. The kernel gives it back when the process and all its forks have ended.
+class Lease(LockedFile):
+    """The GPUs that this process holds. The kernel gives them back when the process and all its forks have ended.
 
     It is made before it holds anything, by the one who answers for it, and given back when nothing refers to it any
     more: so it has an owner at each line, also where Ctrl-C strikes. A program started by exec does not inherit it,
-    unless :meth:`leave_to_programs` was called. In a fork's child nothing here has an effect on the parent's lease, but
-    the child keeps it alive: it may be the one that uses the GPU.
+    unless :meth:`leave_to_programs` was called.
 
     Attributes:
         identity: The fields of this process that every file of it has.
+        problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
-    def __init__(self, folder: Folder, script: str, group: str | None) -> None:
-        """Hold nothing yet.
-
-        Args:
-            script: The running script; only its name is kept, never its folder or arguments.
-            group: Shared by the members of one job; ``None`` for a job of one process.
-        """
-        self._folder = folder
+    def __init__(self, folder: Folder, script: str, group: str, caps: Callable[[], Mapping[str, Cap]]) -> None:
+        """Hold nothing yet."""
+        super().__init__(folder)
         # Looks into /proc; others don't have to wait for that.
         self.identity = record.identity(script)
+        self.problem: Uncoordinated | None = None
         self._group = group
+        self._caps = caps
         self._fields: Mapping[str, Any] = {}
-        self._file = LockedFile("")
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The file's name in the folder."""
-        return self._file.name
 
     @property
     def claims(self) -> Mapping[str, int]:
         """Bytes by GPU UUID."""
         return dict(self._fields.get("gpus", {}))
 
-    @property
-    def group(self) -> str:
-        """Members of one job share it."""
-        return str(self._fields["group"])
-
-    @property
-    def is_alive(self) -> bool:
-        """Others still see it; ``False`` too after :meth:`release` and in a fork's child."""
-        if self._pid != os.getpid():
-            return False
-        try:
-            with self._folder.opened() as descriptor:
-                return self._file.is_alive(descriptor)
-        except Uncoordinated:
-            return False
-
-    def release(self) -> None:
-        """Give it back now. Has no effect in a fork's child, nor the second time."""
-        if self._pid == os.getpid():  # in a fork's child another thread's lock may be closed for ever
-            with self._lock:
-                self._file.give_up(self._folder)
-
-    def write(self, descriptor: int, claims: Mapping[str, int], caps: Mapping[str, Cap]) -> None:
+    def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
-        name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
+        name, caps = record.new_name("job"), self._caps()
         fields = {**self.identity, "t": round(unix_s(), 6), "group": self._group or name}
         fields["gpus"] = record.checked_claims(claims)
         if caps:
             fields["caps"] = record.checked_claims(caps)
             fields["why"] = {uuid: cap.cause for uuid, cap in caps.items()}
-        self._file, self._fields = LockedFile(name), fields
-        self._file.put(descriptor, record.encode(fields))
-
-    def leave_to_programs(self) -> None:
-        """Let every program that this process starts from now on keep the lease alive, also when this one has ended."""
-        try:
-            self._file.leave_to_programs()
-        except OSError:  # it may open no more files, and keeps it alone
-            pass
+        self._fields = fields
+        self.put(descriptor, name, record.encode(fields))
 
     def marker(self, environ: Mapping[str, str]) -> str:
         """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
@@ -133,10 +91,8 @@ def acquire_lease(
     choose: Choose,
     *,
     script: str,
-    group: str | None = None,
+    group: str = "",
     caps: Callable[[], Mapping[str, Cap]] = dict,
-    deadline_s: float = mutex.DEADLINE_S,
-    on_problem: OnProblem = lambda problem: None,
 ) -> Lease | None:
     """Choose and claim in one step that no other process can come between; ``None`` if nothing fits.
 
@@ -144,32 +100,20 @@ def acquire_lease(
         choose: Is given the live holders and those who wait, and returns bytes by GPU UUID, or ``None``. All
             others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times, and the last result counts. What it raises comes through.
-        script: As for :class:`Lease`.
-        group: As for :class:`Lease`.
+        script: The running script; only its name is kept, never its folder or arguments.
+        group: Shared by the members of one job; ``""`` for a job of one process.
         caps: Tells after ``choose`` what each member of the job may allocate, by GPU UUID.
-        deadline_s: How long to wait for the mutex.
-        on_problem: Is told why the mutex can't be had. The claim is made without it, by :func:`claim`.
 
     Raises:
         Uncoordinated: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
-    lease = Lease(folder, script, group)
-    reader = FolderReader()
+    lease, reader = Lease(folder, script, group, caps), FolderReader()
     try:
         with folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before
-        with mutex.held_if_possible(folder, deadline_s) as (descriptor, problem):
-            if problem:
-                on_problem(problem)
-            is_held = claim(
-                lease,
-                reader,
-                descriptor,
-                lambda snapshot: choose(snapshot.holders, snapshot.queue),
-                caps,
-                has_mutex=problem is None,
-            )
+        with mutex.held_if_possible(folder) as (descriptor, lease.problem):
+            is_held = claim(lease, reader, descriptor, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None
     except BaseException:
         # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
@@ -178,13 +122,7 @@ def acquire_lease(
 
 
 def claim(
-    lease: Lease,
-    reader: FolderReader,
-    descriptor: int,
-    choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
-    caps: Callable[[], Mapping[str, Cap]],
-    *,
-    has_mutex: bool,
+    lease: Lease, reader: FolderReader, descriptor: int, choose: Callable[[LeaseSnapshot], Mapping[str, int] | None]
 ) -> bool:
     """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
@@ -194,17 +132,18 @@ def claim(
     """
     for attempt in range(_MOST_COLLISIONS):
         # What has just ended may count as alive at first, which is faster; it must not make the difference.
-        before = reader.read(descriptor, remove_stale=has_mutex, fresh_s=0.0 if attempt else _FRESH_S)
+        fresh_s = 0.0 if attempt else _FRESH_S
+        before = reader.read(descriptor, remove_stale=lease.problem is None, fresh_s=fresh_s)
         claims = choose(before)
         if claims is None:
             if attempt:
                 return False
             continue
-        lease.write(descriptor, claims, caps())
+        lease.write(descriptor, claims)
         if _stands(reader, descriptor, lease, before, choose):
             return True
         lease.release()
-        if not has_mutex:
+        if lease.problem:
             # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
             time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
     raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
@@ -244,13 +183,10 @@ def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     Raises:
         Uncoordinated: The folder can't be read.
     """
-    marker = _marker(environ)
-    if marker is None:
-        return None
-    name, pid, start, _ = marker
+    name, pid, start, _ = _marker(environ)
     with folder.opened() as descriptor:
         holder = holder_named(descriptor, name)
-    if holder is None or str(holder.pid) != pid or str(holder.start_time or 0) != start:
+    if holder is None or (str(holder.pid), str(holder.start_time or 0)) != (pid, start):
         return None
     # In a container of its own a child may have the same pid.
     is_own = holder.pid == os.getpid() and holder.pid_namespace == process.pid_namespace()
@@ -262,20 +198,17 @@ def has_parents_list(environ: Mapping[str, str]) -> bool:
 
     A value that was set since is an explicit choice.
     """
-    marker = _marker(environ)
-    if marker is None:
-        return False
+    name, _, _, left = _marker(environ)
     is_reordered = _visible(environ) == _visible(environ, WRITTEN_VISIBLE_DEVICES) != ""
-    return marker[3] == _visible(environ) or (is_reordered and marker[3] == _visible(environ, ORIGINAL_VISIBLE_DEVICES))
+    return bool(name) and (
+        left == _visible(environ) or (is_reordered and left == _visible(environ, ORIGINAL_VISIBLE_DEVICES))
+    )
 
 
-def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str] | None:
-    """See :meth:`Lease.marker`: the file, the pid, the start time, what was visible; ``None`` where there is none."""
-    version, _, rest = environ.get(LEASE, "").partition(":")
-    name, _, rest = rest.partition(":")
-    pid, _, rest = rest.partition(":")
-    start, _, visible = rest.partition(":")
-    return (name, pid, start, visible) if version == _MARKER_VERSION else None
+def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str]:
+    """See :meth:`Lease.marker`: the file, the pid, the start time, what was visible; empty where there is none."""
+    version, name, pid, start, visible = (environ.get(LEASE, "").split(":", 4) + [""] * 5)[:5]
+    return (name, pid, start, visible) if version == _MARKER_VERSION else ("", "", "", "")
 
 
 def _visible(environ: Mapping[str, str], name: str = CUDA_VISIBLE_DEVICES) -> str:

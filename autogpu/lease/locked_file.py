@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from autogpu.frozen import frozen
 from autogpu.lease import locks
@@ -57,22 +58,29 @@ class LockedFileView:
 class LockedFile:
     """A file of this process in the folder; it lives as long as a process has this open, at most as long as the object.
 
-    Never unlocked, only closed: a fork's child shares the lock, and may be the one that uses the GPU.
+    Never unlocked, only closed: a fork's child shares the lock, and may be the one that uses the GPU. In a fork's child
+    nothing here has an effect on the parent's file.
+
+    Attributes:
+        name: In the folder; ``""`` until it was put there.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, folder: Folder) -> None:
+        """Be no file yet."""
+        self.name = ""
+        self._folder = folder
         self._pid = os.getpid()
         self._opened: locks.Descriptor | None = None
 
-    def put(self, folder: int, text: bytes) -> None:
-        """Make the file; readers find it locked and complete. Where this fails or is interrupted, withdraw it."""
+    def put(self, descriptor: int, name: str, text: bytes) -> None:
+        """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
+        self.name = name
         for attempt in range(_ATTEMPTS):
             try:
-                self._try_put(folder, text)
+                self._try_put(descriptor, text)
                 return
             except FileNotFoundError:  # one who tidies up saw it between our creating and our locking
-                self.withdraw(folder)
+                self.release()
                 if attempt == _ATTEMPTS - 1:
                     raise
 
@@ -87,50 +95,45 @@ class LockedFile:
             with locks.Descriptor(os.open, hidden, _READ_FLAGS, dir_fd=folder) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-            _write(opened.number, text)
+            while text:
+                text = text[os.write(opened.number, text) :]
             locks.show_to_all(opened.number, _MODE)
             _placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             locks.unlink(folder, hidden)
 
-    def is_alive(self, folder: int) -> bool:
+    def is_in(self, descriptor: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
         opened = self._opened
-        return opened is not None and opened.is_ours and locks.is_named(folder, self.name, opened.status)
+        return opened is not None and opened.is_ours and locks.is_named(descriptor, self.name, opened.status)
 
     def beat(self) -> None:
         """Show the others that this process is running; is no event for those who watch the folder."""
         if self._opened is not None and self._opened.is_ours:
-            try:
+            with suppress(OSError):
                 locks.beat(self._opened.number)
-            except OSError:
-                pass
 
-    def withdraw(self, folder: int | None) -> None:
-        """Remove the file, let its lock go; neither need be there still. ``None``: the folder has gone."""
-        if folder is not None and self.is_alive(folder):
-            locks.unlink(folder, self.name)
-        _placed.pop(self.name, None)
-        if self._opened is not None:
-            self._opened.close_if_ours()
-
-    def give_up(self, folder: Folder) -> None:
-        """:meth:`withdraw` it, whatever has become of the folder; not in a fork's child, whose parent has it still."""
+    def release(self) -> None:
+        """Remove the file and let its lock go, now. Has no effect in a fork's child, nor the second time."""
         if self._pid != os.getpid():
             return
         try:
-            with folder.opened() as descriptor:
-                self.withdraw(descriptor)
+            with self._folder.opened() as descriptor:
+                if self.is_in(descriptor):
+                    locks.unlink(descriptor, self.name)
         except Uncoordinated:  # the folder has gone, and the file with it
             pass
         finally:
-            self.withdraw(None)
+            _placed.pop(self.name, None)
+            if self._opened is not None:
+                self._opened.close_if_ours()
 
     def leave_to_programs(self) -> None:
-        """Let programs that are started from now on keep the lock."""
+        """Let every program that this process starts from now on keep the lock, also when this one has ended."""
         if self._opened is not None:
-            locks.leave_to_programs(self._opened.number)
+            with suppress(OSError):  # it may open no more files, and keeps it alone
+                locks.leave_to_programs(self._opened.number)
 
     def close_in_children(self) -> None:
         """Let no fork's child keep it alive."""
@@ -188,11 +191,6 @@ def wait_for_end(folder: int, name: str) -> None:
         raise
     with opened:
         locks.wait_for_end(opened.number)
-
-
-def _write(descriptor: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(descriptor, text) :]
 
 
 def _read_text(descriptor: int, max_bytes: int) -> bytes | None:

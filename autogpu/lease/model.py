@@ -56,13 +56,13 @@ class Holder:
     uid: int
     is_mine: bool
     is_readable: bool
-    pid: int | None
-    pid_namespace: str | None
-    start_time: int | None
-    since_s: float | None
-    script: str
-    group: str
-    claims: Mapping[str, int]
+    pid: int | None = None
+    pid_namespace: str | None = None
+    start_time: int | None = None
+    since_s: float | None = None
+    script: str = ""
+    group: str = ""
+    claims: Mapping[str, int] = MappingProxyType({})
     caps: Mapping[str, Cap] = MappingProxyType({})
 
     @property
@@ -113,13 +113,13 @@ class Waiter:
     uid: int
     is_mine: bool
     is_readable: bool
-    silent_s: float
-    pid: int | None
-    pid_namespace: str | None
-    start_time: int | None
-    since_s: float | None
-    script: str
-    demand: Demand
+    silent_s: float = 0.0
+    pid: int | None = None
+    pid_namespace: str | None = None
+    start_time: int | None = None
+    since_s: float | None = None
+    script: str = ""
+    demand: Demand = Demand()
     group: str = ""
 
     @property
@@ -139,17 +139,20 @@ class QueueState:
     """The queue as a waiting process sees it.
 
     Attributes:
-        position: 1 for the head.
-        count: GPUs that are waited for.
         ahead: Those in front that are not passed over, nor of the same job.
         holders: Who holds what.
+        count: GPUs that are waited for.
         waited_s: How long this process has been waiting.
         timeout_s: How long it will wait in all.
     """
 
-    position: int
     ahead: tuple[Waiter, ...]
     holders: tuple[Holder, ...]
-    waited_s: float
-    timeout_s: float
     count: int = 1
+    waited_s: float = 0.0
+    timeout_s: float = 0.0
+
+    @property
+    def position(self) -> int:
+        """1 for the head."""
+        return len(self.ahead) + 1

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 import time
 from contextlib import contextmanager
 
-from autogpu import process
 from autogpu.lease import locks
 from autogpu.lease.folder import MUTEX, Folder, make_mutex
 from autogpu.lease.model import Uncoordinated
@@ -18,24 +16,19 @@ from autogpu.process import monotonic_s
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Callable, Iterator
+    from typing import Iterator
 
-DEADLINE_S = 2.0
-
-# A hundred jobs that start at once pass the mutex on for longer than the deadline, and nothing is wrong with that: the
-# deadline is for one holder. Holders that change in order to keep others out gain no more than this.
-LONGEST_S = 10.0
+# A hundred jobs that start at once pass the mutex on for longer than one holder may keep it, and nothing is wrong with
+# that. Holders that change in order to keep others out gain no more than so many times its patience.
+_MOST_HOLDERS = 5
 
 # Where this process has lost its patience once: a lock that is stuck may be so for as long as it runs. By folder, since
 # when it has not been had.
 _AGAIN_S = 0.05
 _stuck_since_s: dict[Path, float] = {}
 
-# A holder needs about a ms: a few tries, and then a thread that waits in the kernel.
-_PAUSES_S = (0.0002, 0.0004, 0.0008)
-
-# Where no thread can be started: how often to try.
-_POLL_S = 0.005
+# A holder needs about a ms.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.004
 
 # A FIFO must not block us and a link must not lead us elsewhere; never O_CREAT, which fs.protected_regular
 # forbids on another user's file in a sticky folder, even to root.
@@ -43,29 +36,12 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 
 
 @contextmanager
-def held(
-    folder: Folder, deadline_s: float = DEADLINE_S, while_waiting: Callable[[], None] = lambda: None
-) -> Iterator[int]:
-    """As :func:`held_if_possible`, or not at all.
-
-    Raises:
-        Uncoordinated: It can't be had, or the system refuses whatever the body asks it for.
-    """
-    with held_if_possible(folder, deadline_s, while_waiting) as (descriptor, problem):
-        if problem:
-            raise problem
-        yield descriptor
-
-
-@contextmanager
-def held_if_possible(
-    folder: Folder, deadline_s: float = DEADLINE_S, while_waiting: Callable[[], None] = lambda: None
-) -> Iterator[tuple[int, Uncoordinated | None]]:
+def held_if_possible(folder: Folder) -> Iterator[tuple[int, Uncoordinated | None]]:
     """Hold the mutex; gives the folder's descriptor, also where the mutex can't be had, and why that is so.
 
-    A holder that keeps it for ``deadline_s`` is waited for no longer; the reason names it. A process waits so long
-    once: where the mutex could not be had, it is tried for 50 ms until it can be. ``while_waiting`` is called now and
-    then where it does not come at once. Threads of one process exclude each other like processes.
+    A holder that keeps it for ``folder.patience_s`` is waited for no longer; the reason names it. A process waits so
+    long once: where the mutex could not be had, it is tried for 50 ms until it can be. Threads of one process exclude
+    each other like processes.
 
     Raises:
         Uncoordinated: The folder can't be opened.
@@ -74,7 +50,7 @@ def held_if_possible(
         mutex = problem = None
         try:
             try:
-                mutex = _taken(folder, descriptor, deadline_s, while_waiting)
+                mutex = _taken(folder, descriptor)
             except Uncoordinated as error:
                 # Without what it passed through, which is this as well: it would keep all of that alive.
                 problem = error.with_traceback(None)
@@ -88,25 +64,34 @@ def held_if_possible(
                 _let_go(mutex)
 
 
-def _taken(folder: Folder, descriptor: int, deadline_s: float, while_waiting: Callable[[], None]) -> locks.Descriptor:
+def _taken(folder: Folder, descriptor: int) -> locks.Descriptor:
+    patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
     begun_s = monotonic_s()
-    if folder.path in _stuck_since_s:
-        deadline_s = min(deadline_s, _AGAIN_S)
+    seen: str | None = ""
+    look_s, pause_s = begun_s + patience_s / 2, _FIRST_PAUSE_S
     while True:
         mutex = _open(folder, descriptor)
         try:
-            _lock(folder, mutex.number, begun_s, deadline_s, while_waiting)
-            if locks.is_named(descriptor, MUTEX, mutex.status):
+            # Else it was removed while we waited, and others may hold its successor by now.
+            if locks.try_exclusive(mutex.number) and locks.is_named(descriptor, MUTEX, mutex.status):
                 _stuck_since_s.pop(folder.path, None)
                 return mutex
+            now_s = monotonic_s()
+            if now_s > look_s:
+                before, seen = seen, locks.holder(mutex.number)
+                if seen == before or now_s > begun_s + patience_s * _MOST_HOLDERS:
+                    who = seen or "a process that can't be seen from here"
+                    stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
+                    what = f"{folder.path / MUTEX} has been held for {stuck_s:.0f} s by {who}"
+                    raise Uncoordinated(what, remedy="if it is stuck, end that process")
+                look_s = now_s + patience_s / 2
         except BaseException:
             _let_go(mutex)
             raise
-        # It was removed while we waited, and others may hold its successor by now.
         _let_go(mutex)
-        if monotonic_s() > begun_s + deadline_s:
-            what = f"{folder.path / MUTEX} is replaced again and again"
-            raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
+        # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
+        time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _let_go(mutex: locks.Descriptor) -> None:
@@ -134,76 +119,6 @@ def _open(folder: Folder, descriptor: int) -> locks.Descriptor:
         raise _broken(folder, "is not a plain file")
     locks.close_in_children.add(mutex)
     return mutex
-
-
-def _lock(folder: Folder, mutex: int, begun_s: float, deadline_s: float, while_waiting: Callable[[], None]) -> None:
-    if locks.try_exclusive(mutex):
-        return
-    for pause_s in _PAUSES_S:
-        # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
-        time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 512))
-        if locks.try_exclusive(mutex):
-            return
-    waiting = _LockThread(mutex)
-    holder: str | None = None
-    kept_since_s, look_again_s = begun_s, begun_s + deadline_s / 4
-    while True:
-        now_s = monotonic_s()
-        left_s = min(kept_since_s + deadline_s, begun_s + max(LONGEST_S, deadline_s)) - now_s
-        if left_s <= 0:
-            who = locks.holder(mutex) or "a process that can't be seen from here"
-            since_s = _stuck_since_s.setdefault(folder.path, kept_since_s)
-            raise Uncoordinated(
-                f"{folder.path / MUTEX} has been held for {now_s - since_s:.0f} s by {who}",
-                remedy="if it is stuck, end that process",
-            )
-        if waiting.has_come(min(left_s, max(0.0, look_again_s - now_s))):
-            return
-        if monotonic_s() >= look_again_s:
-            while_waiting()
-            before, holder = holder, locks.holder(mutex)
-            look_again_s = monotonic_s() + deadline_s / 4
-            if before is not None and holder != before:
-                kept_since_s = monotonic_s()
-
-
-class _LockThread:
-    """A thread that waits for the lock in the kernel, which hands it on in order and wakes one waiter at a time.
-
-    The main thread waits for it with a deadline, and is interrupted by Ctrl-C. Giving up closes the descriptor: a lock
-    that is granted after that has no descriptor left, and the kernel drops it with the thread's call.
-    """
-
-    def __init__(self, mutex: int) -> None:
-        self._has_come = threading.Lock()
-        self._has_come.acquire()
-        self._error: OSError | None = None
-        self._polled: int | None = None
-        if not process.threads_are_real():
-            self._polled = mutex
-            return
-        try:
-            threading.Thread(target=self._wait, args=(mutex,), name="autogpu-mutex", daemon=True).start()
-        except RuntimeError:  # no more threads for this user
-            self._polled = mutex
-
-    def _wait(self, mutex: int) -> None:
-        try:
-            locks.exclusive(mutex)
-        except OSError as error:
-            self._error = error
-        self._has_come.release()
-
-    def has_come(self, timeout_s: float) -> bool:
-        """Wait for it; raises what the system answers where it refuses."""
-        if self._polled is not None:
-            time.sleep(min(timeout_s, _POLL_S))
-            return locks.try_exclusive(self._polled)
-        if not self._has_come.acquire(timeout=timeout_s):
-            return False
-        if self._error:
-            raise self._error
-        return True
 
 
 def _broken(folder: Folder, what: str) -> Uncoordinated:

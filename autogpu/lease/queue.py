@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 
@@ -12,17 +11,17 @@ from autogpu.lease import mutex, record
 from autogpu.lease.inotify import Watch
 from autogpu.lease.leases import Lease, claim
 from autogpu.lease.locked_file import LockedFile
-from autogpu.lease.model import SILENCE_S, Demand, QueueState, Waiter
+from autogpu.lease.model import Demand, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
+    from typing import Callable, Mapping
 
     from autogpu.lease.folder import Folder
-    from autogpu.lease.leases import Choose, OnProblem
+    from autogpu.lease.leases import Choose
     from autogpu.lease.snapshot import LeaseSnapshot
     from autogpu.selection.model import Cap
 
@@ -32,7 +31,6 @@ HEARTBEAT_S = 2.0
 # A killed holder's file is closed an instant before its lock is dropped, and the driver frees its memory some
 # time after that, so the first look can come too early.
 _SECOND_LOOKS_S = (0.01, 0.1, 0.5)
-_FREEING_S = 1.0  # the last of them is within this time
 
 # To those with more than so many ahead a change is nothing, and they look every few seconds: with 250 waiters a look at
 # all tickets takes 5 ms, and the processors are needed by the one that is served.
@@ -46,9 +44,6 @@ _PAUSE_BY_SQUARE_S = 0.002
 # Without inotify, times the place: how often to look.
 _BLIND_PAUSE_S = 0.1
 
-# So that a waiter that becomes unresponsive counts as such when we look.
-_GRACE_S = 0.02
-
 
 def wait_for_lease(
     folder: Folder,
@@ -57,12 +52,10 @@ def wait_for_lease(
     demand: Demand,
     script: str,
     timeout_s: float,
-    on_wait: Callable[[QueueState], None] | None = None,
+    on_wait: Callable[[QueueState], None] = lambda state: None,
     before_look: Callable[[], None] = lambda: None,
-    group: str | None = None,
+    group: str = "",
     caps: Callable[[], Mapping[str, Cap]] = dict,
-    deadline_s: float = mutex.DEADLINE_S,
-    on_problem: OnProblem = lambda problem: None,
 ) -> Lease:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
@@ -74,9 +67,8 @@ def wait_for_lease(
         on_wait: Is called after each look without a result: the first time at once, then at least every two
             seconds for the first in the queue, every six for those far behind. What it raises ends the wait and
             comes through.
-        before_look: Is called before looks at which this process could be served, while others can choose:
-            the place to read the driver. One that takes more than five seconds gets this process passed over.
-        on_problem: Is called once for a mutex that can't be had.
+        before_look: Is called before each look but the first, while others can choose: the place to read the driver.
+            One that takes more than five seconds gets this process passed over.
 
     Raises:
         WaitTimeout: The time is over.
@@ -84,26 +76,27 @@ def wait_for_lease(
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
-    place = _Place(folder, choose, demand, script, group, caps, deadline_s, on_problem, before_look)
+    place = _Place(folder, choose, demand, Lease(folder, script, group, caps), group)
     second_looks: list[float] = []
     try:
-        with Watch(folder.path, place.is_concerned) as watch:
+        with Watch(folder.path) as watch:
             while True:
                 wants, state = place.look()
                 if wants and place.claim():
                     return place.lease
                 waited_s = monotonic_s() - begun_s
-                if on_wait:
-                    on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
+                on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
                 if waited_s >= timeout_s:
                     raise gave_up(timeout_s, state.position)
                 second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
-                pause_s = second_looks.pop(0) if second_looks else place.pause_s(state, is_blind=watch.is_blind)
+                pause_s = second_looks.pop(0) if second_looks else place.pause_s(is_blind=watch.is_blind)
                 if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
                     second_looks = list(_SECOND_LOOKS_S)
+                before_look()
+                place.ticket.beat()
     except BaseException:  # as in acquire_lease
         place.lease.release()
-        place.give_up()
+        place.ticket.release()
         raise
 
 
@@ -131,15 +124,6 @@ def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
     return False
 
 
-def _ticket_text(identity: Mapping[str, Any], demand: Demand, group: str) -> bytes:
-    wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
-    wanted["per_user"] = demand.per_user
-    text = record.encode({**identity, "t": round(unix_s(), 6), **wanted, "group": group})
-    # A demand that the others refuse to read would be passed over for ever, with nothing to show why.
-    record.ticket_fields(text)
-    return text
-
-
 class _Place:
     """The place of this process in the queue, from its first look to its lease; vanishes with the process.
 
@@ -151,39 +135,16 @@ class _Place:
         ahead: Those in front at the last look; none before.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        choose: Choose,
-        demand: Demand,
-        script: str,
-        group: str | None = None,
-        caps: Callable[[], Mapping[str, Cap]] = dict,
-        deadline_s: float = mutex.DEADLINE_S,
-        on_problem: OnProblem = lambda problem: None,
-        before_look: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.lease = Lease(folder, script, group)
+    def __init__(self, folder: Folder, choose: Choose, demand: Demand, lease: Lease, group: str) -> None:
+        self.lease = lease
+        self.ticket = LockedFile(folder)
         self.ahead: tuple[Waiter, ...] = ()
         self._folder = folder
         self._choose = choose
-        self._demand = demand
-        self._group = group or ""
-        self._caps = caps
-        self._deadline_s = deadline_s
-        self._on_problem = on_problem
-        self._has_problem = False
+        self._group = group
+        self._count = demand.count
         self._reader = FolderReader()
-        self._text = _ticket_text(self.lease.identity, demand, self._group)
-        self.ticket = LockedFile("")
-        self._before_look = before_look
-        # The driver has just been read, or nothing would be known to wait for.
-        self._read_s, self._freed_s = monotonic_s(), -math.inf
-        self._held: set[str] = set()
-
-    def is_concerned(self, name: str) -> bool:
-        """A change of the file of that name matters here: of a lease, of our ticket, or of one ahead."""
-        return name.startswith("job.") or name == self.ticket.name or any(name == each.name for each in self.ahead)
+        self._text = record.encode_ticket({**lease.identity, "t": round(unix_s(), 6), "group": group}, demand)
 
     @property
     def is_near(self) -> bool:
@@ -195,71 +156,33 @@ class _Place:
         """How long those ahead may look first."""
         return max(1, len(self.ahead)) ** 2 * _PAUSE_BY_SQUARE_S
 
-    def pause_s(self, state: QueueState, *, is_blind: bool) -> float:
+    def pause_s(self, *, is_blind: bool) -> float:
         """How long to wait for a change before the next look: those far behind don't look as often."""
-        silent_in_s = [SILENCE_S - waiter.silent_s for waiter in state.ahead[:1] if self.is_near]
-        rarely_s = min(HEARTBEAT_S * (1 + len(self.ahead) / 32), _LONGEST_REST_S)
-        pause_s = min([rarely_s, state.position * _BLIND_PAUSE_S if is_blind else rarely_s, *silent_in_s])
-        return max(pause_s, 0.0) + _GRACE_S
-
-    @property
-    def _reads_every_s(self) -> float:
-        """How old a reading may be: forty waiters must not read the driver forty times at each change."""
-        if not self.ahead or (self.is_near and monotonic_s() - self._freed_s < _FREEING_S):
-            return 0.0
-        return HEARTBEAT_S * (1 + len(self.ahead) / 8)
+        rest_s = HEARTBEAT_S if self.is_near else _LONGEST_REST_S
+        return min(rest_s, (len(self.ahead) + 1) * _BLIND_PAUSE_S) if is_blind else rest_s
 
     def look(self) -> tuple[bool, QueueState]:
-        """Tell if a GPU could be claimed now, by fresh readings, and who is there; without one, take a ticket."""
-        # The ticket comes first: a driver that answers late must not cost the place.
-        is_fresh = bool(self.ticket.name) and self._read_driver(self._reads_every_s)
-        wants, state = self._look()
-        if not is_fresh and (wants or not self._reads_every_s):
-            self._read_driver(0.0)
-            wants, state = self._look()
-        return wants, state
-
-    def _read_driver(self, every_s: float) -> bool:
-        is_due = monotonic_s() - self._read_s >= every_s
-        if is_due:
-            self._before_look()
-            self._read_s = monotonic_s()
-        self.ticket.beat()
-        return is_due
-
-    def _look(self) -> tuple[bool, QueueState]:
+        """Tell if a GPU could be claimed now, and who is there; take a ticket if not."""
         with self._folder.opened() as descriptor:
             snapshot = self._reader.read(descriptor)
-            held = {holder.name for holder in snapshot.holders}
-            self._freed_s = self._freed_s if self._held <= held else monotonic_s()
-            self._held = held
             wants = self._chosen(snapshot) is not None
             # The folder's owner could have removed it.
-            if not wants and not self.ticket.is_alive(descriptor):
+            if not wants and not self.ticket.is_in(descriptor):
                 self._take_ticket(descriptor)
-        return wants, QueueState(len(self.ahead) + 1, self.ahead, snapshot.holders, 0.0, 0.0, self._demand.count)
+        return wants, QueueState(self.ahead, snapshot.holders, count=self._count)
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        with mutex.held_if_possible(self._folder, self._deadline_s, self.ticket.beat) as (descriptor, problem):
-            if problem and not self._has_problem:
-                self._on_problem(problem)
-            self._has_problem = problem is not None
-            has_mutex = problem is None
-            if not claim(self.lease, self._reader, descriptor, self._chosen, self._caps, has_mutex=has_mutex):
+        with mutex.held_if_possible(self._folder) as (descriptor, self.lease.problem):
+            if not claim(self.lease, self._reader, descriptor, self._chosen):
                 return False
             # Under the same mutex: others must not see us holding and waiting.
-            self.ticket.withdraw(descriptor)
+            self.ticket.release()
             return True
 
-    def give_up(self) -> None:
-        """Leave the queue."""
-        self.ticket.give_up(self._folder)
-
     def _take_ticket(self, descriptor: int) -> None:
-        self.ticket.withdraw(descriptor)
-        self.ticket = LockedFile(f"wait.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}")
-        self.ticket.put(descriptor, self._text)
+        self.ticket.release()
+        self.ticket.put(descriptor, record.new_name("wait"), self._text)
         # A worker that this process forks while it waits must not keep the place after our end.
         self.ticket.close_in_children()
 

@@ -7,12 +7,13 @@ import os
 import re
 
 from autogpu import process
+from autogpu.lease.model import Demand
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Callable, Mapping
 
 VERSION = 1
 
@@ -37,6 +38,11 @@ def _refuse(constant: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
+def new_name(kind: str) -> str:
+    """A name in the folder for a file of this process: a ``job``, or one that has to ``wait``."""
+    return f"{kind}.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
+
+
 def identity(script: str) -> dict[str, Any]:
     """The fields of its process that every record has; ``t``, since when, comes on top.
 
@@ -57,13 +63,53 @@ def encode(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
+def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
+    """A ticket's text, unless the others would refuse to read it: it would be passed over for ever."""
+    wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
+    text = encode({**fields, **wanted, "per_user": demand.per_user})
+    ticket_fields(text)
+    return text
+
+
 def checked_claims(claims: Mapping[str, int]) -> dict[str, int]:
     """A copy of ``claims`` (bytes by UUID), unless a reader would refuse them."""
     return _claims(dict(claims))
 
 
-def parse(raw: bytes | None) -> dict[str, Any]:
-    """The fields that leases and tickets share, checked; the rest as it came, for later versions have more."""
+def lease_fields(raw: bytes | None) -> dict[str, Any]:
+    """What a lease says of its :class:`Holder`, checked; later versions may say more."""
+    fields = _decoded(raw)
+    why = fields.get("why")
+    causes = why if isinstance(why, dict) else {}
+    caps = _claims(fields.get("caps", {})).items()
+    return {
+        **_of_process(fields),
+        "group": _name(fields.get("group")),
+        "claims": _claims(fields.get("gpus")),
+        "caps": {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps},
+    }
+
+
+def ticket_fields(raw: bytes | None) -> dict[str, Any]:
+    """What a ticket says of its :class:`Waiter`, likewise."""
+    fields = _decoded(raw)
+    count, uuids = whole(fields.get("count")), fields.get("uuids")
+    if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= count <= _MAX_GPUS:
+        raise MalformedRecord("no demand")
+    return {
+        **_of_process(fields),
+        "group": _name(fields.get("group", "")),
+        "demand": Demand(
+            count=count,
+            bytes_per_gpu=_optional(whole, fields.get("bytes")),
+            uuids=tuple(map(_uuid, uuids)),
+            joins=fields.get("joins") is True,
+            per_user=whole(fields.get("per_user", 0)),
+        ),
+    }
+
+
+def _decoded(raw: bytes | None) -> dict[str, Any]:
     if raw is None:
         raise MalformedRecord("too long")
     try:
@@ -75,50 +121,28 @@ def parse(raw: bytes | None) -> dict[str, Any]:
         fields = _DECODER.decode(decoded)
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(str(error)) from None
-    if not isinstance(fields, dict):
-        raise MalformedRecord("not an object")
-    if whole(fields.get("v")) < 1:
-        raise MalformedRecord("no version")
-    whole(fields.get("pid"))
-    since = fields.get("t")
-    if isinstance(since, bool) or not isinstance(since, (int, float)) or not 0 <= since <= _MAX_NUMBER:
+    if not isinstance(fields, dict) or whole(fields.get("v")) < 1:
+        raise MalformedRecord("no record of any version")
+    return fields
+
+
+def _of_process(fields: Mapping[str, Any]) -> dict[str, Any]:
+    since_s, script = fields.get("t"), fields.get("script", "")
+    if isinstance(since_s, bool) or not isinstance(since_s, (int, float)) or not 0 <= since_s <= _MAX_NUMBER:
         raise MalformedRecord("no time")
-    if fields.get("start") is not None:
-        whole(fields["start"])
-    if fields.get("pidns") is not None:
-        fields["pidns"] = _name(fields["pidns"])
-    script = fields.get("script", "")
     if not isinstance(script, str):
         raise MalformedRecord("no script")
-    fields["script"] = printable(script, MAX_SCRIPT)
-    return fields
+    return {
+        "pid": whole(fields.get("pid")),
+        "pid_namespace": _optional(_name, fields.get("pidns")),
+        "start_time": _optional(whole, fields.get("start")),
+        "since_s": since_s,
+        "script": printable(script, MAX_SCRIPT),
+    }
 
 
-def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """A lease's fields, with ``gpus`` (bytes by UUID), ``caps`` (with their causes) and ``group``."""
-    fields = parse(raw)
-    fields["gpus"] = _claims(fields.get("gpus"))
-    why = fields.get("why")
-    causes = why if isinstance(why, dict) else {}
-    caps = _claims(fields.get("caps", {})).items()
-    fields["caps"] = {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps}
-    fields["group"] = _name(fields.get("group"))
-    return fields
-
-
-def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """Of a ticket ``count``, ``bytes`` (``None`` for whole GPUs), ``uuids``, ``joins``, ``group`` and ``per_user``."""
-    fields = parse(raw)
-    if fields.get("bytes") is not None:
-        whole(fields["bytes"])
-    fields["per_user"] = whole(fields.get("per_user", 0))
-    uuids = fields.get("uuids")
-    if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= whole(fields.get("count")) <= _MAX_GPUS:
-        raise MalformedRecord("no demand")
-    fields["uuids"] = tuple(_uuid(uuid) for uuid in uuids)
-    fields["group"] = _name(fields.get("group", ""))
-    fields["joins"] = fields.get("joins") is True
-    return fields
+def _optional(checked: Callable[[object], Any], value: object) -> Any:
+    return None if value is None else checked(value)
 
 
 def whole(value: object) -> int:

@@ -9,12 +9,12 @@ from collections import defaultdict
 from autogpu import process
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, record
-from autogpu.lease.model import Demand, Holder, Waiter
+from autogpu.lease.model import Holder, Waiter
 from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Mapping, Tuple
+    from typing import Iterator, Mapping, Tuple
 
     from autogpu.lease.folder import Folder
     from autogpu.lease.locked_file import LockedFileView
@@ -170,20 +170,5 @@ def _parsed(view: LockedFileView) -> Holder | Waiter:
         fields = record.lease_fields(view.text) if is_lease else record.ticket_fields(view.text)
     except record.MalformedRecord:
         fields = {}
-    common: dict[str, Any] = {
-        "name": view.name,
-        "uid": process.user_of(view.status.st_uid),
-        "is_mine": view.is_mine,
-        "is_readable": bool(fields),
-        "pid": fields.get("pid"),
-        "pid_namespace": fields.get("pidns"),
-        "start_time": fields.get("start"),
-        "since_s": fields.get("t"),
-        "script": fields.get("script", ""),
-        "group": fields.get("group", ""),
-    }
-    if is_lease:
-        return Holder(claims=fields.get("gpus", {}), caps=fields.get("caps", {}), **common)
-    uuids, joins = fields.get("uuids", ()), fields.get("joins", False)
-    demand = Demand(fields.get("count", 1), fields.get("bytes"), uuids, joins, fields.get("per_user", 0))
-    return Waiter(silent_s=0.0, demand=demand, **common)
+    fields.update(name=view.name, uid=process.user_of(view.status.st_uid), is_mine=view.is_mine)
+    return Holder(**fields, is_readable="pid" in fields) if is_lease else Waiter(**fields, is_readable="pid" in fields)

@@ -130,7 +130,7 @@ class Worker:
 
     def stop(self, folder):
         """Stop it, but not while it holds the mutex, which no other process could take then."""
-        with mutex.held(folder):
+        with mutex.held_if_possible(folder):
             os.kill(self.process.pid, signal.SIGSTOP)
             until(lambda: Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 

@@ -40,12 +40,11 @@ def act(folder, totals, dice, say):
         choose = room(totals, size)
         if dice.random() < 0.8:
             say("choosing")
-            lease = leases.acquire_lease(folder, choose, script="storm.py", deadline_s=PATIENCE_S)
+            lease = leases.acquire_lease(folder, choose, script="storm.py")
         else:
             say("waiting")
             demand = leases.Demand(1, size, tuple(totals))
-            patience = {"timeout_s": 3600, "deadline_s": PATIENCE_S}
-            lease = wait_for_lease(folder, choose, demand=demand, script="storm.py", **patience)
+            lease = wait_for_lease(folder, choose, demand=demand, script="storm.py", timeout_s=3600)
         if lease is None:
             continue
         say("holding")
@@ -56,15 +55,13 @@ def act(folder, totals, dice, say):
 
 def wrong_after(folder, pid):
     """What does not hold after the end of ``pid``."""
-    problems = []
     try:
-        patience = {"deadline_s": PATIENCE_S, "on_problem": problems.append}
-        lease = leases.acquire_lease(folder, lambda *_: None, script="check.py", **patience)
+        lease = leases.acquire_lease(folder, lambda *_: {"GPU-x": 1}, script="check.py")
         found = leases.snapshot(folder)
+        lease.release()
     except AutoGpuError as error:
         return [f"the next one can't choose: {error.what}"]
-    wrong = [f"the mutex can't be had: {problem.what}" for problem in problems]
-    wrong += ["a lease for None"] * (lease is not None)
+    wrong = [f"the mutex can't be had: {lease.problem.what}"] if lease.problem else []
     wrong += [f"its lease is alive: {one.name}" for one in found.holders if one.pid == pid]
     return wrong + [f"it stands in the queue: {one.name}" for one in found.waiters if one.pid == pid]
 
@@ -76,7 +73,7 @@ def main():
         os.setgroups([])
         os.setgid(order["uid"])
         os.setuid(order["uid"])
-    folder = leases.Folder(path, "environment", path.stat().st_uid)
+    folder = leases.Folder(path, "environment", path.stat().st_uid, PATIENCE_S)
     dice = random.Random(order["seed"])
     board = mmap.mmap(-1, order["at_once"])
     killed = dict.fromkeys(DOING, 0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.lease import Folder, Uncoordinated, acquire_lease, locks, mutex
 from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
@@ -50,9 +51,9 @@ def locked(path):
 def test_a_mutex_that_is_none_is_done_without_at_once(folder, path, make, what):
     make(path / "mutex")
     begin = time.monotonic()
-    problems = []
-    acquire_lease(folder, take, script="a", on_problem=problems.append).release()
-    assert what in problems[0].what
+    lease = acquire_lease(folder, take, script="a")
+    lease.release()
+    assert what in lease.problem.what
     assert time.monotonic() - begin < 1.9
 
 
@@ -62,13 +63,12 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
     other = start()
     other.ask("hold_mutex")
     begin = time.monotonic()
-    problems = []
-    acquire_lease(folder, take, script="a", on_problem=problems.append).release()
+    lease = acquire_lease(folder, take, script="a")
+    lease.release()
     assert 1.9 < time.monotonic() - begin < 10
-    assert problems[0].what == f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
+    assert lease.problem.what == f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
     other.kill()
-    acquire_lease(folder, take, script="a", on_problem=problems.append).release()
-    assert len(problems) == 1
+    assert acquire_lease(folder, take, script="a").problem is None
 
 
 @pytest.mark.slow
@@ -90,10 +90,9 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
         gate.wait(60)
         until(lambda: not is_free(path / "mutex"))
         begun = time.monotonic()
-        problems = []
-        acquire_lease(folder, take, script="patient.py", deadline_s=0.8, on_problem=problems.append).release()
+        lease = acquire_lease(replace(folder, patience_s=0.8), take, script="patient.py")
         assert time.monotonic() - begun > 1.0, "the deadline of one holder must have passed, or nothing was tested"
-        assert problems == []
+        assert lease.problem is None
     finally:
         for process in crowd:
             process.kill()
@@ -103,21 +102,15 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, path):
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(folder, lambda *_: None, script="a")
     impatient, patient = start(), start()
-    with mutex.held(folder):
+    with mutex.held_if_possible(folder):
         for waiting in (impatient, patient):
-            waiting.tell("acquire", gpus={"GPU-0": 1}, deadline_s=20)
-            until(lambda: waits_for_a_lock(waiting.pid))  # noqa: B023
+            waiting.tell("acquire", gpus={"GPU-0": 1}, patience_s=20)
+            until(lambda: is_open_in(waiting.pid, folder.path / "mutex"))  # noqa: B023
         impatient.kill(signal.SIGINT)
         assert impatient.hear() == {"error": "KeyboardInterrupt"}
         assert holders(folder) == ()
-    # The lock comes to the impatient one first, which lives on and must not keep it.
     assert patient.hear()["claims"] == {"GPU-0": 1}
     assert impatient.ask("acquire", gpus={"GPU-1": 1})["claims"] == {"GPU-1": 1}
-
-
-def waits_for_a_lock(pid):
-    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(fields[1] == "->" and fields[5] == str(pid) for fields in lines)
 
 
 def is_free(mutex):
@@ -132,8 +125,8 @@ def is_free(mutex):
 def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder, path, start):
     acquire_lease(folder, lambda *_: None, script="a")
     other = start()
-    with mutex.held(folder):
-        other.tell("acquire", gpus={"GPU-0": 1}, deadline_s=20)
+    with mutex.held_if_possible(folder):
+        other.tell("acquire", gpus={"GPU-0": 1}, patience_s=20)
         until(lambda: is_open_in(other.pid, path / "mutex"))
         (path / "mutex").unlink()
         (path / "mutex").touch()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.lease import acquire_lease
 from tests.conftest import each_python
 from tests.lease.choosers import promised
@@ -38,10 +39,8 @@ def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
         "is_mine": False,
     }
     assert [holder.is_mine for holder in holders(folder)] == [True]
-    assert lease.is_alive
     lease.release()
     lease.release()
-    assert not lease.is_alive
     assert other.ask("holders")["holders"] == []
 
 
@@ -54,7 +53,7 @@ def test_what_choosing_raises_comes_through_and_the_mutex_is_free_again(folder):
         with pytest.raises(type(error)) as caught:
             acquire_lease(folder, choose, script="a")
         assert caught.value is error
-    assert acquire_lease(folder, lambda *_: None, script="a", deadline_s=0.1) is None
+    assert acquire_lease(folder, lambda *_: None, script="a") is None
 
 
 def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
@@ -105,7 +104,7 @@ def test_simultaneous_claims_never_promise_more_than_there_is_and_the_killed_giv
     totals = {f"GPU-{number}": 24 for number in range(4)}
     crowd, other = start(), start()
     told = crowd.ask("crowd", count=40, totals=totals, size=8)["told"]
-    assert [len(one["problems"]) for one in told] == [0] * 40
+    assert [one["problem"] for one in told] == [None] * 40
     assert [one["claims"] is None for one in told].count(False) == 12
     assert promised(holders(folder)) == totals
     assert other.ask("acquire", totals=totals, size=8)["claims"] is None
@@ -142,7 +141,7 @@ def test_a_program_started_by_exec_has_lost_the_claim_and_is_no_member_of_itself
 def test_a_daemon_that_closed_everything_has_lost_the_claim_and_closes_no_strangers(folder, start):
     worker = start()
     worker.ask("acquire", gpus={"GPU-0": 1})
-    assert worker.ask("close_everything") == {"is_alive": False, "still_open": 8}
+    assert worker.ask("close_everything") == {"still_open": 8}
     assert holders(folder) == ()
 
 
@@ -150,7 +149,9 @@ def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(folder
     def claim_without_them():
         os.closerange(0, 3)
         lease = acquire_lease(folder, take, script="a")
-        return lease.is_alive, [number for number in range(3) if Path(f"/proc/self/fd/{number}").exists()]
+        return lease.name == holders(folder)[0].name, [
+            number for number in range(3) if Path(f"/proc/self/fd/{number}").exists()
+        ]
 
     assert in_a_fork(claim_without_them) == (True, [])
 
@@ -176,8 +177,8 @@ def test_a_child_forked_while_another_thread_chooses_does_not_keep_the_mutex(sta
     worker.ask("fork_while_choosing", finish=finish, by=by)
     if not finish:
         worker.kill()
-    told = other.ask("acquire", gpus={"GPU-1": 1}, deadline_s=0.2)
-    assert (told["claims"], told["problems"]) == ({"GPU-1": 1}, [])
+    told = other.ask("acquire", gpus={"GPU-1": 1}, patience_s=0.2)
+    assert (told["claims"], told["problem"]) == ({"GPU-1": 1}, None)
 
 
 def test_claiming_does_not_disturb_the_random_numbers_of_a_script(folder, start):
@@ -186,7 +187,7 @@ def test_claiming_does_not_disturb_the_random_numbers_of_a_script(folder, start)
     holding.ask("hold_mutex")
     random.seed(1)
     before = random.getstate()
-    problems = []
-    acquire_lease(folder, lambda *_: {"GPU-1": 1}, script="a", deadline_s=0.05, on_problem=problems.append).release()
-    assert len(problems) == 1
+    lease = acquire_lease(replace(folder, patience_s=0.05), lambda *_: {"GPU-1": 1}, script="a")
+    lease.release()
+    assert lease.problem is not None
     assert random.getstate() == before

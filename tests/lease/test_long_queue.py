@@ -7,7 +7,7 @@ import time
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Demand, QueueState, acquire_lease, mutex
+from autogpu.lease import Demand, Lease
 from autogpu.lease.inotify import Watch
 from autogpu.lease.queue import _LONGEST_REST_S, _NEAR, _Place, _wait_until
 from tests.lease.conftest import waiters
@@ -19,17 +19,17 @@ def never(holders, ahead):
 
 @pytest.fixture
 def place(folder):
-    made = _Place(folder, never, demand=Demand(), script="a", group=None, deadline_s=2.0, on_problem=print)
+    made = _Place(folder, never, Demand(), Lease(folder, "a", "", dict), "")
     made.look()
     yield made
-    made.give_up()
+    made.ticket.release()
 
 
 def test_who_is_near_lets_those_ahead_look_first_and_who_is_far_looks_rarely_but_in_time(place):
     courtesies, rests = [], []
     for place.ahead in ((None,) * count for count in range(1000)):
         courtesies.append(place.courtesy_s)
-        rests.append(place.pause_s(QueueState(len(place.ahead) + 1, (), (), 0.0, 0.0, 1), is_blind=False))
+        rests.append(place.pause_s(is_blind=False))
     assert (courtesies, rests) == (sorted(courtesies), sorted(rests))
     assert courtesies[_NEAR] < 0.2
     assert rests[-1] < _LONGEST_REST_S + 0.1
@@ -39,7 +39,7 @@ def test_who_is_near_lets_those_ahead_look_first_and_who_is_far_looks_rarely_but
 @pytest.mark.parametrize(("count", "is_woken"), [(_NEAR, True), (_NEAR + 1, False)])
 def test_a_change_is_nothing_to_who_has_many_ahead(folder, place, count, is_woken):
     place.ahead = (replace(waiters(folder)[0], name="wait.1.1.00000000"),) * count
-    with Watch(folder.path, place.is_concerned) as watch:
+    with Watch(folder.path) as watch:
         (folder.path / "job.1.1.00000000").touch()
         (folder.path / "job.1.1.00000000").unlink()
         begun_s = time.monotonic()
@@ -48,20 +48,10 @@ def test_a_change_is_nothing_to_who_has_many_ahead(folder, place, count, is_woke
 
 
 def test_a_folder_that_was_made_anew_is_watched(folder, path):
-    with Watch(folder.path, lambda name: True) as watch:
+    with Watch(folder.path) as watch:
         path.rename(path.parent / "gone")
         assert watch.wait(10)
         path.mkdir()
         assert not watch.wait(0.1)
         (path / "job.1.1.00000000").touch()
         assert watch.wait(10)
-
-
-@pytest.mark.slow
-def test_who_waits_for_the_mutex_shows_that_it_is_running(folder, start):
-    acquire_lease(folder, never, script="a")
-    start().ask("hold_mutex")
-    beats = []
-    with mutex.held_if_possible(folder, 1.0, lambda: beats.append(time.monotonic())) as (_, problem):
-        assert problem is not None
-    assert len(beats) >= 2

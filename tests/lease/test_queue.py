@@ -211,41 +211,6 @@ def test_a_look_of_its_own_precedes_choosing(folder):
     lease.release()
 
 
-def test_the_driver_is_read_by_the_head_and_rarely_by_the_others(folder, start, path):
-    holder, first = start(), start()
-    holder.ask("acquire", free=GPU)
-    first.wait_in_line(free=GPU)
-    order = []
-
-    def choose(holders, waiters):
-        order.append("behind" if waiters else "head")
-        return None if waiters or len(order) < 8 else {"GPU-0": 1}
-
-    def on_wait(state):
-        if len(order) == 6:
-            first.kill()
-        if len(order) > 6:
-            order.append("told")
-        # Events that matter to those behind.
-        (path / "job.1.1.00000000").touch()
-        (path / "job.1.1.00000000").unlink()
-
-    wait_for_lease(
-        folder,
-        choose,
-        demand=Demand(),
-        script="a",
-        timeout_s=30,
-        on_wait=on_wait,
-        before_look=lambda: order.append("read"),
-    ).release()
-
-    # Not at its coming, when it has just been read, nor for events, and when it has become the head at once.
-    assert order[:6] == ["behind"] * 6
-    after = order[6:]
-    assert after[after.index("head") :] == ["head", "read", "head", "head"]
-
-
 @pytest.mark.parametrize("demand", [Demand(count=0), Demand(bytes_per_gpu=-1), Demand(uuids=("a b",))], ids=str)
 def test_an_impossible_wish_is_refused_to_its_face(folder, path, demand):
     with pytest.raises(ValueError):

@@ -47,12 +47,12 @@ def test_what_is_written_is_read_back():
     written = record.encode({**record.identity("/home/a/train.py"), "t": 5.0, "group": "g", "gpus": {"GPU-a": 0}})
     assert b"/home" not in written
     fields = record.lease_fields(written)
-    assert (fields["pid"], fields["script"], fields["t"]) == (os.getpid(), "train.py", 5.0)
-    assert (fields["gpus"], fields["group"]) == ({"GPU-a": 0}, "g")
+    assert (fields["pid"], fields["script"], fields["since_s"]) == (os.getpid(), "train.py", 5.0)
+    assert (fields["claims"], fields["group"]) == ({"GPU-a": 0}, "g")
 
 
 def test_what_other_versions_write_besides_is_no_obstacle():
-    assert record.lease_fields(text(unused=True, later={"a": [1]}))["gpus"] == {"GPU-a": 8}
+    assert record.lease_fields(text(unused=True, later={"a": [1]}))["claims"] == {"GPU-a": 8}
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_what_no_version_writes_is_unreadable(raw):
     ids=str,
 )
 def test_a_ticket_with_an_impossible_wish_is_unreadable(changes):
-    assert record.ticket_fields(json.dumps(TICKET).encode())["uuids"] == ("G",)
+    assert record.ticket_fields(json.dumps(TICKET).encode())["demand"].uuids == ("G",)
     with pytest.raises(record.MalformedRecord):
         record.ticket_fields(json.dumps({**TICKET, **changes}).encode())
 
 
 def test_a_later_version_is_read_for_what_we_know():
     fields = record.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))
-    assert fields["gpus"] == {"GPU-a": 8}
+    assert fields["claims"] == {"GPU-a": 8}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_name_can_not_speak_to_the_terminal():
     assert fields["script"].startswith("\\x1b]0;owned\\x07a\\nb\\u202etxt")
     assert fields["script"].isprintable()
     assert len(fields["script"]) == record.MAX_SCRIPT
-    assert (fields["group"], fields["pidns"]) == ("g\\x1b[2J", "p\\r")
+    assert (fields["group"], fields["pid_namespace"]) == ("g\\x1b[2J", "p\\r")
 
 
 def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():

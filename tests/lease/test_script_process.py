@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import acquire_lease, locks, mutex
+from autogpu.frozen import replace
+from autogpu.lease import locks, mutex
 from tests.lease.conftest import TIMEOUT_S, holders
 from tests.support import environments
 
@@ -20,11 +21,8 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from autogpu.lease import Folder, acquire_lease
 path = Path(sys.argv[1])
-problems = []
-lease = acquire_lease(
-    Folder(path, "environment", path.stat().st_uid), lambda *_: {"GPU-0": 1}, script="a.py", on_problem=problems.append
-)
-print(dict(lease.claims), "has been held for 2 s" in problems[0].what)
+lease = acquire_lease(Folder(path, "environment", path.stat().st_uid), lambda *_: {"GPU-0": 1}, script="a.py")
+print(dict(lease.claims), "has been held for 2 s" in lease.problem.what)
 """
 
 CLOCKS = """
@@ -45,7 +43,7 @@ def claimed(python, folder, before):
 
 @pytest.mark.slow
 def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
-    with mutex.held(folder):
+    with mutex.held_if_possible(folder):
         done = claimed(sys.executable, folder, CLOCKS)
     assert (done.stdout, done.stderr) == ("{'GPU-0': 1} True\n", "")
 
@@ -55,7 +53,7 @@ def test_green_threads_do_not_stop_a_claim(folder):
     python = environments.interpreter("3.11")
     if python is None:
         pytest.skip("no Python 3.11 on this machine")
-    with mutex.held(folder):
+    with mutex.held_if_possible(folder):
         done = claimed(environments.environment(python, ["gevent"], name="gevent"), folder, GEVENT)
     assert done.stdout == "{'GPU-0': 1} True\n", done.stderr
 
@@ -64,8 +62,6 @@ def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_take
     start().ask("acquire", free=["GPU-0"])
     # As with tens of thousands of locks, for which the kernel takes longer than that.
     monkeypatch.setattr(locks, "_TAKERS_CPU_S", -1.0)
-    problems = []
-    with mutex.held(folder):
-        acquire_lease(folder, lambda *_: None, script="a.py", deadline_s=0.1, on_problem=problems.append)
-    assert problems[0].what.endswith("by a process that can't be seen from here")
+    with mutex.held_if_possible(folder), mutex.held_if_possible(replace(folder, patience_s=0.1)) as (_, problem):
+        assert problem.what.endswith("by a process that can't be seen from here")
     assert len(holders(folder)) == 1

@@ -38,7 +38,7 @@ def test_a_mutex_that_is_closed_to_others_is_named(start, path):
     (path / "mutex").chmod(0o600)
     told = start("--uid", str(ALICE)).ask("acquire", gpus={"GPU-0": 1})
     assert told["claims"] == {"GPU-0": 1}
-    assert "Permission denied" in told["problems"][0]
+    assert "Permission denied" in told["problem"]
 
 
 def test_a_folder_that_a_user_can_not_write_is_named(start, path):
@@ -56,6 +56,6 @@ def test_the_holder_of_the_mutex_is_named_to_other_users(start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
     bob.ask("acquire", gpus={})
     alice.ask("hold_mutex")
-    told = bob.ask("acquire", gpus={"GPU-0": 1}, deadline_s=0.1)
+    told = bob.ask("acquire", gpus={"GPU-0": 1}, patience_s=0.1)
     # The uid is the one that /proc shows for a process that changed its user.
-    assert f"by pid {alice.pid} (uid " in told["problems"][0]
+    assert f"by pid {alice.pid} (uid " in told["problem"]

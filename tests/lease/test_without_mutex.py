@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 
 import pytest
 
-from autogpu.lease import acquire_lease, mutex
+from autogpu.frozen import replace
+from autogpu.lease import acquire_lease
 from tests.lease.choosers import promised
 from tests.lease.conftest import holders, until, waiters
 
@@ -25,19 +25,19 @@ def stuck(start):
 
 def test_many_who_choose_at_once_never_promise_a_gpu_twice(folder, start):
     stuck(start)
-    crowd = start().ask("crowd", count=40, totals=dict.fromkeys(GPUS, 10), size=4, deadline_s=0.1)
+    crowd = start().ask("crowd", count=40, totals=dict.fromkeys(GPUS, 10), size=4, patience_s=0.1)
     claimed = [told["claims"] for told in crowd["told"] if told["claims"]]
     assert promised(holders(folder)) == dict.fromkeys(GPUS, 8)
     # Neither more than fit nor fewer: two that collided did not both give up.
     assert len(claimed) == 8
-    assert all("has been held for" in told["problems"][0] for told in crowd["told"])
+    assert all("has been held for" in told["problem"] for told in crowd["told"] if told["claims"])
 
 
 def test_one_that_was_stopped_inside_the_mutex_takes_nothing_that_was_claimed_meanwhile(start):
     stopped, other = start(), start()
     stopped.tell("acquire", free=GPUS[:2], stops=True)
     assert stopped.hear() == {"event": "choosing"}
-    assert other.ask("acquire", free=GPUS[:2], deadline_s=0.1)["claims"] == {"GPU-0": 1}
+    assert other.ask("acquire", free=GPUS[:2], patience_s=0.1)["claims"] == {"GPU-0": 1}
     stopped.process.stdin.write(b"go on\n")
     stopped.process.stdin.flush()
     assert stopped.result()["claims"] == {"GPU-1": 1}
@@ -49,7 +49,7 @@ def test_the_queue_is_served_in_its_order_also_without_the_mutex(start):
     stuck(start)
     line = [start(), start()]
     for worker in line:
-        worker.wait_in_line(free=["GPU-0"], deadline_s=0.1)
+        worker.wait_in_line(free=["GPU-0"], patience_s=0.1)
     for before, worker in zip([holder, *line], line):
         before.kill()
         assert worker.result() == {"claims": {"GPU-0": 1}}
@@ -69,10 +69,13 @@ def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
 
 def test_a_process_has_one_patience_for_a_mutex_that_is_stuck(folder, start):
     holder, problems = stuck(start), []
+    folder = replace(folder, patience_s=0.8)
 
     def claim():
         begun_s = time.monotonic()
-        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", deadline_s=0.8, on_problem=problems.append).release()
+        lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+        lease.release()
+        problems.extend(filter(None, [lease.problem]))
         return time.monotonic() - begun_s
 
     assert claim() >= 0.8
@@ -85,17 +88,3 @@ def test_a_process_has_one_patience_for_a_mutex_that_is_stuck(folder, start):
     stuck(start)
     assert claim() >= 0.8
     assert len(problems) == 6
-
-
-def test_a_user_who_may_start_no_thread_waits_for_the_mutex_all_the_same(folder, monkeypatch):
-    def refused(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    begun_s, problems = time.monotonic(), []
-    with mutex.held(folder):
-        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", deadline_s=0.3, on_problem=problems.append).release()
-    assert 0.3 <= time.monotonic() - begun_s < 5
-    assert "has been held for" in problems[0].what
-    acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a", on_problem=problems.append).release()
-    assert len(problems) == 1

@@ -27,8 +27,11 @@ if __name__ == "__main__":
 
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError, WaitTimeout
+from autogpu.frozen import replace
 from autogpu.lease import folder
+from autogpu.lease.mutex import held_if_possible
 from autogpu.lease.queue import wait_for_lease
+from autogpu.lease.snapshot import FolderReader
 from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, open_files
@@ -53,7 +56,6 @@ class Worker:
         self.keep = []
 
     def acquire(self, command):
-        problems = []
         choose = chooser(command)
 
         def told_to_go_on(*seen):
@@ -65,28 +67,26 @@ class Worker:
 
         self.keep.append(self.lease)
         self.lease = leases.acquire_lease(
-            self.folder,
-            told_to_go_on,
-            script=command.get("script", "/home/someone/train.py"),
-            group=command.get("group"),
-            deadline_s=command.get("deadline_s", 2.0),
-            on_problem=problems.append,
+            self._folder_of(command), told_to_go_on, script="/home/someone/train.py", group=command.get("group", "")
         )
-        claims = None if self.lease is None else dict(self.lease.claims)
-        return {"claims": claims, "problems": [problem.what for problem in problems]}
+        if self.lease is None:
+            return {"claims": None, "problem": None}
+        return {"claims": dict(self.lease.claims), "problem": self.lease.problem and self.lease.problem.what}
+
+    def _folder_of(self, command):
+        return replace(self.folder, patience_s=command.get("patience_s", 2.0))
 
     def wait(self, command):
         def on_wait(state):
             answer({"event": "waiting", "position": state.position, "holders": len(state.holders)})
 
         self.lease = wait_for_lease(
-            self.folder,
+            self._folder_of(command),
             chooser(command),
             demand=leases.Demand(command.get("count", 1), command.get("bytes"), tuple(command.get("free", ()))),
             script="wait.py",
             timeout_s=command.get("timeout_s", 30.0),
             on_wait=on_wait,
-            deadline_s=command.get("deadline_s", 2.0),
         )
         return {"claims": dict(self.lease.claims)}
 
@@ -232,13 +232,12 @@ class Worker:
         """What a daemon does when it starts; and its next file gets a number that was ours."""
         os.closerange(3, 1000)
         self.keep.append([os.open("/dev/null", os.O_RDONLY) for _ in range(8)])
-        is_alive = self.lease.is_alive
         self.lease.release()
         still_open = 0
         for descriptor in self.keep[-1]:
             os.fstat(descriptor)
             still_open += 1
-        return {"is_alive": is_alive, "still_open": still_open}
+        return {"still_open": still_open}
 
     def crowd(self, command):
         """Many forks that claim at the same instant, and live until this process is told the next thing."""
@@ -368,10 +367,11 @@ class Worker:
 
     def _left_over(self, count=0):
         """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
-        found, problems = leases.snapshot(self.folder), []
+        found = leases.snapshot(self.folder)
         names = [each.name for each in (*found.holders, *found.waiters)]
-        patience = {"deadline_s": 0.5, "on_problem": lambda problem: problems.append(problem.what)}
-        leases.acquire_lease(self.folder, lambda *_: None, script="check.py", **patience)
+        with held_if_possible(replace(self.folder, patience_s=0.5)) as (descriptor, problem):
+            FolderReader().read(descriptor, remove_stale=True)
+        problems = [problem.what] if problem else []
         return problems + ([f"{len(found.holders)} holders: {names}"] if len(names) != count else [])
 
     def _traced(self, what, stop_at, act):

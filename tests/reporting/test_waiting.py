@@ -23,7 +23,8 @@ def look(waited_s, position=1, *, holds=("job.1",), also=(), pids=(7,), busy=88)
     first, second = gpu(0, busy=busy, pids=pids), gpu(1)
     ranking = Ranking(rejected=(Rejection(first, why, Cause.IN_USE), Rejection(second, "", Cause.EXCLUDED_BY_POLICY)))
     holders = [*(holder(name, (0, 24)) for name in holds), *(holder(name, (1, 24)) for name in also)]
-    return QueueState(position, (), tuple(holders), waited_s, 1800.0), Decision(Verdict.WAIT, why, ranking=ranking)
+    state = QueueState((None,) * (position - 1), tuple(holders), 1, waited_s, 1800.0)
+    return state, Decision(Verdict.WAIT, why, ranking=ranking)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ from tests.support.values import gpu
 def wait(is_told=True):
     report = WaitingReport(lambda line: None)
     if is_told:
-        report(QueueState(1, (), (), 0.0, 60.0), Decision(Verdict.WAIT, "no GPU is free"))
+        report(QueueState((), (), timeout_s=60.0), Decision(Verdict.WAIT, "no GPU is free"))
     try:
         print("waits", flush=True)
         signal.pause()
