@@ -7,13 +7,14 @@ import platform
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Callable, Iterator, Mapping, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory, Process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
+from autogpu.lease import Folder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
@@ -69,13 +70,10 @@ class Names:
 
 def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
-    reading = probe.start(environ)
-    read = read_leases(environ)
-    inventory = probe.finish(reading)
+    inventory = probe.finish(probe.start(environ))
     return host_status(
         inventory,
-        read,
-        read.processes(inventory),
+        read_leases(environ, inventory),
         resolved,
         request_here(resolved, inventory, environ),
         now_s=time.time(),
@@ -100,45 +98,37 @@ class LeasesHere:
     """The leases that count for this user's jobs; ``folder`` is ``None`` if there is none yet, or for ``problem``.
 
     Attributes:
-        parent: The lease to whose job a process started here belongs, if there is one above it.
-        has_parents_list: It would see the GPUs that the parent left to it.
+        processes: Those that hold the leases, and those of their jobs that the driver lists.
+        family: The job to which a process started here belongs, if there is one above it.
         problem: Why this user's jobs can't coordinate, and the remedy.
     """
 
     folder: Folder | None = None
     leases: LeaseSnapshot = lease.LeaseSnapshot()
-    parent: Holder | None = None
-    has_parents_list: bool = False
+    processes: Processes = Processes(MappingProxyType({}))
+    family: Family | None = None
     problem: str | None = None
 
-    def processes(self, inventory: Inventory | None) -> Processes:
-        """Those that hold the leases, and those of their jobs that the driver lists."""
-        return lease.processes_of(self.leases.holders, compute_pids(inventory), is_complete=True)
 
-    def family(self, processes: Processes, inventory: Inventory | None) -> Family | None:
-        """The job to which a process started here belongs, if there is one above it."""
-        if self.parent is None:
-            return None
-        holders, has_list = self.leases.holders, self.has_parents_list
-        return family_of(self.parent, holders, processes, inventory, has_parents_list=has_list)
-
-
-def read_leases(environ: Mapping[str, str]) -> LeasesHere:
+def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> LeasesHere:
     """Read the folder once."""
     try:
         folder = lease.find_folder(environ, make=False)
         leases, parent = lease.snapshot(folder), lease.ancestor_lease(environ, folder)
-        return LeasesHere(folder, leases, parent, lease.has_parents_list(environ))
     except lease.NoFolderYet:
         return LeasesHere()
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
+    holders, has_list, family = leases.holders, lease.has_parents_list(environ), None
+    processes = lease.processes_of(holders, compute_pids(inventory), is_complete=True)
+    if parent is not None:
+        family = family_of(parent, holders, processes, inventory, has_parents_list=has_list)
+    return LeasesHere(folder, leases, processes, family)
 
 
 def host_status(
     inventory: Inventory,
     read: LeasesHere,
-    processes: Processes,
     resolved: Resolved,
     request: SelectionRequest,
     *,
@@ -148,14 +138,14 @@ def host_status(
 ) -> HostStatus:
     """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
-    ``processes`` tells whose job those are that the driver lists, and ``has_hook`` that autogpu would be loaded in it.
+    ``has_hook`` tells that autogpu would be loaded in it.
     """
-    leases, policy = read.leases, resolved.policy
-    jobs = jobs_of(leases.holders, processes, inventory, now_s)
+    leases = read.leases
+    jobs = jobs_of(leases.holders, read.processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
-    if policy.enabled:
-        decision = preview(request, leases, processes, now_s, read.family(processes, inventory))
+    if resolved.policy.enabled:
+        decision = preview(request, leases, read.processes, now_s, read.family)
     apart, is_awaited = _apart(inventory, decision), is_awaited_by(leases.queue, claims)
     unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
     has_grant = bool(request.grant.engine) and not request.grant.is_none
