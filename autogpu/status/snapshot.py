@@ -13,7 +13,7 @@ from typing import Callable, Iterator, Mapping, Sequence
 from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory, Process
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import frozen
 from autogpu.lease import Folder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import Resolved
 from autogpu.reporting import messages
@@ -154,7 +154,7 @@ def host_status(
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
         gpus=tuple(
-            _gpu(_without_instances(device, inventory), apart.get(device.uuid), jobs, claims, is_awaited, names)
+            _gpu(device, inventory, apart.get(device.uuid), jobs, claims, is_awaited, names)
             for device in inventory.devices
         ),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
@@ -171,21 +171,6 @@ def host_status(
     )
 
 
-def _without_instances(device: Device, inventory: Inventory) -> Device:
-    """A card with the processes that are on none of its MIG instances, each of which is shown by itself."""
-    instances = [each for each in inventory.devices if each.parent == device.uuid]
-    both = [each.compute_processes for each in instances] + [each.graphics_processes for each in instances]
-    pids = {process.pid for processes in both for process in processes or ()}
-    if not pids:
-        return device
-    compute, graphics = _others(device.compute_processes, pids), _others(device.graphics_processes, pids)
-    return replace(device, compute_processes=compute, graphics_processes=graphics)
-
-
-def _others(processes: Sequence[Process] | None, pids: set[int]) -> tuple[Process, ...]:
-    return tuple(process for process in processes or () if process.pid not in pids)
-
-
 def _apart(inventory: Inventory, decision: Decision) -> Mapping[str | None, str]:
     """By UUID, the state of each GPU that no job can have."""
     small = [each.device for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL]
@@ -199,6 +184,7 @@ def _apart(inventory: Inventory, decision: Decision) -> Mapping[str | None, str]
 
 def _gpu(
     device: Device,
+    inventory: Inventory,
     state: str | None,
     jobs: Sequence[Job],
     claims_by_uuid: Mapping[str, Sequence[Claim]],
@@ -211,13 +197,12 @@ def _gpu(
     if device_tier is Tier.FREE and is_awaited(candidate):
         state = state or "awaited"
     here = [job for job in jobs if device.uuid in job.claims]
-    holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(
         **{name: getattr(device, name) for name in _READINGS},
         name=printable(device.name, 64),
         state=state or device_tier.name.lower(),
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-        unmanaged_processes=tuple(_unmanaged(device, holders, names)),
+        unmanaged_processes=tuple(_unmanaged(device, inventory, here, names)),
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
@@ -260,9 +245,19 @@ def _is_active(job: Job, device: Device) -> bool | None:
     return None if device.active_pids is None else not mine.isdisjoint(device.active_pids)
 
 
-def _unmanaged(device: Device, holders: set[int], names: Names) -> Iterator[UnmanagedProcess]:
-    for processes, is_graphics in ((device.compute_processes, False), (device.graphics_processes, True)):
-        for each in _others(processes, holders):
+def _processes(device: Device) -> Iterator[tuple[Process, bool]]:
+    """Those that compute, and with a ``True`` those of a desktop."""
+    yield from ((each, False) for each in device.compute_processes or ())
+    yield from ((each, True) for each in device.graphics_processes or ())
+
+
+def _unmanaged(device: Device, inventory: Inventory, jobs: Sequence[Job], names: Names) -> Iterator[UnmanagedProcess]:
+    # What is on an instance is not listed again on its card.
+    instances = [each for each in inventory.devices if each.parent == device.uuid]
+    known = {process.pid for each in instances for process, _ in _processes(each)}
+    known.update(pid for job in jobs for pid in job.pids_here)
+    for each, is_graphics in _processes(device):
+        if each.pid not in known:
             yield UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
 
 
