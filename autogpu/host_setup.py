@@ -30,21 +30,17 @@ _INITS = ("run/systemd/system", "run/openrc")
 # For /etc/rc.local and its like, where nothing reads tmpfiles.d. The same result, except for what is there.
 BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER} && install -m 444 /dev/null {HOST_FOLDER / MUTEX}"
 
-# Stands in the first line of what autogpu wrote.
-MARKER = b"autogpu host file"
 TMPFILES = b"""\
-# %s: `autogpu host-setup` writes it. Without this line it is yours.
+# `autogpu host-setup` wrote it. Whatever else stands here is yours, and stays.
 d %s 1777 root root -
 f %s 0444 root root -
-""" % (MARKER, bytes(HOST_FOLDER), bytes(HOST_FOLDER / MUTEX))
+""" % (bytes(HOST_FOLDER), bytes(HOST_FOLDER / MUTEX))
 _POLICY_HEAD = b"""\
-# %s: `autogpu host-setup` renews it, as long as nothing is set in it.
-#
 # The policy of this host, below that of every user and project. To set a key, remove the # from its line and change
 # the value. What an administrator mostly wants: limits.per_user, how many GPUs one user may lease at a time;
 # select.exclude, GPUs that are never used, such as one that drives a display; locked, what no other layer may change:
 # without it every value here is only a default. `autogpu config` shows the values in use and where they come from.
-""" % (MARKER)
+"""
 
 _AT_BOOT = f"{HOST_FOLDER.parent} is emptied at boot, and then jobs coordinate in {FALLBACK_FOLDER} again."
 _WITHOUT_FOLDER = (
@@ -99,8 +95,9 @@ class Host:
     @property
     def has_own_tmpfiles(self) -> bool:
         """The administrator wrote the tmpfiles.d file, and may want the folder to be for one group only."""
-        content = _content(self.tmpfiles)
-        return content is not None and MARKER not in content
+        # Not read where it is a pipe, or a link to /dev/null, which masks it.
+        is_ours = self.tmpfiles.is_file() and self.tmpfiles.read_bytes() == TMPFILES
+        return os.path.lexists(str(self.tmpfiles)) and not is_ours
 
     def parts(self) -> tuple[Part, Part, Part, Part]:
         """The file that makes the lease folder at boot, that folder, the mutex in it, and the policy."""
@@ -110,15 +107,11 @@ class Host:
         return (self._boot(), folder, self._shared("mutex", self.folder / MUTEX, 0o100444, no_mutex), self._policy())
 
     def _boot(self) -> Part:
-        content, problem, consequence = _content(self.tmpfiles), "", ""
-        if content != TMPFILES and not self.has_own_tmpfiles:
-            problem = "does not exist" if content is None else "differs from what this version writes"
-            consequence = _AT_BOOT
-        action = "write" if problem and self.program else ""
+        is_missing = not os.path.lexists(str(self.tmpfiles))
+        problem, action = "does not exist" if is_missing else "", "write" if is_missing and self.program else ""
         if self.program and (not self.is_running or any((self.root / init).is_dir() for init in _INITS)):
-            return Part("boot", self.tmpfiles, problem, consequence, action)
-        problem = "does not exist" if content is None else "has no effect"
-        problem += ": nothing on this system reads tmpfiles.d at boot"
+            return Part("boot", self.tmpfiles, problem, problem and _AT_BOOT, action)
+        problem = f"{problem or 'has no effect'}: nothing on this system reads tmpfiles.d at boot"
         consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
         return Part("boot", self.tmpfiles, problem, consequence, action, required=False)
 
@@ -136,25 +129,11 @@ class Host:
         return Part(name, path, problem, unusable, "repair" if is_ours or name == "mutex" else "refuse")
 
     def _policy(self) -> Part:
-        content = _content(self.policy)
-        if content is None:  # which is a choice
+        if not os.path.lexists(str(self.policy)):  # which is a choice
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
             return Part("policy", self.policy, "does not exist", nothing, "write", required=False)
-        action = "write" if is_proposal(content) and content != policy_text() else ""
         mistakes = "\n  ".join(str(problem) for problem in problems_of(self.policy, os.environ, is_system=True))
-        return Part("policy", self.policy, "is not in force as it is written" if mistakes else "", mistakes, action)
-
-
-def _content(path: Path) -> bytes | None:
-    if not os.path.lexists(str(path)):
-        return None
-    # Not of a pipe, nor of /dev/null, to which a link masks a tmpfiles.d file.
-    return path.read_bytes() if path.is_file() and os.access(str(path), os.R_OK) else b""
-
-
-def is_proposal(policy: bytes) -> bool:
-    """Some version of host-setup wrote the policy, and nothing is set in it."""
-    return MARKER in policy and all(line[:1] in (b"", b"#", b"[") for line in policy.splitlines())
+        return Part("policy", self.policy, "is not in force as it is written" if mistakes else "", mistakes)
 
 
 def setup(host: Host) -> list[Part]:

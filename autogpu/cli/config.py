@@ -17,7 +17,7 @@ from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.history import History
-from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Resolved, Setting
+from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Problem, Resolved, Setting
 from autogpu.policy.model import DEFAULT, ENVIRONMENT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
 from autogpu.policy.templates import schema_file, template
@@ -49,7 +49,7 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
         return 0
     resolved = resolve_here({})
     if as_json:
-        click.echo(json.dumps(_as_values(resolved), indent=2))
+        click.echo(json.dumps(_as_values(resolved), indent=2, default=_plain))
     else:
         console = Console(highlight=False)
         for line, indent in _config_lines(resolved, changed):
@@ -104,16 +104,14 @@ def forget() -> None:
     click.echo("what was kept of your scripts' runs is deleted" if was_there else "nothing is kept")
 
 
-def _history_lines() -> list[str]:
+def _history_lines() -> Iterator[str]:
     history = History(os.environ)
     count = len(history.read())
-    if not count:
-        return []
-    where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
-    return [
-        "",
-        f"{counted(count, 'run')} of your scripts kept in {where}, for you alone; to delete: autogpu config forget",
-    ]
+    if count:
+        where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
+        yield ""
+        kept = f"{counted(count, 'run')} of your scripts kept in {where}, for you alone"
+        yield f"{kept}; to delete: autogpu config forget"
 
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
@@ -152,34 +150,28 @@ def _overridden(setting: Setting) -> Iterator[Setting]:
 
 
 def _as_values(resolved: Resolved) -> dict[str, object]:
-    return {
-        "version": VERSION,
-        "files": [str(file) for file in resolved.files],
-        "project_file": None if resolved.project_file is None else str(resolved.project_file),
-        "settings": [
-            {
-                **_setting_values(setting),
-                "is_locked": setting.key in resolved.policy.locked,
-                "overrides": [_setting_values(lower) for lower in _overridden(setting)],
-            }
-            for setting in resolved.settings.values()
-        ],
-        "problems": [
-            {"what": each.what, "instead": each.instead, "key": each.key, "origin": _origin(each.origin)}
-            for each in resolved.problems
-        ],
-    }
+    settings = [
+        {
+            **_setting_values(setting),
+            "is_locked": setting.key in resolved.policy.locked,
+            "overrides": [_setting_values(lower) for lower in _overridden(setting)],
+        }
+        for setting in resolved.settings.values()
+    ]
+    files = {"files": resolved.files, "project_file": resolved.project_file}
+    return {"version": VERSION, **files, "settings": settings, "problems": resolved.problems}
 
 
 def _setting_values(setting: Setting) -> dict[str, object]:
     value = BY_DOTTED[setting.key].kind.plain(setting.value)
-    return {"key": setting.key, "value": value, "text": setting.text, "origin": _origin(setting.origin)}
+    return {"key": setting.key, "value": value, "text": setting.text, "origin": setting.origin}
 
 
-def _origin(origin: Origin) -> dict[str, object]:
-    file = None if origin.file is None else str(origin.file)
-    variable = origin.place if origin.layer == ENVIRONMENT else None
-    return {"layer": origin.layer, "file": file, "line": origin.line, "variable": variable}
+def _plain(value: Path | Origin | Problem) -> object:
+    if isinstance(value, Origin):
+        variable = value.place if value.layer == ENVIRONMENT else None
+        return {"layer": value.layer, "file": value.file, "line": value.line, "variable": variable}
+    return str(value) if isinstance(value, Path) else vars(value)
 
 
 @click.command(

@@ -77,9 +77,7 @@ def decide_now(request: SelectionRequest, doing: str) -> tuple[Decision, Family 
 
     ``doing`` begins what is said where the claims of the others can't be read.
     """
-    read = read_leases(os.environ)
+    read = read_leases(os.environ, request.inventory)
     if read.problem:
         say(f"{doing} without regard to the claims of other jobs: {read.problem}")
-    processes = read.processes(request.inventory)
-    family = read.family(processes, request.inventory)
-    return preview(request, read.leases, processes, unix_s(), family), family
+    return preview(request, read.leases, read.processes, unix_s(), read.family), read.family

@@ -111,7 +111,7 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     Raises:
         AutoGpuError: The folder can't be trusted or read.
     """
-    read = read_leases(os.environ)
+    read = read_leases(os.environ, inventory)
     if read.problem:
         raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
     if read.folder is None:

@@ -38,8 +38,8 @@ def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Cal
                 metavar="VALUE",
                 help=f"{key.dotted}: {' '.join(key.about.split())}",
                 expose_value=False,
-                multiple=True,
-                callback=_note_list if isinstance(key.default, tuple) else _note_last,
+                multiple=isinstance(key.default, tuple),  # --exclude 0 --exclude 3 is --exclude 0,3
+                callback=_note,
                 shell_complete=_completing(key.kind.words),
             )(command)
         return command
@@ -47,14 +47,11 @@ def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Cal
     return add
 
 
-def _note_list(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> None:
+def _note(ctx: click.Context, param: click.Parameter, given: str | tuple[str, ...] | None) -> None:
     flags = ctx.params.setdefault("flags", {})
-    if texts:  # --exclude 0 --exclude 3 is --exclude 0,3
-        flags[param.name] = ",".join(texts)
-
-
-def _note_last(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> None:
-    _note_list(ctx, param, texts[-1:])
+    text = ",".join(given) or None if isinstance(given, tuple) else given
+    if text is not None:
+        flags[param.name] = text
 
 
 def _completing(words: Sequence[str]) -> Callable[..., list[str]]:

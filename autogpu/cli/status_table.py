@@ -1,4 +1,4 @@
-"""The GPUs of a host as a table: a row for each, or for several that are free and alike, and lines for what is on it.
+"""The GPUs of a host as a table: a row for each, and lines for what is on it.
 
 One glance tells of each GPU what is used, what is claimed, whose it is, since when, and whether it works. Pure.
 """
@@ -6,7 +6,6 @@ One glance tells of each GPU what is used, what is claimed, whose it is, since w
 from __future__ import annotations
 
 import io
-import itertools
 from dataclasses import dataclass
 from typing import Iterator, NamedTuple, Sequence
 
@@ -25,13 +24,8 @@ _WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 # The driver's samples reach back some seconds; to be idle for less than this says nothing of a job.
 _TELLING_IDLE_S = 60.0
 
-# Fewer GPUs that are alike have a row each.
-_FEWEST_IN_A_ROW = 3
-
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
-# Of " ann +9", behind a row.
-_OWNERS_WIDTH = 8
 _INDENT = " " * 6
 
 # Of the GPUs; but for the first, those with most come first.
@@ -112,18 +106,16 @@ class _Name:
 
 
 def gpu_lines(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
-    """The heading, and for each GPU, or several that are free and alike, its row and who is on it, a line each."""
+    """The heading, and for each GPU its row and who is on it, a line each."""
     shown = [gpu for gpu in ordered(gpus, view.order) if view.user is None or view.user in gpu.users]
     if not shown:
         return
-    runs = _runs(shown)
-    heading, *rows = _rows(runs, view)
-    yield heading
     limit = view.limit or LIMITS[len(gpus) >= _MANY_GPUS]
-    for run, row in zip(runs, rows):
-        yield row if limit.processes else row + _owners(run[0], max(view.width - row.cell_len, _OWNERS_WIDTH))
-        for gpu in run:
-            yield from _details(gpu.of_user(view.user), limit)
+    heading, *rows = _rows(shown, view, has_owners=not limit.processes)
+    yield heading
+    for gpu, row in zip(shown, rows):
+        yield row
+        yield from _details(gpu.of_user(view.user), limit)
 
 
 def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
@@ -136,21 +128,7 @@ def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
     return sorted(gpus, key=lambda gpu: -most[gpu.parent or gpu.uuid])
 
 
-def _runs(gpus: Sequence[GpuStatus]) -> list[list[GpuStatus]]:
-    """GPUs of consecutive numbers that are free and look the same; all others alone."""
-
-    def key(counted_gpu: tuple[int, GpuStatus]) -> tuple[object, ...]:
-        place, gpu = counted_gpu
-        if gpu.state in ("idle_lease", "busy") or any(_details(gpu, LIMITS[0])):
-            return (gpu.uuid,)
-        memory = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
-        return gpu.name, memory, gpu.utilization_percent, gpu.state, gpu.parent, gpu.number - place
-
-    runs = [[gpu for _, gpu in found] for _, found in itertools.groupby(enumerate(gpus), key)]
-    return [part for run in runs for part in ([run] if len(run) >= _FEWEST_IN_A_ROW else [[gpu] for gpu in run])]
-
-
-def _rows(runs: Sequence[Sequence[GpuStatus]], view: View) -> Iterator[Text]:
+def _rows(gpus: Sequence[GpuStatus], view: View, *, has_owners: bool) -> Iterator[Text]:
     is_wide = view.bars[1] > 0
     grid = Table(
         Column("", no_wrap=True),
@@ -158,37 +136,36 @@ def _rows(runs: Sequence[Sequence[GpuStatus]], view: View) -> Iterator[Text]:
         Column("memory, GiB", no_wrap=True),
         Column("claimed", no_wrap=True, justify="right"),
         Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
-        Column("state", no_wrap=True),
+        # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
+        Column("state", no_wrap=True, max_width=view.width // 4 if has_owners else None),
         box=None,
         pad_edge=False,
         padding=(0, 2 if is_wide else 1, 0, 0),
         header_style="",
     )
-    cards = {run[0].uuid for run in runs}
-    for run in runs:
-        grid.add_row(*_cells(run, view, is_below=run[0].parent in cards))
-    owners_width = _OWNERS_WIDTH if view.limit and not view.limit.processes else 0
-    width = max(view.width - owners_width, _LEAST_WIDTH)
-    for parts in Console(file=io.StringIO(), width=width).render_lines(grid, pad=False):
+    cards = {gpu.uuid for gpu in gpus}
+    for gpu in gpus:
+        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards, has_owners=has_owners))
+    for parts in Console(file=io.StringIO(), width=max(view.width, _LEAST_WIDTH)).render_lines(grid, pad=False):
         line = Text.assemble(*((part.text, part.style or "") for part in parts))
         line.rstrip()
         yield line
 
 
-def _cells(run: Sequence[GpuStatus], view: View, *, is_below: bool) -> Iterator[RenderableType]:
-    gpu, busy = run[0], run[0].utilization_percent
-    to = f"-{run[-1].number}" if len(run) > 1 else ""
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool, has_owners: bool) -> Iterator[RenderableType]:
     # An instance stands below its card, without the word; and the card's row says the rest.
-    yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}{to}", style="bold")
+    yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
     name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
     yield _Name("".join(name.rpartition("MIG ")[1:]) if is_below else name)
     yield _memory_cell(gpu, view)
     yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
+    busy = gpu.utilization_percent
     bar = view.bar(view.bars[1], None if busy is None else busy / 100)
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
     # Of another host it may be one that this version does not know.
     state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
-    yield Text(f"{len(run)} {state}" if len(run) > 1 else state, style=_STYLES.get(gpu.state, ""))
+    owners = " " + ", ".join(_owners(gpu)) if has_owners else ""
+    yield Text.assemble((state, _STYLES.get(gpu.state, "")), owners)
 
 
 def _memory_cell(gpu: GpuStatus, view: View) -> Text:
@@ -198,17 +175,10 @@ def _memory_cell(gpu: GpuStatus, view: View) -> Text:
     return Text.assemble((view.bar(view.bars[0], *shares), "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
 
 
-def _owners(gpu: GpuStatus, space: int) -> Text:
-    processes = [process for process in gpu.unmanaged_processes if not process.is_graphics]
-    users = dict.fromkeys([*(job.user for job in gpu.jobs), *(each.user or "unknown" for each in processes)])
-    names = [printable(user, 16) for user in users]
-    if not names:
-        return Text()
-    text, hidden = " " + ", ".join(names), 0
-    while len(text) > space and hidden < len(names) - 1:
-        hidden += 1
-        text = f" {', '.join(names[:-hidden])} +{hidden}"
-    return Text(printable(text, space))
+def _owners(gpu: GpuStatus) -> list[str]:
+    computing = [process for process in gpu.unmanaged_processes if not process.is_graphics]
+    users = dict.fromkeys([*(job.user for job in gpu.jobs), *(process.user or "unknown" for process in computing)])
+    return [printable(user, 16) for user in users]
 
 
 def _details(gpu: GpuStatus, limits: Truncation) -> Iterator[Text]:

@@ -63,11 +63,6 @@ class GpuStatus:
     instance: int | None = None
 
     @property
-    def number(self) -> int:
-        """That of the card, or of the instance on it."""
-        return self.index if self.instance is None else self.instance
-
-    @property
     def label(self) -> str:
         """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
         return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"

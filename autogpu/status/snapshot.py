@@ -7,13 +7,14 @@ import platform
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Callable, Iterator, Mapping, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory, Process
-from autogpu.frozen import frozen, replace
-from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
+from autogpu.frozen import frozen
+from autogpu.lease import Folder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
@@ -69,13 +70,10 @@ class Names:
 
 def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
-    reading = probe.start(environ)
-    read = read_leases(environ)
-    inventory = probe.finish(reading)
+    inventory = probe.finish(probe.start(environ))
     return host_status(
         inventory,
-        read,
-        read.processes(inventory),
+        read_leases(environ, inventory),
         resolved,
         request_here(resolved, inventory, environ),
         now_s=time.time(),
@@ -100,45 +98,37 @@ class LeasesHere:
     """The leases that count for this user's jobs; ``folder`` is ``None`` if there is none yet, or for ``problem``.
 
     Attributes:
-        parent: The lease to whose job a process started here belongs, if there is one above it.
-        has_parents_list: It would see the GPUs that the parent left to it.
+        processes: Those that hold the leases, and those of their jobs that the driver lists.
+        family: The job to which a process started here belongs, if there is one above it.
         problem: Why this user's jobs can't coordinate, and the remedy.
     """
 
     folder: Folder | None = None
     leases: LeaseSnapshot = lease.LeaseSnapshot()
-    parent: Holder | None = None
-    has_parents_list: bool = False
+    processes: Processes = Processes(MappingProxyType({}))
+    family: Family | None = None
     problem: str | None = None
 
-    def processes(self, inventory: Inventory | None) -> Processes:
-        """Those that hold the leases, and those of their jobs that the driver lists."""
-        return lease.processes_of(self.leases.holders, compute_pids(inventory), is_complete=True)
 
-    def family(self, processes: Processes, inventory: Inventory | None) -> Family | None:
-        """The job to which a process started here belongs, if there is one above it."""
-        if self.parent is None:
-            return None
-        holders, has_list = self.leases.holders, self.has_parents_list
-        return family_of(self.parent, holders, processes, inventory, has_parents_list=has_list)
-
-
-def read_leases(environ: Mapping[str, str]) -> LeasesHere:
+def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> LeasesHere:
     """Read the folder once."""
     try:
         folder = lease.find_folder(environ, make=False)
         leases, parent = lease.snapshot(folder), lease.ancestor_lease(environ, folder)
-        return LeasesHere(folder, leases, parent, lease.has_parents_list(environ))
     except lease.NoFolderYet:
         return LeasesHere()
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
+    holders, has_list, family = leases.holders, lease.has_parents_list(environ), None
+    processes = lease.processes_of(holders, compute_pids(inventory), is_complete=True)
+    if parent is not None:
+        family = family_of(parent, holders, processes, inventory, has_parents_list=has_list)
+    return LeasesHere(folder, leases, processes, family)
 
 
 def host_status(
     inventory: Inventory,
     read: LeasesHere,
-    processes: Processes,
     resolved: Resolved,
     request: SelectionRequest,
     *,
@@ -148,14 +138,14 @@ def host_status(
 ) -> HostStatus:
     """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
-    ``processes`` tells whose job those are that the driver lists, and ``has_hook`` that autogpu would be loaded in it.
+    ``has_hook`` tells that autogpu would be loaded in it.
     """
-    leases, policy = read.leases, resolved.policy
-    jobs = jobs_of(leases.holders, processes, inventory, now_s)
+    leases = read.leases
+    jobs = jobs_of(leases.holders, read.processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
-    if policy.enabled:
-        decision = preview(request, leases, processes, now_s, read.family(processes, inventory))
+    if resolved.policy.enabled:
+        decision = preview(request, leases, read.processes, now_s, read.family)
     apart, is_awaited = _apart(inventory, decision), is_awaited_by(leases.queue, claims)
     unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
     has_grant = bool(request.grant.engine) and not request.grant.is_none
@@ -164,7 +154,7 @@ def host_status(
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure,
         gpus=tuple(
-            _gpu(_without_instances(device, inventory), apart.get(device.uuid), jobs, claims, is_awaited, names)
+            _gpu(device, inventory, apart.get(device.uuid), jobs, claims, is_awaited, names)
             for device in inventory.devices
         ),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
@@ -181,21 +171,6 @@ def host_status(
     )
 
 
-def _without_instances(device: Device, inventory: Inventory) -> Device:
-    """A card with the processes that are on none of its MIG instances, each of which is shown by itself."""
-    instances = [each for each in inventory.devices if each.parent == device.uuid]
-    both = [each.compute_processes for each in instances] + [each.graphics_processes for each in instances]
-    pids = {process.pid for processes in both for process in processes or ()}
-    if not pids:
-        return device
-    compute, graphics = _others(device.compute_processes, pids), _others(device.graphics_processes, pids)
-    return replace(device, compute_processes=compute, graphics_processes=graphics)
-
-
-def _others(processes: Sequence[Process] | None, pids: set[int]) -> tuple[Process, ...]:
-    return tuple(process for process in processes or () if process.pid not in pids)
-
-
 def _apart(inventory: Inventory, decision: Decision) -> Mapping[str | None, str]:
     """By UUID, the state of each GPU that no job can have."""
     small = [each.device for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL]
@@ -209,6 +184,7 @@ def _apart(inventory: Inventory, decision: Decision) -> Mapping[str | None, str]
 
 def _gpu(
     device: Device,
+    inventory: Inventory,
     state: str | None,
     jobs: Sequence[Job],
     claims_by_uuid: Mapping[str, Sequence[Claim]],
@@ -221,13 +197,12 @@ def _gpu(
     if device_tier is Tier.FREE and is_awaited(candidate):
         state = state or "awaited"
     here = [job for job in jobs if device.uuid in job.claims]
-    holders = {pid for job in here for pid in job.pids_here}
     return GpuStatus(
         **{name: getattr(device, name) for name in _READINGS},
         name=printable(device.name, 64),
         state=state or device_tier.name.lower(),
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-        unmanaged_processes=tuple(_unmanaged(device, holders, names)),
+        unmanaged_processes=tuple(_unmanaged(device, inventory, here, names)),
         # Of a card in MIG mode all of it is used by its instances.
         unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
         health_problems=() if device.parent else health_problems(device),
@@ -270,9 +245,19 @@ def _is_active(job: Job, device: Device) -> bool | None:
     return None if device.active_pids is None else not mine.isdisjoint(device.active_pids)
 
 
-def _unmanaged(device: Device, holders: set[int], names: Names) -> Iterator[UnmanagedProcess]:
-    for processes, is_graphics in ((device.compute_processes, False), (device.graphics_processes, True)):
-        for each in _others(processes, holders):
+def _processes(device: Device) -> Iterator[tuple[Process, bool]]:
+    """Those that compute, and with a ``True`` those of a desktop."""
+    yield from ((each, False) for each in device.compute_processes or ())
+    yield from ((each, True) for each in device.graphics_processes or ())
+
+
+def _unmanaged(device: Device, inventory: Inventory, jobs: Sequence[Job], names: Names) -> Iterator[UnmanagedProcess]:
+    # What is on an instance is not listed again on its card.
+    instances = [each for each in inventory.devices if each.parent == device.uuid]
+    known = {process.pid for each in instances for process, _ in _processes(each)}
+    known.update(pid for job in jobs for pid in job.pids_here)
+    for each, is_graphics in _processes(device):
+        if each.pid not in known:
             yield UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
 
 

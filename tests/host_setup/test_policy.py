@@ -46,22 +46,6 @@ def test_existing_policy_stays(image: Path, paths) -> None:
     assert tree(image)[str(paths.policy.relative_to(image))] == before
 
 
-def test_policy_in_which_something_is_set_stays(image: Path, paths) -> None:
-    host_image.setup(image)
-    changed = paths.policy.read_bytes().replace(b"#per_user = 0", b"per_user = 2 ")
-    paths.policy.write_bytes(changed)
-    assert host_image.setup(image) == []
-    assert paths.policy.read_bytes() == changed
-
-
-def test_proposal_of_an_earlier_version_is_updated(image: Path, paths) -> None:
-    host_image.setup(image)
-    earlier = paths.policy.read_bytes().replace(b"#count = 1", b"#howmany = 1")
-    paths.policy.write_bytes(earlier)
-    assert host_image.setup(image) == [("write", paths.policy)]
-    assert paths.policy.read_bytes() == hosts.policy_text()
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -34,7 +34,7 @@ def test_all_users_can_use_it_whatever_the_umask(image: Path, paths) -> None:
     assert find_folder({}, host=paths.folder).origin == "host"
     assert problems(image) == {}
     marker, *lines = paths.tmpfiles.read_text(encoding="ascii").splitlines()
-    assert marker.startswith("# autogpu host file")
+    assert marker.startswith("# `autogpu host-setup` wrote it.")
     assert lines == ["d /run/autogpu 1777 root root -", "f /run/autogpu/mutex 0444 root root -"]
 
 

@@ -8,6 +8,7 @@ from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
+from autogpu.selection.members import family_of
 from autogpu.selection.preview import request_for_new_process
 from autogpu.status.snapshot import LeasesHere, host_status
 from tests.support.values import gpu
@@ -50,14 +51,14 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
     nowhere = Path("/nowhere")
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
+    family = parent and family_of(parent, leases.holders, processes, machine, has_parents_list=True)
     is_set = resolved.settings["select.count"].overrides is not None
     request = request_for_new_process(
         resolved.policy, environ, machine, granted(environ), own_uid=1000, count_is_set=is_set
     )
     return host_status(
         machine,
-        LeasesHere(None, leases, parent, has_parents_list=True),
-        processes,
+        LeasesHere(None, leases, processes, family),
         resolved,
         request,
         now_s=NOW_S,
