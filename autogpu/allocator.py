@@ -67,8 +67,6 @@ class Allocator:
         self._decision: Decision | None = None
         self._selection: SelectionRequest | None = None
         self._is_given_back = False
-        self._context_reserves: Mapping[int, int] = {}
-        self._has_context = False
         self._counted_elsewhere: tuple[tuple[str, ...], int | None] | None = None
         allocation.frameworks.append(framework.NAME)
 
@@ -345,16 +343,13 @@ class Allocator:
         )
 
     def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, Cap]:
-        policy = self.allocation.policy
+        allocation, policy, reserves = self.allocation, self.allocation.policy, {}
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
-            with self.allocation.cuda.primary_contexts(ordinals):
-                measured = self._own_memory_bytes()
-            self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
-        return caps(policy, decision, self._context_reserves, default_share=self.framework.DEFAULT_SHARE)
-
-    def _own_memory_bytes(self) -> Mapping[int, int]:
-        """By CUDA ordinal, what NVML shows now of this process."""
-        return own_memory_bytes(self.allocation.readings.take(), self.allocation.counted_uuids or (), os.getpid())
+            with allocation.cuda.primary_contexts(ordinals):
+                inventory = allocation.readings.take()
+            measured = own_memory_bytes(inventory, allocation.counted_uuids or (), os.getpid())
+            reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
+        return caps(policy, decision, reserves, default_share=self.framework.DEFAULT_SHARE)
 
     # What the framework tells afterwards
 
@@ -385,17 +380,6 @@ class Allocator:
         if allocation.taken is None and (pool or is_denied):
             selection = replace(self._selection_request(DeviceRequest(len(pool))), uuids=pool)
             raise_if_refused(allocation.decided(decide(selection)))
-
-    def on_context(self) -> None:
-        """Report what a context really costs, where that matters or is asked."""
-        allocation, decision, is_first = self.allocation, self.allocation.decision, not self._has_context
-        self._has_context = True
-        is_asked = allocation.policy.level == "explain"
-        if not is_first or decision is None or self.assignment is None or not (is_asked or self._context_reserves):
-            return
-        # At this moment only: once the script allocates, its own memory and the context's can't be told apart.
-        measured, reserves, name = self._own_memory_bytes(), self._context_reserves, self.framework.NAME
-        allocation.say(messages.context_memory(decision, self.assignment, measured, reserves, name, is_asked=is_asked))
 
     def on_unused(self) -> None:
         if self._give_back():

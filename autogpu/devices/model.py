@@ -128,7 +128,6 @@ class Inventory:
             report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.
         denied: How many GPUs of the machine are not this process's to use; CUDA does not list them either.
         topology: What connects them, as the first reading told it; empty where that did not come.
-        pynvml_lacks: Functions that the installed ``pynvml`` is too old to have; their readings are missing.
     """
 
     devices: tuple[Device, ...] = ()
@@ -136,7 +135,6 @@ class Inventory:
     driver_version: str | None = None
     failure: str | None = None
     failure_cause: Literal["no-driver", "driver", "pynvml"] | None = None
-    pynvml_lacks: tuple[str, ...] = ()
     denied: int = 0
     topology: Topology = MappingProxyType({})
 
@@ -148,7 +146,6 @@ class Inventory:
                 **reading,
                 "devices": tuple(_device_from(fields) for fields in reading.get("devices", ())),
                 "unreadable": tuple(UnreadableDevice(**fields) for fields in reading.get("unreadable", ())),
-                "pynvml_lacks": tuple(reading.get("pynvml_lacks", ())),
                 "topology": MappingProxyType({frozenset(pair): what for pair, what in reading.get("topology", ())}),
             }
         )

@@ -50,11 +50,10 @@ class UnusableBinding(Exception):
 
 
 class Nvml:
-    """NVML, as far as this pynvml and this driver offer it; ``lacks`` has the functions that this pynvml does not."""
+    """NVML, as far as this pynvml and this driver offer it."""
 
     def __init__(self, pynvml: Any) -> None:
         self.error: type[Exception] = pynvml.NVMLError
-        self.lacks: set[str] = set()
         self._pynvml = pynvml
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -62,18 +61,6 @@ class Nvml:
         return getattr(self._pynvml, name)(*arguments)
 
     def reading(self, name: str, *arguments: Any) -> Any:
-        """Call a function; ``None`` where this GPU, driver or pynvml does not have it. A GPU that is lost raises."""
-        if not hasattr(self._pynvml, name):
-            self.lacks.add(name)
-            return None
-        try:
-            return self.call(name, *arguments)
-        except self.error as error:
-            if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
-                raise
-            return None
-
-    def answer(self, name: str, *arguments: Any) -> Any:
         """Call a function without which a decision can do; ``None`` for every failure."""
         try:
             return self.call(name, *arguments)
@@ -85,17 +72,9 @@ class Nvml:
 
         With the ``ids`` of a GPU instance and a compute instance, the processes of others are left out.
         """
-        for version in [name + version for version in _PROCESS_LIST_VERSIONS if hasattr(self._pynvml, name + version)]:
-            try:
-                found = self.call(version, gpu)
-            except self.error as error:
-                if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
-                    raise
-                if not self.is_code(error, "NVML_ERROR_FUNCTION_NOT_FOUND"):
-                    return None
-            except getattr(self._pynvml, "NVMLLibraryMismatchError", self.error):
-                return None  # what pynvml makes of FUNCTION_NOT_FOUND for a name without a version
-            else:
+        for version in _PROCESS_LIST_VERSIONS:
+            found = self.reading(name + version, gpu)
+            if found is not None:
                 return [(each.pid, each.usedGpuMemory) for each in found if ids is None or _is_of(each, ids)]
         return None
 
@@ -165,7 +144,6 @@ def read_inventory(
             on_asking(index)
             answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
     reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
-    reading["pynvml_lacks"] = sorted(nvml.lacks)
     yield reading
     if silent is None:
         yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
@@ -266,17 +244,17 @@ def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[s
     found = []
     for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
         # The numbers may have gaps, where an instance was removed.
-        instance = nvml.answer("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
-        uuid = text(nvml.answer("nvmlDeviceGetUUID", instance)) if instance is not None else None
+        instance = nvml.reading("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+        uuid = text(nvml.reading("nvmlDeviceGetUUID", instance)) if instance is not None else None
         if uuid:
             found.append({**card, "uuid": uuid, **_read_instance(nvml, gpu, instance, card), "instance": number})
     return found
 
 
 def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
-    memory = nvml.answer("nvmlDeviceGetMemoryInfo", instance)
-    gpu_id = nvml.answer("nvmlDeviceGetGpuInstanceId", instance)
-    compute_id = nvml.answer("nvmlDeviceGetComputeInstanceId", instance)
+    memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
+    gpu_id = nvml.reading("nvmlDeviceGetGpuInstanceId", instance)
+    compute_id = nvml.reading("nvmlDeviceGetComputeInstanceId", instance)
     known = (_NO_ID if gpu_id is None else gpu_id, _NO_ID if compute_id is None else compute_id)
 
     def processes(name: str) -> list[tuple[int, int | None]] | None:
@@ -301,10 +279,10 @@ def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any])
 
 def _instance_name(nvml: Nvml, instance: Any, of_card: str) -> str:
     """``NVIDIA A100-SXM4-40GB MIG 1g.5gb``, composed where NVML calls the instance as it calls its card."""
-    name = text(nvml.answer("nvmlDeviceGetName", instance)) or of_card
+    name = text(nvml.reading("nvmlDeviceGetName", instance)) or of_card
     if " MIG " in name:
         return str(name)
-    size = nvml.answer("nvmlDeviceGetAttributes", instance)
+    size = nvml.reading("nvmlDeviceGetAttributes", instance)
     if size is None:
         return f"{of_card} MIG"
     part, whole = size.computeInstanceSliceCount, size.gpuInstanceSliceCount
@@ -364,15 +342,15 @@ def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tup
     """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
     # A MIG instance has its card's bus, and no links.
     cards = [card for card in devices if "parent" not in card]
-    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
+    gpus = {card["uuid"]: nvml.reading("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
     pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
     return [(pair, near) for pair, near in pairs if near]
 
 
 def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
-    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
+    if nvml.reading("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
         return _NVLINK
-    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
+    level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", one, other)
     return 0 if level is None else _BEST_ANCESTOR - int(level)
 
 
@@ -394,7 +372,7 @@ def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
-    found = nvml.answer("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
+    found = nvml.reading("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
     return None if found is None else sorted({each.pid for each in found if each.smUtil})
 
 

@@ -91,9 +91,6 @@ def _check_pynvml(facts: Facts) -> Finding:
     inventory, pip = facts.inventory, facts.pip("install --upgrade nvidia-ml-py")
     if inventory.failure_cause == "pynvml":
         return failed(f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
-    if inventory.pynvml_lacks:
-        what = f"pynvml is too old: it has no {', '.join(inventory.pynvml_lacks)}, so what they read is missing"
-        return failed(what, pip)
     return passed("pynvml can be used")
 
 

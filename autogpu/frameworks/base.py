@@ -269,9 +269,6 @@ if TYPE_CHECKING:
         def on_usage(self, usage: Usage) -> None:
             """The framework has settled what it takes; the first call is reported."""
 
-        def on_context(self) -> None:
-            """The framework has a context, the first or one more; in the first nothing is allocated yet."""
-
         def on_unused(self) -> None:
             """The framework goes without the GPUs that it was given, for a reason of its own."""
 

@@ -162,7 +162,7 @@ class Kind:
     Attributes:
         allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
         read: The value of what a file, a variable or a flag holds; raises ``Refused``.
-        schema: Of a file that writes it as TOML does, without the ranges of sizes and durations.
+        schema: Of a file that writes it as TOML does; what a text may be is not in it.
         plain: The value as TOML and JSON hold it, which ``read`` takes.
         words: Among which the nearest to a misspelt value is looked for.
     """
@@ -345,54 +345,28 @@ def _key_names(value: object) -> frozenset[str]:
     return frozenset(names)  # type: ignore[arg-type]  # checked
 
 
-_SIZE_SCHEMA = {
-    "anyOf": [
-        {"type": "string", "pattern": f"^(?:|[Nn][Oo][Nn][Ee]|[0-9]{{7,18}}|{_SIZE})$"},
-        {"type": "integer", "minimum": SMALLEST_BYTES, "maximum": LARGEST_BYTES},
-    ]
-}
+_TEXT_OR_INTEGER = {"type": ["string", "integer"]}
 
 FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false", "yes"))
 NEED = Kind(
-    'a size with its unit such as "6GiB", "learned", or "" for none',
-    _need,
-    {"anyOf": [{"enum": [LEARNED]}, _SIZE_SCHEMA]},
-    _plain_need,
-    (LEARNED,),
+    'a size with its unit such as "6GiB", "learned", or "" for none', _need, _TEXT_OR_INTEGER, _plain_need, (LEARNED,)
 )
 LIMIT = Kind(
     'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',
     _limit,
-    {"anyOf": [{"type": "string", "pattern": f"^{_PERCENT}$"}, _SIZE_SCHEMA]},
+    _TEXT_OR_INTEGER,
     lambda limit: "" if limit is None else str(limit),
 )
 DURATION = Kind(
     'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds',
     _duration,
-    {
-        "anyOf": [
-            {"type": "string", "pattern": f"^(?:{_NUMBER}|{_DURATION})$"},
-            {"type": "number", "minimum": 0, "maximum": LONGEST_S},
-        ]
-    },
+    {"type": ["string", "number"]},
     duration_text,
 )
 DEVICES = Kind(
     'a list of indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*")',
     lambda value: tuple(_device(item) for item in _entries(value)),
-    {
-        "type": "array",
-        "items": {
-            "anyOf": [
-                {
-                    "type": "string",
-                    "pattern": rf"^(?:{_NUMBERS}|{_INSTANCE_NAME}|[^0-9,\s\x00-\x1f+-][^,\x00-\x1f]*)$",
-                    "maxLength": 128,
-                },
-                {"type": "integer", "minimum": 0, "maximum": 999},
-            ]
-        },
-    },
+    {"type": "array", "items": _TEXT_OR_INTEGER},
     list,
 )
 KEY_NAMES = Kind(

@@ -337,8 +337,7 @@ KEYS = (
         "accounting does not include. `arena` gives the framework exactly `limit`; `process` keeps the whole process "
         "within `limit`, so that shares of a card add up. The context is measured on the GPU just before the "
         "framework makes it, and 256 MiB are added for the libraries that a script loads later, which can't be known "
-        "beforehand; at least 512 MiB are reserved, also where the driver does not show what a process takes. With "
-        '`level = "explain"` a line says what the context really took.',
+        "beforehand; at least 512 MiB are reserved, also where the driver does not show what a process takes.",
     ),
     Key(
         "memory.virtual_gpus",
@@ -365,8 +364,8 @@ KEYS = (
         "report.level",
         kinds.choice("quiet", "line", "explain"),
         about='"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
-        more="`explain` adds why each of the other GPUs was not taken, and what the process takes in addition to the "
-        "framework's memory. `quiet` prints nothing as long as there is no problem.",
+        more="`explain` adds why each of the other GPUs was not taken. `quiet` prints nothing as long as there is no "
+        "problem.",
     ),
     Key(
         "report.history",

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from autogpu.policy.model import BY_DOTTED
-from autogpu.reporting.text import MIB, counted, listed, printable, span
+from autogpu.reporting.text import counted, listed, printable
 from autogpu.selection import explain
 from autogpu.selection.model import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.frameworks.base import Assignment, Hooks, Usage
-    from autogpu.lease import LeaseUnavailable, QueueState
+    from autogpu.frameworks.base import Hooks, Usage
+    from autogpu.lease import LeaseUnavailable
     from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision
 
 # In one line with their names; `autogpu status` shows each.
 _MOST_GPUS = 4
-
-STOPPED_WAITING = "stopped waiting for a GPU; nothing is claimed"
 
 # Not in force where a framework lacks its essential hook: one that is set must be named.
 _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
@@ -148,15 +146,6 @@ def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
     return f"{what}: {printable(error.what)}; {printable(error.remedy)}"
 
 
-def waiting(state: QueueState, decision: Decision) -> str:
-    """The place of a process in the queue, and what keeps it waiting."""
-    gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
-    return (
-        f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)} of "
-        f"{span(state.timeout_s)}: {decision.why}; Ctrl-C stops"
-    )
-
-
 def origins(resolved: Resolved) -> str:
     """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
     found = [setting.origin.place for setting in resolved.settings.values() if setting.origin.layer != "default"]
@@ -185,42 +174,3 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
     # The cap counts all jobs of the user, and only beside a free GPU is it what stands in the way.
     why = f": limits.per_user allows {per_user}, all your jobs together" if per_user and free > taken else ""
     return [f"{line}no more can be had now{why}"]
-
-
-def context_memory(
-    decision: Decision,
-    assignment: Assignment,
-    measured: Mapping[int, int],
-    reserves: Mapping[int, int],
-    framework: str,
-    *,
-    is_asked: bool,
-) -> list[str]:
-    """List the memory that a process takes beside what its framework allocates, as the driver shows it.
-
-    Args:
-        measured: By CUDA ordinal, what the process takes with its context and nothing else; GPUs of which the driver
-            does not tell are not in it.
-        reserves: By CUDA ordinal, what was kept free for that, under a limit on the whole process.
-        is_asked: The user wants to know; else only what breaks a promise is said.
-    """
-    if is_asked and not measured:
-        return [f"  NVML does not show what this process takes in addition to {framework}'s own memory"]
-    lines = []
-    for ordinal, size in measured.items():
-        device = decision.visible[ordinal] if ordinal < len(decision.visible) else None
-        reserve = reserves.get(ordinal)
-        breaks_limit = reserve is not None and size > reserve
-        if device is None or not (is_asked or breaks_limit):
-            continue
-        line = f"  GPU {device.label}: NVML shows {_mib(size)} of this process before {framework} allocates anything"
-        if reserve is not None:
-            line += f"; {_mib(reserve)} of its limit are reserved for that and for libraries"
-        elif ordinal in assignment.caps:
-            line += f", in addition to the {_mib(assignment.caps[ordinal] * assignment.logical_gpus)} of its limit"
-        lines.append(line + (": it may exceed the limit" if breaks_limit else ""))
-    return lines
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:.0f} MiB"

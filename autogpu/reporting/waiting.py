@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.reporting import messages
 from autogpu.reporting.stderr import say
+from autogpu.reporting.text import span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ class WaitingReport:
         now = _what_it_waits_for(state, decision)
         if now != self._printed:
             self._printed_s, self._printed = state.waited_s, now
-            self._say(messages.waiting(state, decision))
+            gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
+            waited = f"{span(state.waited_s)} of {span(state.timeout_s)}"
+            place = f"waiting for {gpus}, place {state.position} in the queue, {waited}"
+            self._say(f"{place}: {decision.why}; Ctrl-C stops")
 
     def interrupted(self, error: KeyboardInterrupt) -> None:
         """Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's."""
         if self._printed_s is not None:
-            _end_in_one_line(error, messages.STOPPED_WAITING)
+            _end_in_one_line(error, "stopped waiting for a GPU; nothing is claimed")
 
 
 def _what_it_waits_for(state: QueueState, decision: Decision) -> object:

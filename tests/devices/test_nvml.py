@@ -151,7 +151,6 @@ device = reading.devices[0] if reading.devices else None
 print(json.dumps({
     "failure": reading.failure,
     "cause": reading.failure_cause,
-    "lacks": reading.pynvml_lacks,
     "name": device and device.name,
     "pids": device and device.compute_processes and [process.pid for process in device.compute_processes],
     "used": device and device.memory_used_bytes,
@@ -197,7 +196,6 @@ def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_pat
 
 def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
     told = read_with(tmp_path, OLD)
-    assert told["lacks"] == ["nvmlDeviceGetMigMode", "nvmlDeviceGetSamples"]
     assert (told["failure"], told["name"], told["used"]) == (None, "NVIDIA TITAN RTX", 2 * GIB)
 
 

@@ -87,11 +87,6 @@ WRONG = {
             "is not installed: autogpu can't tell which GPU is idle",
             "/env/bin/python -m pip install --upgrade nvidia-ml-py",
         ),
-        (
-            gpus(pynvml_lacks=("nvmlDeviceGetMigMode",)),
-            "pynvml is too old: it has no nvmlDeviceGetMigMode",
-            "pip install --upgrade nvidia-ml-py",
-        ),
     ],
     "health": [
         (gpus(gpu(1, remapping_failed=True)), "GPU 1: row remapping failed", "is to be replaced"),

@@ -57,7 +57,6 @@ def install_hooks(allocator):
             ordinals = ordinals if assigned is None else assigned
             allocator.on_usage(Usage(ordinals, "allocated as needed"))
         original(ordinals)
-        allocator.on_context()
 
     toyflow.take = take
     return find_hooks()

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from autogpu.lease import QueueState
-from autogpu.reporting import messages
+from autogpu.reporting.text import span
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.model import Cause, Decision, Ranking, Rejection, Verdict
 from tests.support.host_states import holder
@@ -47,13 +47,12 @@ def test_a_line_comes_at_once_and_where_another_thing_is_waited_for(looks, said_
     report = WaitingReport(lines.append)
     for state, decision in looks:
         report(state, decision)
-    assert lines == [messages.waiting(*each) for each in looks if each[0].waited_s in said_at_s]
-
-
-def test_the_line_says_how_long_it_has_waited_and_for_how_long_it_will():
-    assert messages.waiting(*look(720.0, 2)) == (
-        "waiting for a GPU, place 2 in the queue, 12 min of 30 min: no GPU is free (GPU 0: 88 % busy); Ctrl-C stops"
-    )
+    assert lines == [
+        f"waiting for a GPU, place {state.position} in the queue, {span(state.waited_s)} of 30 min: {decision.why}; "
+        "Ctrl-C stops"
+        for state, decision in looks
+        if state.waited_s in said_at_s
+    ]
 
 
 WAIT = """

@@ -76,16 +76,14 @@ class FakeCuda:
 
     Args:
         nvml: Shows the contexts of this process, each of ``context_bytes``.
-        measured_bytes: What a context takes that is made only to be measured, if that is something else.
     """
 
-    def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20, measured_bytes=None):
+    def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20):
         self.devices = tuple(devices)
         self.starts_elsewhere = True
         self._is_initialised = initialised
         self._nvml = nvml
         self._context_bytes = context_bytes
-        self._measured_bytes = context_bytes if measured_bytes is None else measured_bytes
         self.contexts = []
 
     def initialise(self):
@@ -114,7 +112,7 @@ class FakeCuda:
     @contextmanager
     def primary_contexts(self, ordinals):
         for ordinal in ordinals:
-            self._show(ordinal, self._measured_bytes)
+            self._show(ordinal, self._context_bytes)
         yield
         for ordinal in ordinals:
             self._show(ordinal, 0)
@@ -179,7 +177,6 @@ class FakeFramework:
             allocator.on_usage(Usage(ordinals, "allocated as needed"))
             for ordinal in ordinals:
                 self._cuda.make_context(ordinal)
-            allocator.on_context()
         return assignment
 
 

@@ -80,11 +80,9 @@ def _backends(original: Any, start: BackendStart) -> Any:
 def _make_c_api_client(
     original: Any, start: BackendStart, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    if plugin_name != _PLATFORM:
-        return original(plugin_name, options, *args, **kwargs)
-    client = original(plugin_name, start.completed(options), *args, **kwargs)
-    start.after_client()
-    return client
+    if plugin_name == _PLATFORM:
+        options = start.completed(options)
+    return original(plugin_name, options, *args, **kwargs)
 
 
 class BackendStart:
@@ -158,11 +156,6 @@ class BackendStart:
         totals = [assignment.totals.get(ordinal) if least and not by_script else None for ordinal in ordinals]
         self._allocator.on_usage(Usage(ordinals, _memory(options, totals, by_script)))
         return options
-
-    def after_client(self) -> None:
-        """Tell of the contexts that the client has made; it has allocated nothing."""
-        with self._allocator.guard():
-            self._allocator.on_context()
 
     def _may_use_gpus(self) -> bool:
         """JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""

@@ -198,9 +198,6 @@ class PlacementResolver:
         first, self.on_first_context = self.on_first_context, None
         if first is not None:
             first()
-        if self._first is not None:
-            with self.allocator.guard():
-                self.allocator.on_context()
 
     def lacks(self, number: int) -> bool:
         """There would be a logical GPU of that number without autogpu, and is none."""
