@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import MappingProxyType
 
 from autogpu.frozen import frozen
@@ -135,6 +136,31 @@ class Hooks:
     def needs_gpus(self) -> bool:
         """The framework takes GPUs in this process; a build for CPUs does not, nor does a launcher."""
         return bool(self.found) or not self.has_essential
+
+
+_HOOK = "_autogpu_hook"
+
+
+def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
+    """``original``, but for a call of it ``hook`` is called, with ``original`` and ``state`` before the arguments."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return hook(original, *state, *args, **kwargs)
+
+    setattr(call, _HOOK, True)
+    return call
+
+
+def is_hooked(function: Any) -> bool:
+    """:func:`hooked` has made it, and nobody has replaced it since."""
+    return _HOOK in getattr(function, "__dict__", {})
+
+
+def put_back(holder: Any, name: str, original: Any) -> None:
+    """End the hook of a module's or a class's function, unless somebody has replaced that since."""
+    if getattr(holder.__dict__.get(name), "__wrapped__", None) is original:
+        setattr(holder, name, original)
 
 
 if TYPE_CHECKING:

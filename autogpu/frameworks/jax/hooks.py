@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pkgutil
 import sys
 
 from autogpu import process
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
 from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Sequence
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
-
-_INSTALLED = "_autogpu_hook"
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -56,14 +53,13 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
     hooks = find_hooks()
     client: Any = sys.modules.get(_CLIENT)
-    if hooks.obstacle or getattr(getattr(client, _MAKE_CLIENT), _INSTALLED, False):
+    if hooks.obstacle or is_hooked(client.make_c_api_client):
         return hooks
     bridge: Any = sys.modules.get(_BRIDGE)
     start = BackendStart(allocator, bridge)
-    setattr(client, _MAKE_CLIENT, _make_client(getattr(client, _MAKE_CLIENT), start))
-    setattr(getattr(client, _MAKE_CLIENT), _INSTALLED, True)
+    client.make_c_api_client = hooked(client.make_c_api_client, _make_c_api_client, start)
     if not hooks.missing:
-        bridge.backends = _start_backends(bridge.backends, bridge, start)
+        bridge.backends = hooked(bridge.backends, _backends, start)
     return hooks
 
 
@@ -72,30 +68,23 @@ def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, 
     return {}
 
 
-def _start_backends(original: Any, bridge: Any, start: BackendStart) -> Any:
-    @functools.wraps(original)
-    def backends() -> Any:
-        start.before_backends()
-        started = original()
-        # It is called at every look at a device: it must be itself again once it has started.
-        if bridge.backends is backends:
-            bridge.backends = original
-        start.after_backends(started)
-        return started
-
-    return backends
+def _backends(original: Any, start: BackendStart) -> Any:
+    start.before_backends()
+    started = original()
+    # It is called at every look at a device.
+    put_back(sys.modules[_BRIDGE], "backends", original)
+    start.after_backends(started)
+    return started
 
 
-def _make_client(original: Any, start: BackendStart) -> Any:
-    @functools.wraps(original)
-    def make_c_api_client(plugin_name: str, options: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if plugin_name != _PLATFORM:
-            return original(plugin_name, options, *args, **kwargs)
-        client = original(plugin_name, start.completed(options), *args, **kwargs)
-        start.after_client()
-        return client
-
-    return make_c_api_client
+def _make_c_api_client(
+    original: Any, start: BackendStart, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    if plugin_name != _PLATFORM:
+        return original(plugin_name, options, *args, **kwargs)
+    client = original(plugin_name, start.completed(options), *args, **kwargs)
+    start.after_client()
+    return client
 
 
 class BackendStart:

@@ -6,10 +6,10 @@ TensorFlow itself computes it, with its own rules and its own errors.
 
 from __future__ import annotations
 
-import functools
 import sys
 from contextlib import ExitStack, contextmanager
 
+from autogpu.frameworks.base import put_back
 from autogpu.frameworks.tensorflow.names import named_gpu
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
 
@@ -21,92 +21,70 @@ if TYPE_CHECKING:
     from autogpu.frameworks.tensorflow.settings import DevicePlacement
 
 
-def config(original: Any, resolver: PlacementResolver) -> Any:
-    """``Context.config`` with the assignment filled in."""
+def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
+    """Fill the assignment into ``Context.config``."""
     allocator = resolver.allocator
-
-    @functools.wraps(original)
-    def config(context: Any) -> Any:
-        is_question = resolver.in_remote_session or _is_only_a_question(sys._getframe(1), original)
-        if allocator.assignment is None and is_question:
-            proto = original(context)
-            if resolver.in_remote_session:
-                resolver.place_softly(proto)
-            return proto
-        with resolver.lock, ExitStack() as settings:
-            with allocator.guard():
-                allocator.prepare()
-            # As the original does first; the driver is read meanwhile.
-            context._initialize_physical_devices()
-            placement = None
-            with allocator.guard():
-                gpus = resolver.gpus_of(context)
-                placement = resolver.resolve_placement(resolver.settings_of(context, gpus), len(gpus))
-                if placement is not None:
-                    settings.enter_context(_completed(context, gpus, placement))
-            proto = original(context)
+    # Of the two frames between, one is the hook's.
+    is_question = resolver.in_remote_session or _is_only_a_question(sys._getframe(2), original)
+    if allocator.assignment is None and is_question:
+        proto = original(context)
+        if resolver.in_remote_session:
+            resolver.place_softly(proto)
+        return proto
+    with resolver.lock, ExitStack() as settings:
+        with allocator.guard():
+            allocator.prepare()
+        # As the original does first; the driver is read meanwhile.
+        context._initialize_physical_devices()
+        placement = None
+        with allocator.guard():
+            gpus = resolver.gpus_of(context)
+            placement = resolver.resolve_placement(resolver.settings_of(context, gpus), len(gpus))
             if placement is not None:
-                with allocator.guard():
-                    resolver.apply(placement, proto)
-            return proto
-
-    return config
-
-
-def ensure_initialized(original: Any, resolver: PlacementResolver) -> Any:
-    """``Context.ensure_initialized``, telling of the first context."""
-
-    @functools.wraps(original)
-    def ensure_initialized(context: Any) -> None:
-        original(context)
-        # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
-        context_class = type(context)
-        if context_class.__dict__.get("ensure_initialized") is ensure_initialized:
-            context_class.ensure_initialized = original
-        resolver.on_context()
-
-    return ensure_initialized
+                settings.enter_context(_completed(context, gpus, placement))
+        proto = original(context)
+        if placement is not None:
+            with allocator.guard():
+                resolver.apply(placement, proto)
+        return proto
 
 
-def initialize_physical_devices(original: Any, resolver: PlacementResolver) -> Any:
-    """``Context._initialize_physical_devices``, the first step of every listing, which starts CUDA."""
-
-    @functools.wraps(original)
-    def initialize(context: Any, *args: Any, **kwargs: Any) -> None:
-        if context._physical_devices is None:
-            with resolver.allocator.guard():
-                resolver.allocator.on_listing()
-        original(context, *args, **kwargs)
-
-    return initialize
+def ensure_initialized(original: Any, resolver: PlacementResolver, context: Any) -> None:
+    """Tell of the first context, after ``Context.ensure_initialized``."""
+    original(context)
+    # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
+    put_back(type(context), "ensure_initialized", original)
+    resolver.on_context()
 
 
-def set_visible_devices(original: Any, resolver: PlacementResolver) -> Any:
-    """``Context.set_visible_devices``, remembering that the script chose."""
-
-    @functools.wraps(original)
-    def set_visible_devices(context: Any, devices: Any, device_type: Any = None) -> None:
-        original(context, devices, device_type)
-        # TensorFlow calls it too, to import what enable_eager_execution(config) was given, whatever that says.
-        if device_type in (None, "GPU") and sys._getframe(1).f_code.co_name != "_import_config":
-            # Choosing all GPUs leaves no trace in TensorFlow's own state, and is an explicit choice all the same.
-            setattr(context, SCRIPT_CHOSE, True)
-
-    return set_visible_devices
+def initialize_physical_devices(
+    original: Any, resolver: PlacementResolver, context: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Begin before ``Context._initialize_physical_devices``, the first step of every listing, which starts CUDA."""
+    if context._physical_devices is None:
+        with resolver.allocator.guard():
+            resolver.allocator.on_listing()
+    original(context, *args, **kwargs)
 
 
-def soft_device_placement(original: Any, resolver: PlacementResolver) -> Any:
-    """The setter of ``Context.soft_device_placement``.
+def set_visible_devices(
+    original: Any, resolver: PlacementResolver, context: Any, devices: Any, device_type: Any = None
+) -> None:
+    """Remember that the script chose by ``Context.set_visible_devices``."""
+    original(context, devices, device_type)
+    # TensorFlow calls it too, to import what enable_eager_execution(config) was given, whatever that says.
+    if device_type in (None, "GPU") and sys._getframe(2).f_code.co_name != "_import_config":
+        # Choosing all GPUs leaves no trace in TensorFlow's own state, and is an explicit choice all the same.
+        setattr(context, SCRIPT_CHOSE, True)
+
+
+def soft_device_placement(original: Any, resolver: PlacementResolver, context: Any, enable: Any) -> None:
+    """Set ``Context.soft_device_placement``.
 
     Turned off when TensorFlow has its GPUs, it would let a name raise of which there would be a GPU without autogpu.
     Until then every such name is made to exist instead.
     """
-
-    @functools.wraps(original)
-    def set_placement(context: Any, enable: Any) -> None:
-        original(context, enable or resolver.lacks_any)
-
-    return set_placement
+    original(context, enable or resolver.lacks_any)
 
 
 # The answers about the memory of a GPU on which the process has allocated nothing.
@@ -118,18 +96,15 @@ UNUSED_MEMORY: Mapping[str, Callable[[], Any]] = {
 }
 
 
-def memory_reading(original: Any, resolver: PlacementResolver, unused: Callable[[], Any]) -> Any:
-    """A reading of a GPU's memory by its name; ``unused`` answers for one that this process does not have."""
-
-    @functools.wraps(original)
-    def read(context: Any, device: Any) -> Any:
-        context.ensure_initialized()  # as the original does first: only then is it known which GPUs there are
-        number = named_gpu(device)
-        if number is not None and resolver.lacks(number):
-            return unused()
-        return original(context, device)
-
-    return read
+def memory_reading(
+    original: Any, resolver: PlacementResolver, context: Any, device: Any, *, unused: Callable[[], Any]
+) -> Any:
+    """Read a GPU's memory by its name; ``unused`` answers for one that this process does not have."""
+    context.ensure_initialized()  # as the original does first: only then is it known which GPUs there are
+    number = named_gpu(device)
+    if number is not None and resolver.lacks(number):
+        return unused()
+    return original(context, device)
 
 
 def _is_only_a_question(caller: Any, original: Any) -> bool:

@@ -6,7 +6,6 @@ again, and compared.
 
 from __future__ import annotations
 
-import functools
 import os
 
 from autogpu.frameworks.tensorflow.names import caller_named
@@ -20,53 +19,53 @@ if TYPE_CHECKING:
     from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 
-def session(original: Any, resolver: PlacementResolver) -> Any:
+def session(
+    original: Any,
+    resolver: PlacementResolver,
+    self: Any,
+    target: Any = "",
+    graph: Any = None,
+    config: Any = None,
+    **kwargs: Any,
+) -> None:
     """``BaseSession.__init__``: ``tf.Session``, ``InteractiveSession``, Keras' and estimators'."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, target: Any = "", graph: Any = None, config: Any = None, **kwargs: Any) -> None:
-        # TensorFlow's __del__ looks for it, also in a session that the policy refuses.
-        self._session = None
-        resolver.named.note_graph(graph)
-        if target:
-            # Its devices are made where the target is; a target in this process has made them already.
-            with resolver.remote_session():
-                original(self, target, graph, resolver.softened(config), **kwargs)
-            return
-        # Without a proto TensorFlow reads Context.config, which completes itself.
-        config = config if config is None else resolver.completed(config)
-        original(self, target, graph, config, **kwargs)
-        resolver.on_context()
-
-    return __init__
+    # TensorFlow's __del__ looks for it, also in a session that the policy refuses.
+    self._session = None
+    resolver.named.note_graph(graph)
+    if target:
+        # Its devices are made where the target is; a target in this process has made them already.
+        with resolver.remote_session():
+            original(self, target, graph, resolver.softened(config), **kwargs)
+        return
+    # Without a proto TensorFlow reads Context.config, which completes itself.
+    config = config if config is None else resolver.completed(config)
+    original(self, target, graph, config, **kwargs)
+    resolver.on_context()
 
 
-def server(original: Any, resolver: PlacementResolver) -> Any:
+def server(
+    original: Any,
+    resolver: PlacementResolver,
+    self: Any,
+    server_or_cluster_def: Any,
+    job_name: Any = None,
+    task_index: Any = None,
+    protocol: Any = None,
+    config: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """``Server.__init__``: ``tf.distribute.Server``, ``tf.train.Server``."""
-
-    @functools.wraps(original)
-    def __init__(
-        self: Any,
-        server_or_cluster_def: Any,
-        job_name: Any = None,
-        task_index: Any = None,
-        protocol: Any = None,
-        config: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        given = server_or_cluster_def
-        own = getattr(given, "default_session_config", None)
-        if own is not None:
-            # The script's two protos, as TensorFlow merges them: what is completed must not be merged once more.
-            given = type(given)()
-            given.CopyFrom(server_or_cluster_def)
-            given.ClearField("default_session_config")
-        config = resolver.completed(_merged(own, config))
-        original(self, given, job_name, task_index, protocol, config, *args, **kwargs)
-        resolver.on_context()
-
-    return __init__
+    given = server_or_cluster_def
+    own = getattr(given, "default_session_config", None)
+    if own is not None:
+        # The script's two protos, as TensorFlow merges them: what is completed must not be merged once more.
+        given = type(given)()
+        given.CopyFrom(server_or_cluster_def)
+        given.ClearField("default_session_config")
+    config = resolver.completed(_merged(own, config))
+    original(self, given, job_name, task_index, protocol, config, *args, **kwargs)
+    resolver.on_context()
 
 
 def _merged(base: Any, proto: Any) -> Any:
@@ -79,65 +78,61 @@ def _merged(base: Any, proto: Any) -> Any:
     return merged
 
 
-def mirrored(original: Any, resolver: PlacementResolver) -> Any:
+def mirrored(
+    original: Any,
+    resolver: PlacementResolver,
+    self: Any,
+    container_strategy: Any,
+    devices: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """``MirroredExtended.__init__``: a strategy over all GPUs that TensorFlow has, or over those that it is told.
 
     By how many logical and physical GPUs there are, TensorFlow judges whether two replicas are on one card, where NCCL
     fails: cards that the process does not use must not count.
     """
-
-    @functools.wraps(original)
-    def __init__(self: Any, container_strategy: Any, devices: Any = None, *args: Any, **kwargs: Any) -> None:
-        with resolver.only_cards_in_use():
-            original(self, container_strategy, devices, *args, **kwargs)
-        if devices is None:
-            with resolver.allocator.guard():
-                resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))
-
-    return __init__
+    with resolver.only_cards_in_use():
+        original(self, container_strategy, devices, *args, **kwargs)
+    if devices is None:
+        with resolver.allocator.guard():
+            resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))
 
 
-def on_named_device(original: Any, resolver: PlacementResolver) -> Any:
+def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
     """A function that is told by name where its result is to be, which TensorFlow does not place softly."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        resolver.named.note_arguments(*args, **kwargs)
-        existing = resolver.existing
-        return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})
-
-    return call
+    resolver.named.note_arguments(*args, **kwargs)
+    existing = resolver.existing
+    return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})
 
 
-def device_iterator(original: Any, resolver: PlacementResolver) -> Any:
+def device_iterator(
+    original: Any,
+    resolver: PlacementResolver,
+    self: Any,
+    dataset: Any = None,
+    devices: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """``__init__`` of an iterator over shards of a dataset, each on a device: softly placed, they are the CPU's."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, dataset: Any = None, devices: Any = None, *args: Any, **kwargs: Any) -> None:
-        is_list = isinstance(devices, (list, tuple))
-        original(self, dataset, list(map(resolver.existing, devices)) if is_list else devices, *args, **kwargs)
-        self._devices = devices  # by these it is asked for the next elements
-
-    return __init__
+    is_list = isinstance(devices, (list, tuple))
+    original(self, dataset, list(map(resolver.existing, devices)) if is_list else devices, *args, **kwargs)
+    self._devices = devices  # by these it is asked for the next elements
 
 
-def list_devices(original: Any, resolver: PlacementResolver) -> Any:
+def list_devices(original: Any, resolver: PlacementResolver, self: Any) -> list[Any]:
     """``BaseSession.list_devices``, which ``multi_gpu_model`` takes for the GPUs that may be named.
 
     In a session that was made before, the towers are placed softly on the GPUs that it has.
     """
-
-    @functools.wraps(original)
-    def list_devices(self: Any) -> list[Any]:
-        devices = list(original(self))
-        gpus = [device for device in devices if device.device_type == "GPU"]
-        if gpus and caller_named("multi_gpu_model"):
-            last, stem = gpus[-1], gpus[-1].name.rsplit(":", 1)[0]
-            for number in range(len(gpus), resolver.gpu_count):
-                devices.append(type(last)(f"{stem}:{number}", "GPU", last.memory_limit_bytes, last.incarnation))
-        return devices
-
-    return list_devices
+    devices = list(original(self))
+    gpus = [device for device in devices if device.device_type == "GPU"]
+    if gpus and caller_named("multi_gpu_model"):
+        last, stem = gpus[-1], gpus[-1].name.rsplit(":", 1)[0]
+        for number in range(len(gpus), resolver.gpu_count):
+            devices.append(type(last)(f"{stem}:{number}", "GPU", last.memory_limit_bytes, last.incarnation))
+    return devices
 
 
 # The memory that TensorFlow up to 2.3 lists for its XLA devices, on which it makes contexts to list them, and its CPU.
@@ -145,21 +140,16 @@ _XLA_BYTES = 16 << 30
 _CPU_BYTES = 256 << 20
 
 
-def list_local_devices(original: Any, resolver: PlacementResolver) -> Any:
+def list_local_devices(original: Any, resolver: PlacementResolver, session_config: Any = None) -> Any:
     """``device_lib.list_local_devices``, and ``tf.test.gpu_device_name`` and ``is_gpu_available`` which call it.
 
     TensorFlow makes a context on every GPU that it lists. Here the other devices are its own answer, and the GPUs that
     there would be without autogpu are composed from what the driver tells without a context.
     """
-
-    @functools.wraps(original)
-    def list_local_devices(session_config: Any = None) -> Any:
-        devices = None  # also where that fails
-        with resolver.lock, resolver.allocator.guard():
-            devices = _composed(original, resolver, session_config)
-        return original(session_config) if devices is None else devices
-
-    return list_local_devices
+    devices = None  # also where that fails
+    with resolver.lock, resolver.allocator.guard():
+        devices = _composed(original, resolver, session_config)
+    return original(session_config) if devices is None else devices
 
 
 def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -> list[Any] | None:

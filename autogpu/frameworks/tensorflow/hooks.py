@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from autogpu.frameworks.base import Hooks
+from autogpu.frameworks.base import Hooks, hooked, is_hooked, put_back
 from autogpu.frameworks.tensorflow import context, entry_points, names
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 
     from autogpu.frameworks.base import GpuAllocator
 
-_INSTALLED = "_autogpu_hook"
-
 # TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.
 _ROOTS = ("tensorflow", "tensorflow_core")
 
 _CONTEXT = "eager.context"
 _PLAIN = "take what they would without autogpu"
 
-# By function: how it is replaced, given the original and the resolver, and what is not in force where a version lacks
-# it; "" where nothing is, and it is not asked for.
-_HOOKS: Mapping[str, tuple[Callable[[Any, PlacementResolver], Any], str]] = {
+# By function: its hook, which is given the original and the resolver first, and what is not in force where a version
+# lacks it; "" where nothing is, and it is not asked for.
+_HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "eager.context.Context.set_visible_devices": (
         context.set_visible_devices,
         "a script that makes every GPU visible gets the policy's choice",
@@ -84,7 +82,7 @@ def find_hooks() -> Hooks:
 def install_hooks(allocator: GpuAllocator) -> Hooks:
     """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
     hooks, config = find_hooks(), _config_property()
-    if not hooks.has_essential or hooks.obstacle or getattr(config.fget, _INSTALLED, False):
+    if not hooks.has_essential or hooks.obstacle or is_hooked(config.fget):
         return hooks
     module: Any = _module(_CONTEXT)
     resolver = PlacementResolver(
@@ -93,33 +91,31 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         default_graph=_default_graph,
         has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
     )
-    wrapped = context.config(config.fget, resolver)
-    setattr(wrapped, _INSTALLED, True)
-    module.Context.config = property(wrapped, doc=config.__doc__)
-    for path, (wrap, _) in _HOOKS.items():
-        original = _original(path)
-        if original:
-            setattr(_holder(path), path.rpartition(".")[2], wrap(original, resolver))
+    module.Context.config = property(hooked(config.fget, context.config, resolver), doc=config.__doc__)
+    for path, (hook, _) in _HOOKS.items():
+        _hook(path, hook, resolver)
     placement = module.Context.__dict__.get("soft_device_placement")
     if isinstance(placement, property) and placement.fset is not None:
-        module.Context.soft_device_placement = placement.setter(context.soft_device_placement(placement.fset, resolver))
-    _note_names_until_first_context(resolver)
+        setter = hooked(placement.fset, context.soft_device_placement, resolver)
+        module.Context.soft_device_placement = placement.setter(setter)
+    # Eager code comes through ``context.device`` at each operation: it is itself again after the first context.
+    originals = {path: _hook(path, names.noted, resolver.named) for path in _NAMING}
+
+    def on_first_context() -> None:
+        for path, original in originals.items():
+            if original:
+                put_back(_holder(path), path.rpartition(".")[2], original)
+
+    resolver.on_first_context = on_first_context
     return hooks
 
 
-def _note_names_until_first_context(resolver: PlacementResolver) -> None:
-    """Eager code comes through ``context.device`` at each operation: it is itself again after the first context."""
-    originals = {path: _original(path) for path in _NAMING}
-    ours = {path: names.noted(original, resolver.named) for path, original in originals.items() if original}
-
-    def put_back() -> None:
-        for path, replaced in ours.items():
-            if _original(path) is replaced:
-                setattr(_holder(path), path.rpartition(".")[2], originals[path])
-
-    for path, replacing in ours.items():
-        setattr(_holder(path), path.rpartition(".")[2], replacing)
-    resolver.on_first_context = put_back
+def _hook(path: str, hook: Callable[..., Any], state: object) -> Any:
+    """Hook into a function; its original, ``None`` where this TensorFlow has none such."""
+    original = _original(path)
+    if original:
+        setattr(_holder(path), path.rpartition(".")[2], hooked(original, hook, state))
+    return original
 
 
 def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from weakref import WeakKeyDictionary
@@ -82,15 +81,10 @@ class NamedGpus:
             self.note(f"/gpu:{number}" for number in numbers or ())
 
 
-def noted(original: Any, named: NamedGpus) -> Any:
-    """A function that is told devices by name, and makes the first context before it looks at them."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        named.note_arguments(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    return call
+def noted(original: Any, named: NamedGpus, *args: Any, **kwargs: Any) -> Any:
+    """Hook of a function that is told devices by name, and makes the first context before it looks at them."""
+    named.note_arguments(*args, **kwargs)
+    return original(*args, **kwargs)
 
 
 def caller_named(name: str) -> FrameType | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import autogpu
 from autogpu import process
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
+from autogpu.frameworks.base import DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
 from autogpu.frameworks.torch.spawn import START, follow_start, has_start
 from autogpu.reporting.text import memory_in_words
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from autogpu.frameworks.base import Assignment, GpuAllocator
     from autogpu.frameworks.torch.number import Call
-
-_INSTALLED = "_autogpu_hook"
 
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 _LAUNCHER_MODULES = (
@@ -67,12 +64,11 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     if hooks.obstacle or not hooks.found:
         return hooks
     core: Any = sys.modules["torch"]._C
-    if not getattr(getattr(core, _INIT), _INSTALLED, False):
-        start = CudaStart(allocator, hooks.version)
+    if not is_hooked(core._cuda_init):
+        start = CudaStart(allocator, hooks.version, getattr(core, "_cuda_setMemoryFraction", None))
         for name in hooks.found:
-            wrap = _initialise if name == _INIT else _OTHERS[name][1]
-            setattr(core, name, wrap(getattr(core, name), start))
-        setattr(getattr(core, _INIT), _INSTALLED, True)
+            hook = _cuda_init if name == _INIT else _OTHERS[name][1]
+            setattr(core, name, hooked(getattr(core, name), hook, start))
         follow_start(allocator)
     return hooks
 
@@ -103,69 +99,58 @@ def _process_command() -> list[str]:
     return [os.fsdecode(word) for word in words[:-1]]
 
 
-def _initialise(original: Any, start: CudaStart) -> Any:
-    @functools.wraps(original)
-    def _cuda_init() -> None:
-        start.before()
-        try:
-            original()
-        except BaseException:
-            start.on_failure()
-            raise
-        start.after_counting()
-        start.after_init()
-
-    return _cuda_init
+def _cuda_init(original: Any, start: CudaStart) -> None:
+    start.before()
+    try:
+        original()
+    except BaseException:
+        start.on_failure()
+        raise
+    start.after_counting()
+    start.after_init()
 
 
-def _count(original: Any, start: CudaStart) -> Any:
-    @functools.wraps(original)
-    def _cuda_getDeviceCount() -> int:
-        certain = start.certain_count()
-        if certain:
-            return certain
-        start.before()
-        count: int = original()
-        if count <= 0:
-            start.on_failure()
-        elif not start.after_counting():
-            return 0
-        # Scripts ask again and again; CUDA's answer is the same from now on.
-        core: Any = sys.modules["torch"]._C
-        if core._cuda_getDeviceCount is _cuda_getDeviceCount:
-            core._cuda_getDeviceCount = original
-        return count
-
-    return _cuda_getDeviceCount
+def _cuda_getDeviceCount(original: Any, start: CudaStart) -> int:
+    certain = start.certain_count()
+    if certain:
+        return certain
+    start.before()
+    count: int = original()
+    if count <= 0:
+        start.on_failure()
+    elif not start.after_counting():
+        return 0
+    # Scripts ask again and again; CUDA's answer is the same from now on.
+    put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
+    return count
 
 
-def _set_fraction(original: Any, start: CudaStart) -> Any:
-    start.set_fraction = original
-
-    @functools.wraps(original)
-    def _cuda_setMemoryFraction(fraction: float, device: int) -> None:
-        original(start.allowed_fraction(fraction, device), device)
-
-    return _cuda_setMemoryFraction
+def _cuda_setMemoryFraction(original: Any, start: CudaStart, fraction: float, device: int) -> None:
+    original(start.allowed_fraction(fraction, device), device)
 
 
 # ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
 _INIT = "_cuda_init"
 
-# By name, what is not in force without it, and how it is replaced. ``torch.cuda.is_available`` counts.
-_OTHERS: Mapping[str, tuple[str, Callable[[Any, CudaStart], Any]]] = {
-    "_cuda_getDeviceCount": ("a script that asks whether there is CUDA keeps the order of the import", _count),
-    "_cuda_setMemoryFraction": ("memory.limit", _set_fraction),
+# By name, what is not in force without it, and its hook. ``torch.cuda.is_available`` counts.
+_OTHERS: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "_cuda_getDeviceCount": (
+        "a script that asks whether there is CUDA keeps the order of the import",
+        _cuda_getDeviceCount,
+    ),
+    "_cuda_setMemoryFraction": ("memory.limit", _cuda_setMemoryFraction),
 }
 
 
 class CudaStart:
     """CUDA in one process, as PyTorch starts it; ``set_fraction`` is PyTorch's own function that limits a GPU."""
 
-    def __init__(self, allocator: GpuAllocator, version: str) -> None:
+    def __init__(
+        self, allocator: GpuAllocator, version: str, set_fraction: Callable[[float, int], None] | None
+    ) -> None:
         number = re.match(r"(\d+)\.(\d+)", version)
         self._limit_makes_contexts = number is not None and (int(number[1]), int(number[2])) <= _LIMIT_MAKES_CONTEXTS
-        self.set_fraction: Callable[[float, int], None] | None = None
+        self._set_fraction = set_fraction
         self._allocator = allocator
         self._number = 0
         self._by_script = 0.0
@@ -242,8 +227,8 @@ class CudaStart:
     def _limit(self, limits: Mapping[int, float]) -> None:
         with self._allocator.guard():
             for ordinal, part in limits.items():
-                if self.set_fraction is not None:
-                    self.set_fraction(part, ordinal)
+                if self._set_fraction is not None:
+                    self._set_fraction(part, ordinal)
 
     def allowed_fraction(self, fraction: float, ordinal: int) -> float:
         """Cut a script's own limit to the most that it may come to."""

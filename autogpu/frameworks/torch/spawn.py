@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
+from autogpu.frameworks.base import hooked
 from autogpu.selection.ranks import worker_of
 from autogpu.variables import WORKER
 
@@ -47,24 +47,20 @@ def has_start() -> bool:
 def follow_start(allocator: GpuAllocator) -> None:
     """Replace the function wherever PyTorch itself names it."""
     original = getattr(sys.modules.get(_MODULES[0]), START, None)
-    replaced = None if original is None else _start_processes(original, allocator)
+    replaced = None if original is None else hooked(original, _start_processes, allocator)
     for name in _MODULES:
         module = sys.modules.get(name)
         if replaced is not None and getattr(module, START, None) is original:
             setattr(module, START, replaced)
 
 
-def _start_processes(original: Any, allocator: GpuAllocator) -> Any:
-    @functools.wraps(original)
-    def start_processes(fn: Any, *args: Any, **kwargs: Any) -> Any:
-        with allocator.guard():
-            count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
-            job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
-            if job:
-                fn = Numbered(fn, count, job)
-        return original(fn, *args, **kwargs)
-
-    return start_processes
+def _start_processes(original: Any, allocator: GpuAllocator, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    with allocator.guard():
+        count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
+        job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
+        if job:
+            fn = Numbered(fn, count, job)
+    return original(fn, *args, **kwargs)
 
 
 def _runs_this_python() -> bool:
