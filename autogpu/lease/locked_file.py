@@ -44,7 +44,7 @@ class LockedFileView:
 
     Attributes:
         status: Of the file.
-        beat_s: When its process was running, at the latest; by the clock of :func:`locks.file_time_s`.
+        beat_s: When its process was running, at the latest; in Unix time.
         text: ``None`` if it is too long to be one of ours, or was not asked for.
     """
 

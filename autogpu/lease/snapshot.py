@@ -8,9 +8,9 @@ from collections import defaultdict
 
 from autogpu import process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, locks, record
+from autogpu.lease import locked_file, record
 from autogpu.lease.model import Holder, Waiter
-from autogpu.process import monotonic_s
+from autogpu.process import monotonic_s, unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class FolderReader:
             OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
-        self._now_s = locks.file_time_s()
+        self._now_s = unix_s()
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
