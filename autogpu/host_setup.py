@@ -14,7 +14,7 @@ from typing import NamedTuple, Tuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.lease import Folder, Holder, Waiter, find_folder
+from autogpu.lease import Folder, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
 from autogpu.lease.mutex import held_if_possible
 from autogpu.lease.snapshot import FolderReader
@@ -246,7 +246,7 @@ def _remove_folder(path: Path) -> str:
         if problem:
             raise problem
         leases = FolderReader().read(descriptor, remove_stale=True)
-        jobs: tuple[Holder | Waiter, ...] = (*leases.holders, *leases.waiters)
+        jobs = (*leases.holders, *leases.waiters)
         if jobs:
             return "is in use by " + listed([f"pid {job.pid_here} ({user_name(job.uid)})" for job in jobs])
         if len(os.listdir(descriptor)) > 1:  # noqa: PTH208  (of the descriptor)
