@@ -100,11 +100,12 @@ class Allocator:
     def _list_gpus(self, hooks: Hooks) -> None:
         """List the pool, idlest first, and claim where that can't wait."""
         allocation, visible, policy = self.allocation, self.allocation.visible, self.allocation.policy
-        if not hooks.has_essential:
+        if not hooks.found:
             # The environment has to make the choice, which the framework's context will not.
             visible.lists_chosen = True
-            allocation.environ.update(self.framework.fallback_environment(allocation.environ, policy.growth))
-        if not visible.is_written or not hooks.has_essential:
+            for name, value in self.framework.GROWTH_VARIABLES.items() if policy.growth else ():
+                allocation.environ.setdefault(name, value)
+        if not visible.is_written or not hooks.found:
             inventory = allocation.readings.wait(IMPORT_DEADLINE_S)
             visible.write(inventory)
             allocation.readings.prepare()

@@ -19,16 +19,21 @@ else:
         return lambda decorator: decorator
 
 
+_NAMES = "_autogpu_fields"
+
+
 @_typed_like_a_dataclass(frozen_default=True)
 def frozen(cls: type[Value]) -> type[Value]:
     """Make ``cls`` a value of the fields that its annotations name: comparable, and without assignment.
 
     Hashable where every field is, as with ``dataclasses``. A default is shared by all values, so it has to be a value
-    itself. A subclass inherits the fields and adds none.
+    itself. A subclass inherits the fields, and adds some if it is made ``frozen`` itself.
     """
-    names = tuple(cls.__annotations__)
+    inherited: tuple[str, ...] = getattr(cls, _NAMES, ())
+    names = inherited + tuple(cls.__annotations__)
+    setattr(cls, _NAMES, names)
     known = frozenset(names)
-    defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+    defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
 
     def __init__(self: Value, *given: object, **named: object) -> None:
         # A host with a thousand leases makes thousands of values, nearly all of them with every field by its name.

@@ -157,7 +157,7 @@ class Program:
         """There is nothing to hook into, and nothing is missing."""
         from autogpu.frameworks.base import Hooks
 
-        return Hooks(has_essential=True)
+        return Hooks()
 
 
 def nvitop(order: Order) -> Callable[[Cuda], Choice]:

@@ -92,7 +92,7 @@ def test_without_the_essential_hook_the_environment_alone_has_to_do(started):
     ids=["gpus", "no-reading-comes", "no-gpu"],
 )
 def test_another_missing_hook_is_named_where_there_may_be_gpus(started, driver, is_named):
-    hooks = Hooks("9.0", ("take",), {"list": "lists all"}, has_essential=True)
+    hooks = Hooks("9.0", ("take",), {"list": "lists all"})
     line = "this Fakeflow (9.0) lacks what autogpu hooks into: list (lists all)"
     assert started(driver=driver, hooks=hooks, counted=THREE).lines == [line] * is_named
 

@@ -238,7 +238,7 @@ def test_a_second_framework_gets_what_the_first_one_has(started, has_gone_withou
     if has_gone_without:
         assert process.framework.take(chosen=()).ordinals is None
         assert (process.holders, process.lines) == ((), [])
-    second = process.imports_another(hooks=Hooks("2.0", ("take",), has_essential=True))
+    second = process.imports_another(hooks=Hooks("2.0", ("take",)))
     assert second.take().ordinals == (0,)
     assert has_gone_without or process.framework.take().ordinals == (0,)
     assert (process.claims, len(process.lines)) == ({1: ALL}, 1)

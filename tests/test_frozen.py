@@ -32,6 +32,19 @@ class Titled:
         return "mine"
 
 
+@frozen
+class Shared(Reading):
+    """A field more than its base."""
+
+    owner: str = "anna"
+
+
+def test_a_frozen_subclass_adds_fields():
+    assert Shared(1, owner="bob") == Shared(1, None, "bob") != Shared(1)
+    assert Shared(1) != Reading(1)
+    assert (Shared(1).owner, Shared(1).is_known, replace(Shared(1, 2), owner="bob").used_bytes) == ("anna", False, 2)
+
+
 def test_fields_come_by_place_or_by_name():
     assert Reading(1, 2) == Reading(index=1, used_bytes=2) == Reading(1, used_bytes=2)
     assert (Reading(1).used_bytes, Reading(1, 2).is_known) == (None, True)

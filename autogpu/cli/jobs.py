@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterable, Iterator, Mapping, Sequence, Tuple, Union
+from typing import Iterable, Iterator, Mapping, Sequence, Tuple
 
 import click
 
@@ -25,15 +25,11 @@ from autogpu.status.snapshot import Names, read_leases
 
 VERSION = 1
 
-Record = Union[Holder, Waiter]
-
 # By what it was looked for, and the jobs that were found.
 Found = Tuple[str, Sequence["JobHere"]]
 
 # Of a list in a message.
 _MOST_NAMED = 12
-
-_OF_BOTH = ("name", "uid", "is_mine", "is_readable", "pid", "pid_namespace", "start_time", "since_s", "script", "group")
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class JobHere:
     """
 
     folder: Folder
-    records: tuple[Record, ...]
+    records: tuple[Holder, ...]
     job: Job
     gpus: tuple[str, ...]
 
@@ -116,7 +112,7 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
         raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
     if read.folder is None:
         return ()
-    groups: dict[tuple[int, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[Holder]] = defaultdict(list)
     records = _records_of(read.leases)
     for record in records:
         groups[record.uid, record.group or record.name].append(record)
@@ -125,26 +121,19 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     devices = inventory.devices if inventory else ()
     found = []
     for members in groups.values():
-        for job in jobs_of(map(_as_holder, members), processes, inventory, unix_s()):
+        for job in jobs_of(members, processes, inventory, unix_s()):
             gpus = tuple(device.label for device in devices if device.uuid in job.claims)
             found.append(JobHere(read.folder, tuple(members), job, gpus))
     return found
 
 
-def _records_of(leases: LeaseSnapshot) -> Sequence[Record]:
+def _records_of(leases: LeaseSnapshot) -> Sequence[Holder]:
     return [*leases.holders, *leases.waiters]
 
 
-def processes_of(records: Iterable[Record], asked: Iterable[int] = ()) -> Processes:
+def processes_of(records: Iterable[Holder], asked: Iterable[int] = ()) -> Processes:
     """Those that hold or wait, and those of ``asked`` that are of their jobs."""
-    return lease.processes_of(map(_as_holder, records), asked, is_complete=True)
-
-
-def _as_holder(record: Record) -> Holder:
-    """A job in the queue is one that holds nothing yet."""
-    if isinstance(record, Holder):
-        return record
-    return Holder(**{name: getattr(record, name) for name in _OF_BOTH}, claims={})
+    return lease.processes_of(records, asked, is_complete=True)
 
 
 def uid_of(name: str) -> int:
@@ -222,12 +211,12 @@ class Watch:
         self._folder = jobs[0].folder
         self._keys = {key for job in jobs for record in job.records for key in _keys(record)}
 
-    def alive(self) -> list[Record]:
+    def alive(self) -> list[Holder]:
         """The leases and tickets of these jobs."""
         # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
         return self._alive_at_a_look() or self._alive_at_a_look()
 
-    def _alive_at_a_look(self) -> list[Record]:
+    def _alive_at_a_look(self) -> list[Holder]:
         records = _records_of(lease.snapshot(self._folder))
         known = [record for record in records if not self._keys.isdisjoint(_keys(record))]
         # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
@@ -237,7 +226,7 @@ class Watch:
         return found
 
 
-def _keys(record: Record) -> Iterable[tuple[object, ...]]:
+def _keys(record: Holder) -> Iterable[tuple[object, ...]]:
     yield record.uid, record.name
     if record.pid is not None:
         yield record.uid, record.pid_namespace, record.pid, record.start_time

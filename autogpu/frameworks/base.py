@@ -120,22 +120,20 @@ class Hooks:
     Attributes:
         version: The framework's.
         found: Names, such as ``Context.config``.
-        missing: What this version lacks, with what is not in force without it.
-        has_essential: Whether enough was found for a choice when the framework makes its context. Where not, the
-            environment alone has to do.
+        missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
+            alone has to make the choice.
         obstacle: Why autogpu does not touch this build at all; ``""`` if it does.
     """
 
     version: str = "?"
     found: tuple[str, ...] = ()
     missing: Mapping[str, str] = MappingProxyType({})
-    has_essential: bool = False
     obstacle: str = ""
 
     @property
     def needs_gpus(self) -> bool:
         """The framework takes GPUs in this process; a build for CPUs does not, nor does a launcher."""
-        return bool(self.found) or not self.has_essential
+        return bool(self.found or self.missing)
 
 
 _HOOK = "_autogpu_hook"
@@ -177,6 +175,10 @@ if TYPE_CHECKING:
             """Of a GPU's free memory, the part that the framework takes where nothing limits it; 0 to 1."""
 
         @property
+        def GROWTH_VARIABLES(self) -> Mapping[str, str]:
+            """Have memory allocated as needed, where the hooks without which there is no choice are missing."""
+
+        @property
         def WANTS_ORDER(self) -> bool:
             """CUDA should count those GPUs first that the process has claimed.
 
@@ -195,13 +197,6 @@ if TYPE_CHECKING:
 
             Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
             process may have been imported before, or be in the middle of its import.
-            """
-
-        def fallback_environment(self, environ: Mapping[str, str], growth: bool) -> dict[str, str]:
-            """Variables to set where the essential hooks are missing.
-
-            Args:
-                growth: Whether memory is to be allocated as needed.
             """
 
         def peak_bytes(self) -> int:

@@ -28,10 +28,6 @@ _FOLDER_LOST = _DELETE_SELF | _MOVE_SELF | _IGNORED
 # wd, mask, cookie, and the length of the name that follows. ``inotify(7)``.
 _EVENT = struct.Struct("iIII")
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
-
 
 class Watch:
     """Sees leases come and go in one folder from its making on, so that none is lost between looking and waiting."""
@@ -63,19 +59,14 @@ class Watch:
             return False
         until_s = monotonic_s() + most_s
         while self._opened is not None and process.is_readable(self._opened.number, until_s - monotonic_s()):
-            # All that is there, or the next call would come back at once.
-            if self._matters(b"".join(self._pending(self._opened.number))):
-                return True
+            try:
+                if self._matters(os.read(self._opened.number, 65536)):
+                    return True
+            except BlockingIOError:
+                pass
+            except OSError:  # begin anew, as for another folder
+                self.__exit__()
         return False
-
-    def _pending(self, descriptor: int) -> Iterator[bytes]:
-        try:
-            while True:
-                yield os.read(descriptor, 65536)
-        except BlockingIOError:
-            pass
-        except OSError:  # begin anew, as for another folder
-            self.__exit__()
 
     def _matters(self, events: bytes) -> bool:
         begin = 0

@@ -44,7 +44,7 @@ class LockedFileView:
 
     Attributes:
         status: Of the file.
-        beat_s: When its process was running, at the latest; by the clock of :func:`locks.file_time_s`.
+        beat_s: When its process was running, at the latest; in Unix time.
         text: ``None`` if it is too long to be one of ours, or was not asked for.
     """
 
@@ -168,7 +168,8 @@ def view(
             return None
         beat_s = locks.last_beat(opened.number)
         if beat_s is not None:
-            text = _read_text(opened.number, max_bytes)
+            text = os.read(opened.number, max_bytes + 1) if max_bytes else None
+            text = None if text is None or len(text) > max_bytes else text
             # A ticket that has just been made has no other.
             beat_s = beat_s or opened.status.st_mtime
             return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), beat_s, text)
@@ -191,17 +192,3 @@ def wait_for_end(folder: int, name: str) -> None:
         raise
     with opened:
         locks.wait_for_end(opened.number)
-
-
-def _read_text(descriptor: int, max_bytes: int) -> bytes | None:
-    if max_bytes <= 0:
-        return None
-    parts: list[bytes] = []
-    size = 0
-    while size <= max_bytes:
-        part = os.read(descriptor, max_bytes + 1 - size)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-    return None

@@ -12,6 +12,7 @@ import errno
 import functools
 import itertools
 import os
+import re
 import stat
 import struct
 import sys
@@ -27,7 +28,7 @@ except ImportError:  # Windows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Mapping
+    from typing import Callable
 
 IS_AVAILABLE = fcntl is not None
 
@@ -141,7 +142,7 @@ def beat(descriptor: int) -> None:
     That changes nothing of the file, whose ctime orders the queue. The part that it lets go is not needed any more:
     had it to be locked for writing again, others could be in the way by a read lock, which they may have.
     """
-    now_ms = int(file_time_s() * 1000)
+    now_ms = int(unix_s() * 1000)
     _set_owned(descriptor, fcntl.F_UNLCK, 0, now_ms)
     _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
 
@@ -151,7 +152,7 @@ def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
 
 
 def last_beat(descriptor: int) -> float | None:
-    """When a process that :func:`own` s the file, by another description, was running, as in :func:`file_time_s`.
+    """When a process that :func:`own` s the file, by another description, was running, in Unix time.
 
     ``None`` if there is none; 0 if it does not :func:`beat`, or the system can't tell.
     """
@@ -182,41 +183,31 @@ def above_standard(opened: Descriptor) -> Descriptor:
 
 
 def holder(descriptor: int) -> str | None:
-    """Who holds the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen."""
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    pid = _takers().get(f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}")
-    if pid is None:
-        return None
-    uid = process.owner(pid)
-    return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
+    """Who took the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
 
-
-def _takers() -> Mapping[str, int]:
-    """By file, the pid of the process that took the exclusive lock, also after its end: a fork may keep it.
-
-    Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Empty where it
-    takes too long, since the kernel counts through all locks of the host for each piece of the file, and anyone may
+    Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. ``None`` where
+    it takes too long, since the kernel counts through all locks of the host for each piece of the file, and anyone may
     hold any number. Source: ``/proc/locks``.
     """
-    parts = []
-    begun_s = thread_cpu_s()
+    begun_s, parts = thread_cpu_s(), [b""]
     try:
+        status = os.fstat(descriptor)
         with open("/proc/locks", "rb", buffering=0) as file:  # noqa: PTH123  (in pieces)
-            while True:
+            while len(parts) == 1 or parts[-1]:
                 parts.append(file.read(1 << 16))
-                if not parts[-1]:
-                    break
                 if thread_cpu_s() > begun_s + _TAKERS_CPU_S:
-                    return {}
+                    return None
     except OSError:
-        return {}
-    lines = b"".join(parts).decode(errors="replace").splitlines()
-    # A line with "->" in its second field is a process that waits.
-    found = (line.split() for line in lines if " FLOCK " in line and " WRITE " in line and " -> " not in line)
-    return {fields[5]: int(fields[4]) for fields in found if len(fields) > 5 and int(fields[4]) > 0}
+        return None
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    # A line with "->" before the kind is a process that waits.
+    taken = rf"^\d+: FLOCK +\S+ +WRITE +(\d+) +{inode} "
+    found = re.search(taken, b"".join(parts).decode(errors="replace"), re.MULTILINE)
+    if found is None or found.group(1) == "0":
+        return None
+    pid, uid = int(found.group(1)), process.owner(int(found.group(1)))
+    # The process that took it, also after its end: a fork may keep it.
+    return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
 
 
 def leave_to_programs(descriptor: int) -> None:
@@ -229,20 +220,8 @@ def leave_to_programs(descriptor: int) -> None:
 
 def show_to_all(descriptor: int, mode: int) -> None:
     """Give a file its mode, whatever the umask."""
-    try:
-        # With the sticky bit systemd-tmpfiles lets a file stay that is older than a month, as long jobs' are.
-        os.fchmod(descriptor, mode | stat.S_ISVTX)
-    except OSError:  # systems that keep that bit for folders
-        os.fchmod(descriptor, mode)
-
-
-def file_time_s() -> float:
-    """The time that the kernel writes on a file at this moment: the clock of a process may show another time."""
-    try:
-        with Descriptor(os.memfd_create, "autogpu") as opened:
-            return opened.status.st_mtime
-    except (AttributeError, OSError):  # Python 3.7
-        return unix_s()
+    # With the sticky bit systemd-tmpfiles lets a file stay that is older than a month, as long jobs' are.
+    os.fchmod(descriptor, mode | stat.S_ISVTX)
 
 
 def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:

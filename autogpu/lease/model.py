@@ -100,38 +100,21 @@ class Demand:
 
 
 @frozen
-class Waiter:
-    """A process in the queue. As with a :class:`Holder`, only ``uid`` and its being alive are certain.
+class Waiter(Holder):
+    """A process in the queue, which holds nothing yet; ``name`` is its ticket's, ``since_s`` tells when it came.
 
     Attributes:
-        name: The ticket's file name.
-        group: Members of one job that wait together share it, as a :class:`Holder`'s do; else empty.
         silent_s: How long ago it last showed that it is running.
     """
 
-    name: str
-    uid: int
-    is_mine: bool
-    is_readable: bool
     silent_s: float = 0.0
-    pid: int | None = None
-    pid_namespace: str | None = None
-    start_time: int | None = None
-    since_s: float | None = None
-    script: str = ""
     demand: Demand = Demand()
-    group: str = ""
 
     @property
     def is_unresponsive(self) -> bool:
         """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
         # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
         return not self.is_readable or abs(self.silent_s) >= SILENCE_S
-
-    @property
-    def pid_here(self) -> int | None:
-        """As :attr:`Holder.pid_here`."""
-        return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
 
 
 @frozen

@@ -65,30 +65,38 @@ def held_if_possible(folder: Folder) -> Iterator[tuple[int, Uncoordinated | None
 
 
 def _taken(folder: Folder, descriptor: int) -> locks.Descriptor:
-    patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
     begun_s = monotonic_s()
-    seen: str | None = ""
-    look_s, pause_s = begun_s + patience_s / 2, _FIRST_PAUSE_S
     while True:
         mutex = _open(folder, descriptor)
         try:
-            # Else it was removed while we waited, and others may hold its successor by now.
-            if locks.try_exclusive(mutex.number) and locks.is_named(descriptor, MUTEX, mutex.status):
+            _lock(folder, mutex.number, begun_s)
+            if locks.is_named(descriptor, MUTEX, mutex.status):
                 _stuck_since_s.pop(folder.path, None)
                 return mutex
-            now_s = monotonic_s()
-            if now_s > look_s:
-                before, seen = seen, locks.holder(mutex.number)
-                if seen == before or now_s > begun_s + patience_s * _MOST_HOLDERS:
-                    who = seen or "a process that can't be seen from here"
-                    stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
-                    what = f"{folder.path / MUTEX} has been held for {stuck_s:.0f} s by {who}"
-                    raise Uncoordinated(what, remedy="if it is stuck, end that process")
-                look_s = now_s + patience_s / 2
         except BaseException:
             _let_go(mutex)
             raise
+        # It was removed while we waited, and others may hold its successor by now.
         _let_go(mutex)
+        if monotonic_s() > begun_s + folder.patience_s:
+            what = f"{folder.path / MUTEX} is replaced again and again"
+            raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
+
+
+def _lock(folder: Folder, mutex: int, begun_s: float) -> None:
+    patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
+    holder: str | None = ""
+    look_s, pause_s = begun_s + patience_s / 10, _FIRST_PAUSE_S
+    while not locks.try_exclusive(mutex):
+        now_s = monotonic_s()
+        if now_s > look_s:
+            before, holder = holder, locks.holder(mutex)
+            if holder == before or now_s > begun_s + patience_s * _MOST_HOLDERS:
+                who = holder or "a process that can't be seen from here"
+                stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
+                what = f"{folder.path / MUTEX} has been held for {stuck_s:.0f} s by {who}"
+                raise Uncoordinated(what, remedy="if it is stuck, end that process")
+            look_s = now_s + patience_s
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -20,10 +20,9 @@ VERSION = 1
 MAX_SCRIPT = 80
 _MAX_NAME = 128  # of a UUID (`MIG-GPU-<36 characters>/7/0` is the longest known), a group or a namespace
 _MAX_GPUS = 1024
-_MAX_DEPTH = 16
+_MOST_BRACKETS = 220  # no record of ours has as many, whatever its script and its group are called
 _MAX_NUMBER = 2**63 - 1  # more than any GPU has, and what every reader of JSON and every C type can hold
 
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
@@ -116,8 +115,8 @@ def _decoded(raw: bytes | None) -> dict[str, Any]:
         decoded = raw.decode("utf-8")
         # Before the parser sees it: it recurses in C, and where a program has raised Python's recursion limit
         # it would take the whole process down.
-        if _is_deep(decoded):
-            raise MalformedRecord("nested too deeply")
+        if decoded.count("{") + decoded.count("[") > _MOST_BRACKETS:
+            raise MalformedRecord("may be nested too deeply")
         fields = _DECODER.decode(decoded)
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(str(error)) from None
@@ -168,15 +167,3 @@ def _name(value: object) -> str:
     if not isinstance(value, str):
         raise MalformedRecord("not a name")
     return printable(value, _MAX_NAME)
-
-
-def _is_deep(text: str) -> bool:
-    # Read under the host's mutex, and no record of ours has as many brackets.
-    if text.count("{") + text.count("[") <= _MAX_DEPTH:
-        return False
-    depth = 0
-    for bracket in re.finditer(r"[\[\]{}]", _STRING.sub("", text)):
-        depth += 1 if bracket.group() in "[{" else -1
-        if depth > _MAX_DEPTH:
-            return True
-    return False

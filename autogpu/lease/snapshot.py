@@ -8,9 +8,9 @@ from collections import defaultdict
 
 from autogpu import process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, locks, record
+from autogpu.lease import locked_file, record
 from autogpu.lease.model import Holder, Waiter
-from autogpu.process import monotonic_s
+from autogpu.process import monotonic_s, unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _MAX_BYTES = 1 << 20
 _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
 
-_LEASE = re.compile(r"job\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
 
 
@@ -65,7 +64,7 @@ class FolderReader:
     """Reads the leases and tickets of a folder, again and again; each text once, since a file's never changes."""
 
     def __init__(self) -> None:
-        self._known: Mapping[_Key, Holder | Waiter] = {}
+        self._known: Mapping[_Key, Holder] = {}
         self._read_s = float("-inf")
         self._now_s = 0.0
 
@@ -82,11 +81,11 @@ class FolderReader:
             OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
-        self._now_s = locks.file_time_s()
+        self._now_s = unix_s()
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
-        found: dict[_Key, Holder | Waiter] = {}
+        found: dict[_Key, Holder] = {}
         for name, status in _fair_parts(by_user):
             key = status.st_ctime_ns, name, status.st_ino
             value = self._known.get(key)
@@ -100,7 +99,7 @@ class FolderReader:
             self._read_s = monotonic_s()
         in_order = [found[key] for key in sorted(found)]
         return LeaseSnapshot(
-            tuple(each for each in in_order if isinstance(each, Holder)),
+            tuple(each for each in in_order if not isinstance(each, Waiter)),
             tuple(each for each in in_order if isinstance(each, Waiter)),
         )
 
@@ -109,10 +108,10 @@ class FolderReader:
         descriptor: int,
         name: str,
         status: os.stat_result,
-        known: Holder | Waiter | None,
+        known: Holder | None,
         remaining: dict[int, int],
         remove_stale: bool,
-    ) -> Holder | Waiter | None:
+    ) -> Holder | None:
         """The live lease or ticket of that name; takes its text from the bytes that its user may have ``remaining``."""
         user, is_hidden, most = process.user_of(status.st_uid), name.startswith("."), 0
         # A larger one can't be understood, and is not worth a look at its text.
@@ -159,12 +158,12 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
 
 def holder_named(descriptor: int, name: str) -> Holder | None:
     """The live holder of that file name, or ``None``. ``name`` may be anything."""
-    view = locked_file.view(descriptor, name) if _LEASE.fullmatch(name) else None
-    holder = _parsed(view) if view is not None else None
-    return holder if isinstance(holder, Holder) else None
+    is_lease = name.startswith("job.") and _OURS.fullmatch(name)
+    view = locked_file.view(descriptor, name) if is_lease else None
+    return None if view is None else _parsed(view)
 
 
-def _parsed(view: LockedFileView) -> Holder | Waiter:
+def _parsed(view: LockedFileView) -> Holder:
     is_lease = view.name.startswith("job.")
     try:
         fields = record.lease_fields(view.text) if is_lease else record.ticket_fields(view.text)

@@ -154,7 +154,7 @@ def origins(resolved: Resolved) -> str:
 
 def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
     """This version of a framework differs from those that autogpu knows; what is set and not in force is named."""
-    set_here = [resolved.settings[name] for name in _NEEDS_HOOKS if not hooks.has_essential]
+    set_here = [resolved.settings[name] for name in _NEEDS_HOOKS if not hooks.found]
     not_in_force = [f"{each.key} ({each.origin})" for each in set_here if each.value != BY_DOTTED[each.key].default]
     lacks = ", ".join(f"{name} ({effect})" for name, effect in hooks.missing.items())
     line = f"this {framework} ({printable(hooks.version)}) lacks what autogpu hooks into: {lacks}"

@@ -39,7 +39,7 @@ NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 1.0, False, Fals
 
 
 def find_hooks():
-    return Hooks("1.0", ("toyflow.take",), has_essential=True)
+    return Hooks("1.0", ("toyflow.take",))
 
 
 def out_of_memory(error):

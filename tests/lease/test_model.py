@@ -30,7 +30,7 @@ def test_a_demand_could_use_a_candidate_with_room(demand, free, could):
     [(4.9, True, False), (-1.0, True, False), (5.0, True, True), (-100.0, True, True), (0.0, False, True)],
 )
 def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silent_s, is_readable, is_unresponsive):
-    waiter = Waiter("wait", 1, False, is_readable, silent_s, 1, None, None, 0.0, "", Demand())
+    waiter = Waiter("wait", 1, False, is_readable, silent_s=silent_s)
     assert waiter.is_unresponsive is is_unresponsive
 
 

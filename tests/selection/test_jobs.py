@@ -134,7 +134,7 @@ HELD = {UUID: (claim(1, uid=1001),)}
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
-    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, True, 7, demand=Demand(**demand))
     uuid, is_free, room_gib = asked
     candidate = Candidate(
         replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
@@ -155,7 +155,7 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     ],
 )
 def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
-    waiter = Waiter("wait.1", 1001, False, True, 0.0, 7, None, 1, 90.0, "train.py", Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, True, 7, demand=Demand(**demand))
     here = (claim(24, age_s=age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)

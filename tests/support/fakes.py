@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from autogpu.devices.model import CudaAttributes, Inventory, Process
 from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
@@ -132,10 +133,11 @@ class FakeFramework:
     NAME = "Fakeflow"
     peak = 0
     DEFAULT_SHARE = 0.9
+    GROWTH_VARIABLES = MappingProxyType({"FAKEFLOW_GROWTH": "1"})
     TAKES_FIRST_GPUS = False
     WANTS_ORDER = False
 
-    def __init__(self, cuda, hooks=Hooks("1.0", ("take",), has_essential=True)):  # noqa: B008  (a value)
+    def __init__(self, cuda, hooks=Hooks("1.0", ("take",))):  # noqa: B008  (a value)
         self._cuda = cuda
         self._hooks = hooks
         self.allocator = None
@@ -149,9 +151,6 @@ class FakeFramework:
 
     def peak_bytes(self):
         return self.peak
-
-    def fallback_environment(self, environ, growth):
-        return {"FAKEFLOW_GROWTH": "1"} if growth else {}
 
     def out_of_memory(self, error):
         return OutOfMemory(1 << 30) if isinstance(error, MemoryError) else None

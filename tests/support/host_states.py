@@ -37,7 +37,8 @@ def holder(name, *claims, script="train.py", uid=1000, pid=7, group="", age_s=60
 
 def waiter(place, script, *, gib=None, silent_s=0.0, gpus=(), joins=False):
     demand = Demand(1, None if gib is None else int(gib * GIB), tuple(gpu(index).uuid for index in gpus), joins)
-    return Waiter(f"wait.{place}", 1001, False, True, silent_s, 88, None, 1, NOW_S - 90, script, demand)
+    ticket = (f"wait.{place}", 1001, False, True, 88, None, 1, NOW_S - 90, script)
+    return Waiter(*ticket, silent_s=silent_s, demand=demand)
 
 
 def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, has_hook=True, **environ):

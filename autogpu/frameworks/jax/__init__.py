@@ -6,7 +6,6 @@ way to a GPU ends in that client's options, and there the assignment is filled i
 
 from __future__ import annotations
 
-from autogpu.frameworks.jax.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks
 from autogpu.frameworks.jax.memory import out_of_memory as out_of_memory
@@ -14,5 +13,6 @@ from autogpu.frameworks.jax.memory import peak_bytes as peak_bytes
 
 NAME = "JAX"
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
+GROWTH_VARIABLES: dict[str, str] = {}
 TAKES_FIRST_GPUS = False  # the client's options name any
 WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names

@@ -44,9 +44,9 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle=f"this JAX ({version}) has no xla_client.{_MAKE_CLIENT}")
     bridge: Any = sys.modules.get(_BRIDGE)
     if all(hasattr(bridge, name) for name in _BACKENDS):
-        return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"), has_essential=True)
+        return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
     missing = {"xla_bridge.backends": 'select.count = 0 and busy = "cpu" do not keep JAX from the GPUs'}
-    return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing, has_essential=True)
+    return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
 
 
 def install_hooks(allocator: GpuAllocator) -> Hooks:
@@ -61,11 +61,6 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     if not hooks.missing:
         bridge.backends = hooked(bridge.backends, _backends, start)
     return hooks
-
-
-def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, str]:
-    """See :meth:`autogpu.frameworks.base.Framework.fallback_environment`."""
-    return {}
 
 
 def _backends(original: Any, start: BackendStart) -> Any:

@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
     """Fill the assignment into ``Context.config``."""
     allocator = resolver.allocator
-    # Of the two frames between, one is the hook's.
-    is_question = resolver.in_remote_session or _is_only_a_question(sys._getframe(2), original)
-    if allocator.assignment is None and is_question:
-        proto = original(context)
-        if resolver.in_remote_session:
-            resolver.place_softly(proto)
-        return proto
+    if allocator.assignment is None and _is_only_a_question(sys._getframe(2), original):
+        return original(context)
     with resolver.lock, ExitStack() as settings:
         with allocator.guard():
             allocator.prepare()
@@ -84,7 +79,7 @@ def soft_device_placement(original: Any, resolver: PlacementResolver, context: A
     Turned off when TensorFlow has its GPUs, it would let a name raise of which there would be a GPU without autogpu.
     Until then every such name is made to exist instead.
     """
-    original(context, enable or resolver.lacks_any)
+    original(context, enable or resolver.lacks(resolver.gpu_count - 1))
 
 
 # The answers about the memory of a GPU on which the process has allocated nothing.

@@ -34,8 +34,7 @@ def session(
     resolver.named.note_graph(graph)
     if target:
         # Its devices are made where the target is; a target in this process has made them already.
-        with resolver.remote_session():
-            original(self, target, graph, resolver.softened(config), **kwargs)
+        original(self, target, graph, resolver.softened(config), **kwargs)
         return
     # Without a proto TensorFlow reads Context.config, which completes itself.
     config = config if config is None else resolver.completed(config)

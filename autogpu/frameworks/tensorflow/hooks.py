@@ -8,7 +8,6 @@ from functools import partial
 from autogpu.frameworks.base import Hooks, hooked, is_hooked, put_back
 from autogpu.frameworks.tensorflow import context, entry_points, names
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
-from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,13 +75,13 @@ def find_hooks() -> Hooks:
     effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
     found = [_short(path) for path in effects if _original(path)]
     missing = {_short(path): effect for path, effect in effects.items() if not _original(path)}
-    return Hooks(version, ("Context.config", *found), missing, has_essential=True)
+    return Hooks(version, ("Context.config", *found), missing)
 
 
 def install_hooks(allocator: GpuAllocator) -> Hooks:
     """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
     hooks, config = find_hooks(), _config_property()
-    if not hooks.has_essential or hooks.obstacle or is_hooked(config.fget):
+    if not hooks.found or hooks.obstacle or is_hooked(config.fget):
         return hooks
     module: Any = _module(_CONTEXT)
     resolver = PlacementResolver(
@@ -116,11 +115,6 @@ def _hook(path: str, hook: Callable[..., Any], state: object) -> Any:
     if original:
         setattr(_holder(path), path.rpartition(".")[2], hooked(original, hook, state))
     return original
-
-
-def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, str]:
-    """See :meth:`autogpu.frameworks.base.Framework.fallback_environment`."""
-    return {FORCE_GROWTH: "true"} if growth and FORCE_GROWTH not in environ else {}
 
 
 def _config_property() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 
 from autogpu import process
@@ -63,7 +62,6 @@ class PlacementResolver:
         self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
         self._first: DevicePlacement | None = None
-        self._thread = threading.local()
 
     def completed(self, proto: Any) -> Any:
         """A copy of an explicit ConfigProto that sets what the script left unset; ``None`` stands for an empty one.
@@ -174,7 +172,10 @@ class PlacementResolver:
         return len(self._first.logical) if self._first else self.gpu_count
 
     def softened(self, proto: Any) -> Any:
-        """A copy of a ConfigProto for a session on a server of this process; ``None`` stays ``None``."""
+        """A copy of a ConfigProto for a session on a server of this process; ``None`` stands for the context's."""
+        if proto is None:
+            context = self._context_module.context()
+            proto = type(context).config.fget.__wrapped__(context)  # without our hook: no context is made of it here
         if not isinstance(proto, self.config_proto):
             return proto
         copy = self.config_proto()
@@ -208,11 +209,6 @@ class PlacementResolver:
         number = named_gpu(name) if isinstance(name, str) else None
         return renumbered(name, 0) if number is not None and self.lacks(number) else name
 
-    @property
-    def lacks_any(self) -> bool:
-        """TensorFlow has made fewer logical GPUs than there would be without autogpu."""
-        return self._logical_count < self.gpu_count
-
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
         """While TensorFlow counts physical GPUs, it finds those on which this process has a context."""
@@ -233,20 +229,6 @@ class PlacementResolver:
             yield
         finally:
             del context.list_physical_devices
-
-    @property
-    def in_remote_session(self) -> bool:
-        """This thread reads a configuration that makes no context in this process."""
-        return getattr(self._thread, "in_remote_session", False)
-
-    @contextmanager
-    def remote_session(self) -> Iterator[None]:
-        """While a session is made whose devices are another process's."""
-        self._thread.in_remote_session = True
-        try:
-            yield
-        finally:
-            self._thread.in_remote_session = False
 
 
 def _request(settings: UserSettings, gpu_count: int) -> DeviceRequest:

@@ -6,7 +6,6 @@ claimed before CUDA counts them, and CUDA finds the claimed one under the number
 
 from __future__ import annotations
 
-from autogpu.frameworks.torch.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
 from autogpu.frameworks.torch.memory import out_of_memory as out_of_memory
@@ -14,5 +13,6 @@ from autogpu.frameworks.torch.memory import peak_bytes as peak_bytes
 
 NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
+GROWTH_VARIABLES: dict[str, str] = {}
 TAKES_FIRST_GPUS = True
 WANTS_ORDER = True

@@ -45,9 +45,9 @@ def find_hooks() -> Hooks:
     if getattr(built, "hip", None):
         return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
     if not getattr(built, "cuda", None):
-        return Hooks(version, has_essential=True)  # built without CUDA: there is nothing to do
+        return Hooks(version)  # built without CUDA: there is nothing to do
     if is_launcher(getattr(sys, "argv", []), _process_command()):
-        return Hooks(version, has_essential=True)  # its ranks are processes of their own
+        return Hooks(version)  # its ranks are processes of their own
     core = torch._C
     if not callable(getattr(core, _INIT, None)):
         return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
@@ -55,7 +55,7 @@ def find_hooks() -> Hooks:
     missing = {f"torch._C.{name}": effect for name, (effect, _) in _OTHERS.items() if name not in found}
     if not has_start():
         missing[f"torch.multiprocessing.{START}"] = "the GPUs of all workers of a spawn are claimed together"
-    return Hooks(version, (_INIT, *found), missing, has_essential=True)
+    return Hooks(version, (_INIT, *found), missing)
 
 
 def install_hooks(allocator: GpuAllocator) -> Hooks:
@@ -71,11 +71,6 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
             setattr(core, name, hooked(getattr(core, name), hook, start))
         follow_start(allocator)
     return hooks
-
-
-def fallback_environment(environ: Mapping[str, str], growth: bool) -> dict[str, str]:
-    """See :meth:`autogpu.frameworks.base.Framework.fallback_environment`."""
-    return {}
 
 
 def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:

@@ -10,7 +10,7 @@ NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 0.94, False, Fal
 
 
 def find_hooks() -> Hooks:
-    return Hooks("1.0", ("toyflow.take",), has_essential=True)
+    return Hooks("1.0", ("toyflow.take",))
 
 
 def install_hooks(allocator) -> Hooks:
