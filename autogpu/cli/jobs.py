@@ -86,8 +86,7 @@ class JobHere:
         where = " waiting for a GPU" if self.is_waiting else ""
         where = f" on {explain.gpu_names(self.gpus)}" if self.gpus else where
         processes = f", {counted(len(self.pids), 'process', 'processes')}" if len(self.pids) > 1 else ""
-        age = f", for {span(self.job.age_s)}" if self.job.age_s is not None else ""
-        return self.name + where + processes + age + self._kept()
+        return f"{self.name}{where}{processes}, for {span(self.job.age_s)}{self._kept()}"
 
     def _kept(self) -> str:
         """That another process than the one that claimed keeps the lease alive, and would be ended; else ``""``."""

@@ -11,7 +11,7 @@ from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named
-from autogpu.process import monotonic_s, unix_s
+from autogpu.process import monotonic_s
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ class Lease(LockedFile):
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name, caps = record.new_name("job"), self._caps()
-        fields = {**self.identity, "t": round(unix_s(), 6), "group": self._group or name}
+        fields = {**self.identity, "group": self._group or name}
         fields["gpus"] = record.checked_claims(claims)
         if caps:
             fields["caps"] = record.checked_claims(caps)

@@ -44,7 +44,7 @@ class LockedFileView:
 
     Attributes:
         status: Of the file.
-        beat_s: When its process was running, at the latest; in Unix time.
+        beat_s: When its process was running, at the latest; by the clock of :func:`locks.file_time_s`.
         text: ``None`` if it is too long to be one of ours, or was not asked for.
     """
 
@@ -171,7 +171,7 @@ def view(
             text = os.read(opened.number, max_bytes + 1) if max_bytes else None
             text = None if text is None or len(text) > max_bytes else text
             # A ticket that has just been made has no other.
-            beat_s = beat_s or opened.status.st_mtime
+            beat_s = beat_s or opened.status.st_ctime
             return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), beat_s, text)
         if remove_stale:
             locks.unlink(folder, name)

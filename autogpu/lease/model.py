@@ -45,7 +45,7 @@ class Holder:
         pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up.
         pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source: ``/proc/self/ns/pid``.
         start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
-        since_s: When the claim was made, in Unix time.
+        since_s: When the file was written, by the kernel; in Unix time, as this process's clock shows it.
         script: The script's name without folder and arguments, safe to print.
         group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
@@ -59,7 +59,7 @@ class Holder:
     pid: int | None = None
     pid_namespace: str | None = None
     start_time: int | None = None
-    since_s: float | None = None
+    since_s: float = 0.0
     script: str = ""
     group: str = ""
     claims: Mapping[str, int] = MappingProxyType({})

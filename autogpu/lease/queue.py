@@ -13,7 +13,7 @@ from autogpu.lease.leases import Lease, claim
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Demand, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader
-from autogpu.process import monotonic_s, unix_s
+from autogpu.process import monotonic_s
 from autogpu.reporting.text import span
 
 TYPE_CHECKING = False
@@ -144,7 +144,7 @@ class _Place:
         self._group = group
         self._count = demand.count
         self._reader = FolderReader()
-        self._text = record.encode_ticket({**lease.identity, "t": round(unix_s(), 6), "group": group}, demand)
+        self._text = record.encode_ticket({**lease.identity, "group": group}, demand)
 
     @property
     def is_near(self) -> bool:

@@ -43,7 +43,7 @@ def new_name(kind: str) -> str:
 
 
 def identity(script: str) -> dict[str, Any]:
-    """The fields of its process that every record has; ``t``, since when, comes on top.
+    """The fields of its process that every record has.
 
     Never the script's arguments: they may hold secrets.
     """
@@ -126,16 +126,13 @@ def _decoded(raw: bytes | None) -> dict[str, Any]:
 
 
 def _of_process(fields: Mapping[str, Any]) -> dict[str, Any]:
-    since_s, script = fields.get("t"), fields.get("script", "")
-    if isinstance(since_s, bool) or not isinstance(since_s, (int, float)) or not 0 <= since_s <= _MAX_NUMBER:
-        raise MalformedRecord("no time")
+    script = fields.get("script", "")
     if not isinstance(script, str):
         raise MalformedRecord("no script")
     return {
         "pid": whole(fields.get("pid")),
         "pid_namespace": _optional(_name, fields.get("pidns")),
         "start_time": _optional(whole, fields.get("start")),
-        "since_s": since_s,
         "script": printable(script, MAX_SCRIPT),
     }
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from autogpu import process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, record
+from autogpu.lease import locked_file, locks, record
 from autogpu.lease.model import Holder, Waiter
 from autogpu.process import monotonic_s, unix_s
 
@@ -81,7 +81,8 @@ class FolderReader:
             OSError: The folder can't be read.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
-        self._now_s = unix_s()
+        self._now_s = locks.file_time_s()
+        self._ahead_s = unix_s() - self._now_s
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
@@ -121,7 +122,7 @@ class FolderReader:
         if view is None or is_hidden:
             return None
         remaining[user] -= most if view.text is None else len(view.text)
-        value = known or _parsed(view)
+        value = known or _parsed(view, self._ahead_s)
         return replace(value, silent_s=self._now_s - view.beat_s) if isinstance(value, Waiter) else value
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
@@ -160,14 +161,17 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
     """The live holder of that file name, or ``None``. ``name`` may be anything."""
     is_lease = name.startswith("job.") and _OURS.fullmatch(name)
     view = locked_file.view(descriptor, name) if is_lease else None
-    return None if view is None else _parsed(view)
+    return None if view is None else _parsed(view, 0.0)
 
 
-def _parsed(view: LockedFileView) -> Holder:
+def _parsed(view: LockedFileView, ahead_s: float) -> Holder:
+    """What the file says; ``ahead_s`` is this process's clock before that of the kernel."""
     is_lease = view.name.startswith("job.")
     try:
         fields = record.lease_fields(view.text) if is_lease else record.ticket_fields(view.text)
     except record.MalformedRecord:
         fields = {}
     fields.update(name=view.name, uid=process.user_of(view.status.st_uid), is_mine=view.is_mine)
+    # It is written once. Its process may have another clock than the kernel.
+    fields.update(since_s=view.status.st_mtime + ahead_s)
     return Holder(**fields, is_readable="pid" in fields) if is_lease else Waiter(**fields, is_readable="pid" in fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from autogpu.frozen import frozen
-from autogpu.selection.model import Claim, Tier
+from autogpu.selection.model import SETTLED_S, Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
@@ -28,8 +28,8 @@ class Job:
     Attributes:
         pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.
         pids_here: Those of its processes that can be told in this pid namespace.
-        age_s: Since the first claim; ``None`` where no lease tells it.
-        newest_s: Since the last claim, after which alone it can be idle; 0 where no lease tells it.
+        age_s: Since the first claim.
+        newest_s: Since the last claim, after which alone it can be idle.
         claims: Bytes by UUID, at most what the GPU has; 0 where it can't be read, or is used without a claim.
         caps: By UUID, the most bytes that each of its processes may allocate; no entry where nothing caps them.
         ages_s: By UUID, since the first claim on that GPU; no entry where there is none.
@@ -39,7 +39,7 @@ class Job:
     pid: int | None
     pids_here: tuple[int, ...]
     script: str
-    age_s: float | None
+    age_s: float
     newest_s: float
     processes: int
     claims: Mapping[str, int]
@@ -105,7 +105,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         pid=next(iter(processes.of(first)), first.pid),
         pids_here=tuple(pids),
         script=first.script,
-        age_s=None if first.since_s is None else _age_s(first, now_s),
+        age_s=_age_s(first, now_s),
         newest_s=newest_s,
         processes=len(members),
         claims=claims,
@@ -115,7 +115,9 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
 
 
 def _age_s(holder: Holder, now_s: float) -> float:
-    return 0.0 if holder.since_s is None else max(0.0, now_s - holder.since_s)
+    age_s = now_s - holder.since_s
+    # Where a clock was set back, or somebody has set the file's time, it is old enough to be seen by what it does.
+    return age_s if age_s >= 0 else SETTLED_S
 
 
 def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:

@@ -273,7 +273,7 @@ def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
         uid=waiter.uid,
         pid=waiter.pid,
         script=waiter.script,
-        waited_s=None if waiter.since_s is None else max(0.0, now_s - waiter.since_s),
+        waited_s=max(0.0, now_s - waiter.since_s),
         count=waiter.demand.count,
         bytes_per_gpu=waiter.demand.bytes_per_gpu,
         is_unresponsive=waiter.is_unresponsive,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Callable, Mapping, NoReturn
 
@@ -15,7 +16,7 @@ from autogpu import engines, policy
 from autogpu.acquire import acquire
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
-from autogpu.lease import leases, queue
+from autogpu.lease import find_folder
 from autogpu.reporting.text import MIB
 from autogpu.selection.model import SelectionRequest, Verdict
 from autogpu.selection.preview import request_for_new_process
@@ -58,12 +59,15 @@ def _run(part: Part, last: Inventory, report: Callable[[str], object]) -> NoRetu
 
 
 def _claim(part: Part, last: Inventory, report: Callable[[str], object]) -> None:
-    begun_s = leases.unix_s
-    leases.unix_s = queue.unix_s = lambda: begun_s() - part.minutes * 60
+    def begun_before(pattern: str) -> None:
+        written_s = time.time() - part.minutes * 60
+        for file in find_folder(os.environ).path.glob(f"{pattern}.{os.getuid()}.{os.getpid()}.*"):
+            os.utime(str(file), (written_s, written_s))
 
     def wait(*_: object) -> None:
         if not said:
             said.append("waiting")
+            begun_before("wait")
             report("waiting")
 
     said: list[str] = []
@@ -71,6 +75,7 @@ def _claim(part: Part, last: Inventory, report: Callable[[str], object]) -> None
     if decided.decision.verdict is not Verdict.TAKE:
         raise RuntimeError(decided.decision.why)
     kept.append(decided)
+    begun_before("job")
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in decided.decision.devices)
 
 

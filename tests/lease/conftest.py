@@ -208,4 +208,4 @@ def until(predicate, timeout_s=10.0):
 
 def lease_text(claims):
     """What a lease of this process says."""
-    return record.encode({**record.identity("a.py"), "t": 5.0, "group": "j", "gpus": claims})
+    return record.encode({**record.identity("a.py"), "group": "j", "gpus": claims})

@@ -17,7 +17,6 @@ GOOD = {
     "pid": 4711,
     "start": 99,
     "pidns": "pid:[4026531836]",
-    "t": 1700000000.5,
     "script": "train.py",
     "group": "job.1.2.abcdef01",
     "gpus": {"GPU-a": 8},
@@ -27,7 +26,6 @@ TICKET = {
     "pid": 1,
     "start": 2,
     "pidns": None,
-    "t": 3,
     "script": "a",
     "count": 2,
     "bytes": None,
@@ -44,10 +42,10 @@ def without(name):
 
 
 def test_what_is_written_is_read_back():
-    written = record.encode({**record.identity("/home/a/train.py"), "t": 5.0, "group": "g", "gpus": {"GPU-a": 0}})
+    written = record.encode({**record.identity("/home/a/train.py"), "group": "g", "gpus": {"GPU-a": 0}})
     assert b"/home" not in written
     fields = record.lease_fields(written)
-    assert (fields["pid"], fields["script"], fields["since_s"]) == (os.getpid(), "train.py", 5.0)
+    assert (fields["pid"], fields["script"]) == (os.getpid(), "train.py")
     assert (fields["claims"], fields["group"]) == ({"GPU-a": 0}, "g")
 
 
@@ -72,10 +70,6 @@ def test_what_other_versions_write_besides_is_no_obstacle():
         pytest.param(text(pid=-1), id="negative-pid"),
         pytest.param(text(pid="1"), id="pid-is-text"),
         pytest.param(text(pid=10**30), id="absurd-pid"),
-        pytest.param(text(t=float("nan")), id="time-is-nan"),
-        pytest.param(text(t=float("inf")), id="time-is-infinite"),
-        pytest.param(text(t=1).replace(b'"t": 1', b'"t": 1e999'), id="time-overflows"),
-        pytest.param(text(t=False), id="time-is-bool"),
         pytest.param(text(start=1.5), id="start-is-float"),
         pytest.param(text(pidns=5), id="namespace-is-number"),
         pytest.param(text(script=["rm"]), id="script-is-list"),
@@ -90,7 +84,7 @@ def test_what_other_versions_write_besides_is_no_obstacle():
         pytest.param(text(gpus={"\x1b[2J": 1}), id="uuid-is-an-escape"),
         pytest.param(text(gpus={"": 1}), id="uuid-is-empty"),
         pytest.param(text(gpus={f"GPU-{n}": 1 for n in range(2000)}), id="too-many-gpus"),
-        *[pytest.param(without(name), id=f"no-{name}") for name in ("v", "pid", "t", "group", "gpus")],
+        *[pytest.param(without(name), id=f"no-{name}") for name in ("v", "pid", "group", "gpus")],
     ],
 )
 def test_what_no_version_writes_is_unreadable(raw):

@@ -18,6 +18,10 @@ import threading
 import time
 from pathlib import Path
 
+if "CLOCK_AHEAD_S" in os.environ:
+    true_time, ahead_s = time.clock_gettime, float(os.environ["CLOCK_AHEAD_S"])
+    time.clock_gettime = lambda clock: true_time(clock) + ahead_s * (clock == time.CLOCK_REALTIME)
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -28,6 +32,7 @@ from autogpu.lease import folder
 from autogpu.lease.mutex import held_if_possible
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
+from autogpu.process import unix_s
 from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, open_files
@@ -130,7 +135,7 @@ class Worker:
         """A place in the queue that no version of ours has made."""
         descriptor = os.open(str(self.folder.path / command["name"]), os.O_CREAT | os.O_RDWR, 0o644)
         leases.locks.own(descriptor)
-        os.write(descriptor, json.dumps({"v": 1, "pid": os.getpid(), "t": 0, "count": 1, "uuids": []}).encode())
+        os.write(descriptor, json.dumps({"v": 1, "pid": os.getpid(), "count": 1, "uuids": []}).encode())
         self.keep.append(descriptor)
         return {}
 
@@ -151,8 +156,11 @@ class Worker:
         assert seen.wait(10)
         return {}
 
+    def _ages_s(self):
+        return [unix_s() - holder.since_s for holder in leases.snapshot(self.folder).holders]
+
     def holders(self, command):
-        return {"holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
+        return {"ages_s": self._ages_s(), "holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
 
     def marker(self, command):
         return {"marker": self.lease.marker(command["environ"])}
