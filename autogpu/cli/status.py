@@ -111,7 +111,7 @@ def status(
 
         ask = partial(remote.ask, named(hosts), remote_command, timeout_s)
     if watch:
-        _use_alone("--watch", {"--json": as_json, "a pipe": not console.is_terminal})
+        _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end
             _watch(ask, interval, view, console)
         return 0
@@ -186,7 +186,7 @@ def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
         answers, until_s = ask(), time.monotonic() + interval_s
         is_helping, key = False, ""
         while key != "q":
-            keys = f"q: leave, s: order ({view.order}), h: help" if sys.stdin.isatty() else "Ctrl-C: leave"
+            keys = f"q: leave, s: order ({view.order}), h: help"
             lines = HELP if is_helping else fitted(answers, on_console(console, view), console.height - 1)
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))
@@ -197,17 +197,9 @@ def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
                 view = replace(view, order=ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)])
 
 
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """Keys as they are pressed: the next one within so many seconds, else ``""``."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
     import termios  # not on Windows
     import tty
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import LIMITS, View, gpu_lines, lasting
+from autogpu.cli.status_table import View, gpu_lines, lasting
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, printable, size, sudo
 from autogpu.selection import explain
@@ -67,10 +67,10 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
 
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
-    """The page for a terminal that does not scroll; cut only where a row for each GPU is too much."""
+    """The page for a terminal that does not scroll: brief where it is too long, and cut where that is."""
     screen: list[Text] = []
-    for limit in (None, *LIMITS):
-        part = replace(view, limit=limit)
+    for is_brief in (False, True):
+        part = replace(view, is_brief=is_brief)
         screen = [piece for line in page(answers, part) for piece in folded(line, part.width)]
         if len(screen) < height:
             return screen
@@ -113,7 +113,7 @@ def _tail_lines(host: HostStatus, view: View) -> Iterator[Text]:
     if host.gpus or not host.failure:
         yield Text()
         yield from _preview_lines(host, view)
-    if not view.limit:
+    if not view.is_brief:
         yield from _folder_lines(host, is_explained=view.is_explained)
 
 
@@ -146,12 +146,12 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
     start = f"A script started {'there' if view.remote else 'here'} would get "
     if not host.has_hook and preview.why != explain.SWITCHED_OFF:
-        if not view.limit:
+        if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
-        start = f"Under `autogpu run` {'a script' if view.limit else 'it'} would get "
+        start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
     line = Text(start)
     line.append(_preview_words(preview, host.gpus), style="bold")
-    if view.limit:
+    if view.is_brief:
         # The first clause, of which no screen has too little.
         yield line.append(f": {printable(re.split('[;(]', preview.why)[0].strip())}")
         return

@@ -316,12 +316,6 @@ def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
     assert max(map(len, rows)) <= width
 
 
-def test_what_a_script_would_get_is_told_in_short_before_owners_are_hidden():
-    lines = fitted(crowded(8, 1, 0), 21)
-    assert sum("ann        train.py" in line for line in lines) == 8
-    assert lines[-1].startswith("A script started here would get GPU ")
-
-
 @pytest.mark.parametrize(
     ("order", "labels"),
     [("number", "0 1 1:0 1:1 2 3"), ("memory", "1 1:0 1:1 3 0 2"), ("utilization", "3 0 2 1 1:0 1:1")],
