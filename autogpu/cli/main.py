@@ -30,14 +30,13 @@ VERBS = {
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files again."),
-    "completion": ("autogpu.cli.main:completion", "Print the completion script for bash, zsh or fish."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
 # What `pick` prints without this is for `eval`, to which an empty text is a success.
 _NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 
-# The variable by which a shell asks for completions.
+# The variable by which a shell asks for completions, and a person for the script that makes it ask.
 _COMPLETION = "_AUTOGPU_COMPLETE"
 
 EXIT_ERROR = 1
@@ -97,27 +96,6 @@ Examples:
 def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's own first line)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-@click.command(
-    epilog="""\b
-Examples:
-  autogpu completion bash   into ~/.local/share/bash-completion/completions/autogpu
-  autogpu completion zsh    into a file that ~/.zshrc reads with `source`
-  autogpu completion fish   into ~/.config/fish/completions/autogpu.fish"""
-)
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes verbs and flags in SHELL: bash, zsh or fish.
-
-    Write it to a file: a line in ~/.bashrc that runs autogpu fails in every shell outside of its environment.
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "autogpu", _COMPLETION).source())
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
