@@ -118,6 +118,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit status, or the negative number of the signal to end by, as :mod:`subprocess` has it.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # bars, and scripts of any name, in any language of the terminal
     status = EXIT_ERROR  # of a bug
     try:
         status = _run(given)

@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 from typing import Iterator, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
@@ -20,7 +19,7 @@ from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
-_PIPE_WIDTH = 120
+PIPE_WIDTH = 120
 
 HELP = [
     Text(line)
@@ -38,14 +37,6 @@ no claim     a process that autogpu does not manage
 best effort  a job that shares what others leave, and has no claim
 """.splitlines()
 ]
-
-
-def on_console(console: Console, view: View) -> View:
-    """The view, cut to the size of the terminal."""
-    is_terminal = console.is_terminal
-    encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
-    has_blocks = encoding.lower().startswith("utf")
-    return replace(view, width=console.width if is_terminal else _PIPE_WIDTH, has_blocks=has_blocks)
 
 
 def lines(host: HostStatus, view: View) -> Iterator[Text]:

@@ -43,7 +43,6 @@ class View:
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
-        has_blocks: Bars are drawn with block characters.
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
@@ -52,7 +51,6 @@ class View:
     """
 
     width: int
-    has_blocks: bool
     user: str | None = None
     is_explained: bool = False
     remote: str = ""
@@ -77,10 +75,10 @@ class View:
         if None in shares:
             return "?" * cells + " "
         drawn = ""
-        for mark, share in zip("█▒" if self.has_blocks else "#=", shares):
+        for mark, share in zip("█▒", shares):
             wanted = max(round((share or 0) * cells), 1 if (share or 0) > 0.001 else 0)
             drawn += mark * min(wanted, cells - len(drawn))
-        return drawn + ("░" if self.has_blocks else ".") * (cells - len(drawn)) + " "
+        return drawn.ljust(cells, "░") + " "
 
 
 class _Name:
