@@ -188,7 +188,7 @@ def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
         is_helping, key = False, ""
         while key != "q":
             keys = f"q: leave, s: order ({view.order}), h: help"
-            lines = HELP if is_helping else fitted(answers, replace(view, width=console.width), console.height - 1)
+            lines = [HELP] if is_helping else fitted(answers, replace(view, width=console.width), console.height - 1)
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))
             if not key:

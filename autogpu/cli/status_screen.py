@@ -21,9 +21,7 @@ from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterS
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
 PIPE_WIDTH = 120
 
-HELP = [
-    Text(line)
-    for line in """\
+HELP = Text("""\
 q, Ctrl-C    leave
 s            order of the GPUs: by number, by memory, by utilization; those with most come first
 h            this help, or back
@@ -34,16 +32,26 @@ utilization  share of the last seconds in which the GPU computed
 awaited      free, and a job in the queue goes first
 idle lease   held for half an hour or more, and nothing computes
 no claim     a process that autogpu does not manage
-best effort  a job that shares what others leave, and has no claim
-""".splitlines()
-]
+best effort  a job that shares what others leave, and has no claim""")
 
 
 def lines(host: HostStatus, view: View) -> Iterator[Text]:
     """The whole screen; every name in it is safe for a terminal."""
     yield from _head_lines(host, view)
     yield from gpu_lines(host.gpus, view)
-    yield from _tail_lines(host, view)
+    for lost in host.unreadable if view.user is None else ():
+        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
+    yield from _queue_lines(host, view.user)
+    if view.user is not None:
+        theirs = host.of_user(view.user)
+        if not theirs.gpus and not theirs.queue:
+            yield Text(f"{printable(view.user, 32)} has no GPU and no place in the queue.")
+        return
+    if host.gpus or not host.failure:
+        yield Text()
+        yield from _preview_lines(host, view)
+    if not view.is_brief:
+        yield from _folder_lines(host, is_explained=view.is_explained)
 
 
 def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
@@ -90,22 +98,6 @@ def _free_words(host: HostStatus) -> list[str]:
         return ["no usable GPU"]
     granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
     return [f"{free} of {counted(len(here), 'GPU')}{granted} free", *([f"{awaited} awaited"] if awaited else [])]
-
-
-def _tail_lines(host: HostStatus, view: View) -> Iterator[Text]:
-    for lost in host.unreadable if view.user is None else ():
-        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
-    yield from _queue_lines(host, view.user)
-    if view.user is not None:
-        theirs = host.of_user(view.user)
-        if not theirs.gpus and not theirs.queue:
-            yield Text(f"{printable(view.user, 32)} has no GPU and no place in the queue.")
-        return
-    if host.gpus or not host.failure:
-        yield Text()
-        yield from _preview_lines(host, view)
-    if not view.is_brief:
-        yield from _folder_lines(host, is_explained=view.is_explained)
 
 
 def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
