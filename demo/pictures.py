@@ -72,7 +72,7 @@ def main(names: list[str]) -> int:
 
 def draw_status(folder: Path, path: Path) -> None:
     """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
-    _save("autogpu status", list(lines(status_of_lab(folder), View(COLUMNS, True))), path)
+    _save("autogpu status", list(lines(status_of_lab(folder), View(COLUMNS))), path)
 
 
 def status_of_lab(folder: Path) -> HostStatus:

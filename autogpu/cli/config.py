@@ -65,18 +65,14 @@ Examples:
   autogpu config check autogpu.toml
   autogpu config check ~/.config/autogpu/autogpu.toml"""
 )
-@click.option("--system", "is_draft", is_flag=True, help=f"As drafts of the system file, {SYSTEM_FILE}.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def check(is_draft: bool, files: tuple[Path, ...]) -> int:
+def check(files: tuple[Path, ...]) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
     is_valid = True
     for file in files:
-        is_system = is_draft or file.resolve() == SYSTEM_FILE
-        problems = policy.problems_of(file.absolute(), os.environ, is_system=is_system)
+        problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
         for problem in problems:
             click.echo(str(problem))
-        if not is_system and any(BY_DOTTED[problem.key].system_only for problem in problems if problem.key):
-            click.echo(f"{printable(str(file))}: if it is a draft of the system file, check it with --system")
         if not problems:
             click.echo(f"{printable(str(file))}: valid")
         is_valid = is_valid and not problems
@@ -119,27 +115,20 @@ def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int
     key_width = max((len(setting.key) for setting in settings), default=0)
     text_width = max((len(setting.text) for setting in settings), default=0)
     for setting in settings:
-        is_locked = setting.key in resolved.policy.locked
-        yield _setting_line(setting, key_width, text_width, is_locked=is_locked), key_width + text_width + 4
+        is_set = setting.origin.layer != DEFAULT
+        line = Text(f"{setting.key:{key_width}}  ", style="bold" if is_set else "")
+        line.append(f"{setting.text:{text_width}}  ").append(str(setting.origin), style=GOOD if is_set else "")
+        over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
+        line.append(f", overrides {', '.join(over)}" if over else "")
+        if setting.key in resolved.policy.locked:
+            line.append(", locked by the system file", style="bold")
+        yield line, key_width + text_width + 4
     if not settings:
         yield Text("Nothing is set: the defaults are used."), None
     if resolved.problems:
         yield Text(), None
     for problem in resolved.problems:
         yield Text(str(problem), style=BAD), None
-
-
-def _setting_line(setting: Setting, key_width: int, text_width: int, *, is_locked: bool) -> Text:
-    is_set = setting.origin.layer != DEFAULT
-    line = Text(f"{setting.key:{key_width}}  ", style="bold" if is_set else "")
-    line.append(f"{setting.text:{text_width}}  ")
-    line.append(str(setting.origin), style=GOOD if is_set else "")
-    over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
-    if over:
-        line.append(f", overrides {', '.join(over)}")
-    if is_locked:
-        line.append(", locked by the system file", style="bold")
-    return line
 
 
 def _overridden(setting: Setting) -> Iterator[Setting]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Sequence
 
@@ -24,8 +23,7 @@ Examples:
 @click.option("--check", "is_check", is_flag=True, help="Change nothing; exit status 0 if all is in place, else 1.")
 @click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")
 @click.option("--root", type=click.Path(path_type=Path), default="/", metavar="DIR", help="The top of an image.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was found or done as JSON.")
-def host_setup(is_check: bool, is_print: bool, root: Path, as_json: bool) -> int:
+def host_setup(is_check: bool, is_print: bool, root: Path) -> int:
     """Give all users of this host one folder to coordinate in. For its administrator.
 
     Writes a file for tmpfiles.d, from which /run/autogpu is made at every boot, makes that folder now, and
@@ -36,17 +34,16 @@ def host_setup(is_check: bool, is_print: bool, root: Path, as_json: bool) -> int
         raise click.UsageError("--check and --print exclude each other")
     host = hosts.Host(root)
     if is_print:
-        _print_files(host, as_json)
+        for path, content in ((host.tmpfiles, hosts.TMPFILES), (host.policy, hosts.policy_text())):
+            click.echo(f"# {path}\n{content.decode()}")
+        click.echo(f"# then run: systemd-tmpfiles --create {host.tmpfiles}")
         return 0
     done = [] if is_check else hosts.setup(host)
     parts = host.parts()
     is_in_place = all(not part.problem or not part.required for part in parts)
-    if as_json:
-        click.echo(json.dumps(_as_values(host, done, parts, is_in_place), indent=2, default=str))
-    else:
-        for part in done:
-            click.echo(f"{_DONE[part.action]} {part.path}{part.consequence and f', which {part.consequence}'}")
-        click.echo("\n".join(_state(host, parts, is_in_place, is_check)))
+    for part in done:
+        click.echo(f"{_DONE[part.action]} {part.path}{part.consequence and f', which {part.consequence}'}")
+    click.echo("\n".join(_state(host, parts, is_in_place, is_check)))
     return int(is_check and not is_in_place)
 
 
@@ -61,21 +58,3 @@ def _state(host: hosts.Host, parts: Sequence[hosts.Part], is_in_place: bool, is_
         has_problem = any(part.problem for part in parts)
         lines.append("All that is required is in place." if has_problem else "All is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]
-
-
-def _print_files(host: hosts.Host, as_json: bool) -> None:
-    files = {str(host.tmpfiles): hosts.TMPFILES.decode(), str(host.policy): hosts.policy_text().decode()}
-    text = "\n".join(f"# {path}\n{content}" for path, content in files.items())
-    text += f"\n# then run: systemd-tmpfiles --create {host.tmpfiles}"
-    click.echo(json.dumps({"version": 1, "files": files}, indent=2) if as_json else text)
-
-
-def _as_values(host: hosts.Host, done: Sequence[hosts.Part], parts: Sequence[hosts.Part], is_in_place: bool) -> object:
-    return {
-        "version": 1,
-        "root": host.root,
-        "in_place": is_in_place,
-        "parts": [{**part._asdict(), "in_place": not part.problem} for part in parts],
-        "steps": [{"action": part.action, "path": part.path, "why": part.consequence} for part in done],
-        "containers": f"-v {HOST_FOLDER}:{HOST_FOLDER}",
-    }

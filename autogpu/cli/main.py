@@ -30,14 +30,13 @@ VERBS = {
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
     "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files again."),
-    "completion": ("autogpu.cli.main:completion", "Print the completion script for bash, zsh or fish."),
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
 # What `pick` prints without this is for `eval`, to which an empty text is a success.
 _NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 
-# The variable by which a shell asks for completions.
+# The variable by which a shell asks for completions, and a person for the script that makes it ask.
 _COMPLETION = "_AUTOGPU_COMPLETE"
 
 EXIT_ERROR = 1
@@ -99,27 +98,6 @@ def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's o
         click.echo(ctx.get_help())
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  autogpu completion bash   into ~/.local/share/bash-completion/completions/autogpu
-  autogpu completion zsh    into a file that ~/.zshrc reads with `source`
-  autogpu completion fish   into ~/.config/fish/completions/autogpu.fish"""
-)
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes verbs and flags in SHELL: bash, zsh or fish.
-
-    Write it to a file: a line in ~/.bashrc that runs autogpu fails in every shell outside of its environment.
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "autogpu", _COMPLETION).source())
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status; a verb may return one of its own."""
     asked = os.environ.get(_COMPLETION)
@@ -140,6 +118,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit status, or the negative number of the signal to end by, as :mod:`subprocess` has it.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # bars, and scripts of any name, in any language of the terminal
     status = EXIT_ERROR  # of a bug
     try:
         status = _run(given)

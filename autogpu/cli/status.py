@@ -20,7 +20,7 @@ from autogpu import history
 from autogpu.cli.jobs import uid_of
 from autogpu.cli.policy_options import duration, resolve_here
 from autogpu.cli.screen import show
-from autogpu.cli.status_screen import HELP, fitted, on_console, page
+from autogpu.cli.status_screen import HELP, PIPE_WIDTH, fitted, page
 from autogpu.cli.status_table import ORDERS, View
 from autogpu.reporting.text import listed, printable, user_name
 from autogpu.selection.memory import CONTEXT_BYTES
@@ -102,7 +102,8 @@ def status(
     if is_mine:
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
-    view = View(console.width, False, user_name(os.getuid()) if is_mine else user, is_explained)
+    width = console.width if console.is_terminal else PIPE_WIDTH
+    view = View(width, user_name(os.getuid()) if is_mine else user, is_explained)
     if user is not None and hosts is None and not user.startswith("uid "):  # as one is called who has no name here
         uid_of(user)
     ask = _ask_here
@@ -111,7 +112,7 @@ def status(
 
         ask = partial(remote.ask, named(hosts), remote_command, timeout_s)
     if watch:
-        _use_alone("--watch", {"--json": as_json, "a pipe": not console.is_terminal})
+        _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end
             _watch(ask, interval, view, console)
         return 0
@@ -119,7 +120,7 @@ def status(
     if as_json:
         click.echo(json.dumps(_as_values(answers, view.user), indent=2))
     else:
-        lines = [*page(answers, on_console(console, view))]
+        lines = [*page(answers, view)]
         lines += map(Text, _last_runs(answers[0].status) if is_mine and hosts is None else ())
         for line in lines:
             show(console, line)
@@ -186,8 +187,8 @@ def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
         answers, until_s = ask(), time.monotonic() + interval_s
         is_helping, key = False, ""
         while key != "q":
-            keys = f"q: leave, s: order ({view.order}), h: help" if sys.stdin.isatty() else "Ctrl-C: leave"
-            lines = HELP if is_helping else fitted(answers, on_console(console, view), console.height - 1)
+            keys = f"q: leave, s: order ({view.order}), h: help"
+            lines = [HELP] if is_helping else fitted(answers, replace(view, width=console.width), console.height - 1)
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))
             if not key:
@@ -197,17 +198,9 @@ def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
                 view = replace(view, order=ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)])
 
 
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """Keys as they are pressed: the next one within so many seconds, else ``""``."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
     import termios  # not on Windows
     import tty
 

@@ -9,22 +9,19 @@ import time
 from dataclasses import replace
 from typing import Iterator, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, folded
-from autogpu.cli.status_table import LIMITS, View, gpu_lines, lasting
+from autogpu.cli.status_table import View, gpu_lines, lasting
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, printable, size, sudo
 from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview, WaiterStatus
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
-_PIPE_WIDTH = 120
+PIPE_WIDTH = 120
 
-HELP = [
-    Text(line)
-    for line in """\
+HELP = Text("""\
 q, Ctrl-C    leave
 s            order of the GPUs: by number, by memory, by utilization; those with most come first
 h            this help, or back
@@ -35,24 +32,26 @@ utilization  share of the last seconds in which the GPU computed
 awaited      free, and a job in the queue goes first
 idle lease   held for half an hour or more, and nothing computes
 no claim     a process that autogpu does not manage
-best effort  a job that shares what others leave, and has no claim
-""".splitlines()
-]
-
-
-def on_console(console: Console, view: View) -> View:
-    """The view, cut to the size of the terminal."""
-    is_terminal = console.is_terminal
-    encoding = console.encoding if is_terminal else getattr(sys.stdout, "encoding", None) or "ascii"
-    has_blocks = encoding.lower().startswith("utf")
-    return replace(view, width=console.width if is_terminal else _PIPE_WIDTH, has_blocks=has_blocks)
+best effort  a job that shares what others leave, and has no claim""")
 
 
 def lines(host: HostStatus, view: View) -> Iterator[Text]:
     """The whole screen; every name in it is safe for a terminal."""
     yield from _head_lines(host, view)
     yield from gpu_lines(host.gpus, view)
-    yield from _tail_lines(host, view)
+    for lost in host.unreadable if view.user is None else ():
+        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
+    yield from _queue_lines(host, view.user)
+    if view.user is not None:
+        theirs = host.of_user(view.user)
+        if not theirs.gpus and not theirs.queue:
+            yield Text(f"{printable(view.user, 32)} has no GPU and no place in the queue.")
+        return
+    if host.gpus or not host.failure:
+        yield Text()
+        yield from _preview_lines(host, view)
+    if not view.is_brief:
+        yield from _folder_lines(host, is_explained=view.is_explained)
 
 
 def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
@@ -67,10 +66,10 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
 
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
-    """The page for a terminal that does not scroll; cut only where a row for each GPU is too much."""
+    """The page for a terminal that does not scroll: brief where it is too long, and cut where that is."""
     screen: list[Text] = []
-    for limit in (None, *LIMITS):
-        part = replace(view, limit=limit)
+    for is_brief in (False, True):
+        part = replace(view, is_brief=is_brief)
         screen = [piece for line in page(answers, part) for piece in folded(line, part.width)]
         if len(screen) < height:
             return screen
@@ -99,22 +98,6 @@ def _free_words(host: HostStatus) -> list[str]:
         return ["no usable GPU"]
     granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
     return [f"{free} of {counted(len(here), 'GPU')}{granted} free", *([f"{awaited} awaited"] if awaited else [])]
-
-
-def _tail_lines(host: HostStatus, view: View) -> Iterator[Text]:
-    for lost in host.unreadable if view.user is None else ():
-        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
-    yield from _queue_lines(host, view.user)
-    if view.user is not None:
-        theirs = host.of_user(view.user)
-        if not theirs.gpus and not theirs.queue:
-            yield Text(f"{printable(view.user, 32)} has no GPU and no place in the queue.")
-        return
-    if host.gpus or not host.failure:
-        yield Text()
-        yield from _preview_lines(host, view)
-    if not view.limit:
-        yield from _folder_lines(host, is_explained=view.is_explained)
 
 
 def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
@@ -146,12 +129,12 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
     start = f"A script started {'there' if view.remote else 'here'} would get "
     if not host.has_hook and preview.why != explain.SWITCHED_OFF:
-        if not view.limit:
+        if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
-        start = f"Under `autogpu run` {'a script' if view.limit else 'it'} would get "
+        start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
     line = Text(start)
     line.append(_preview_words(preview, host.gpus), style="bold")
-    if view.limit:
+    if view.is_brief:
         # The first clause, of which no screen has too little.
         yield line.append(f": {printable(re.split('[;(]', preview.why)[0].strip())}")
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -32,17 +32,8 @@ _INDENT = " " * 6
 ORDERS = ("number", "memory", "utilization")
 
 
-class Truncation(NamedTuple):
-    """How many lines a GPU has before the rest becomes a number; without any for processes its row names the users."""
-
-    jobs: int
-    processes: int
-
-
-# On a screen that does not scroll less and less, until all GPUs fit.
-LIMITS = tuple(map(Truncation, (8, 8, 4, 2, 1, 1, 0), (4, 1, 1, 1, 1, 0, 0)))
-
-# From so many GPUs on the second: two hundred processes on sixteen GPUs stay a screen or two.
+# Lines of a GPU before the rest becomes a number; on many GPUs one for processes: two hundred stay a screen or two.
+_MOST_JOBS, _MOST_PROCESSES = 8, 4
 _MANY_GPUS = 9
 
 
@@ -52,21 +43,19 @@ class View:
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
-        has_blocks: Bars are drawn with block characters.
         user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
-        limit: The lines that a GPU may have, where they are fewer than usual; then all else is brief as well.
+        is_brief: A GPU has only its row, which names who is on it.
     """
 
     width: int
-    has_blocks: bool
     user: str | None = None
     is_explained: bool = False
     remote: str = ""
     order: str = ORDERS[0]
-    limit: Truncation | None = None
+    is_brief: bool = False
 
     @property
     def bars(self) -> tuple[int, int]:
@@ -86,10 +75,10 @@ class View:
         if None in shares:
             return "?" * cells + " "
         drawn = ""
-        for mark, share in zip("█▒" if self.has_blocks else "#=", shares):
+        for mark, share in zip("█▒", shares):
             wanted = max(round((share or 0) * cells), 1 if (share or 0) > 0.001 else 0)
             drawn += mark * min(wanted, cells - len(drawn))
-        return drawn + ("░" if self.has_blocks else ".") * (cells - len(drawn)) + " "
+        return drawn.ljust(cells, "░") + " "
 
 
 class _Name:
@@ -110,12 +99,14 @@ def gpu_lines(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     shown = [gpu for gpu in ordered(gpus, view.order) if view.user is None or view.user in gpu.users]
     if not shown:
         return
-    limit = view.limit or LIMITS[len(gpus) >= _MANY_GPUS]
-    heading, *rows = _rows(shown, view, has_owners=not limit.processes)
+    heading, *rows = _rows(shown, view)
     yield heading
     for gpu, row in zip(shown, rows):
         yield row
-        yield from _details(gpu.of_user(view.user), limit)
+        if gpu.health_problems:
+            yield Text(f"{_INDENT}not healthy: {listed(gpu.health_problems)}", style=BAD)
+        if not view.is_brief:
+            yield from _details(gpu.of_user(view.user), 1 if len(gpus) >= _MANY_GPUS else _MOST_PROCESSES)
 
 
 def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
@@ -128,7 +119,7 @@ def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
     return sorted(gpus, key=lambda gpu: -most[gpu.parent or gpu.uuid])
 
 
-def _rows(gpus: Sequence[GpuStatus], view: View, *, has_owners: bool) -> Iterator[Text]:
+def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     is_wide = view.bars[1] > 0
     grid = Table(
         Column("", no_wrap=True),
@@ -137,7 +128,7 @@ def _rows(gpus: Sequence[GpuStatus], view: View, *, has_owners: bool) -> Iterato
         Column("claimed", no_wrap=True, justify="right"),
         Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
         # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
-        Column("state", no_wrap=True, max_width=view.width // 4 if has_owners else None),
+        Column("state", no_wrap=True, max_width=view.width // 4 if view.is_brief else None),
         box=None,
         pad_edge=False,
         padding=(0, 2 if is_wide else 1, 0, 0),
@@ -145,14 +136,14 @@ def _rows(gpus: Sequence[GpuStatus], view: View, *, has_owners: bool) -> Iterato
     )
     cards = {gpu.uuid for gpu in gpus}
     for gpu in gpus:
-        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards, has_owners=has_owners))
+        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards))
     for parts in Console(file=io.StringIO(), width=max(view.width, _LEAST_WIDTH)).render_lines(grid, pad=False):
         line = Text.assemble(*((part.text, part.style or "") for part in parts))
         line.rstrip()
         yield line
 
 
-def _cells(gpu: GpuStatus, view: View, *, is_below: bool, has_owners: bool) -> Iterator[RenderableType]:
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[RenderableType]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
     name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
@@ -164,7 +155,7 @@ def _cells(gpu: GpuStatus, view: View, *, is_below: bool, has_owners: bool) -> I
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
     # Of another host it may be one that this version does not know.
     state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
-    owners = " " + ", ".join(_owners(gpu)) if has_owners else ""
+    owners = " " + ", ".join(_owners(gpu)) if view.is_brief else ""
     yield Text.assemble((state, _STYLES.get(gpu.state, "")), owners)
 
 
@@ -181,17 +172,13 @@ def _owners(gpu: GpuStatus) -> list[str]:
     return [printable(user, 16) for user in users]
 
 
-def _details(gpu: GpuStatus, limits: Truncation) -> Iterator[Text]:
-    if gpu.health_problems:
-        yield Text(f"{_INDENT}not healthy: {listed(gpu.health_problems)}", style=BAD)
-    yield from (_job_line(job, gpu) for job in gpu.jobs[: limits.jobs])
-    if not limits.processes:
-        return
-    if len(gpu.jobs) > limits.jobs:
-        yield Text(f"{_INDENT}and {counted(len(gpu.jobs) - limits.jobs, 'more job')} with claims")
+def _details(gpu: GpuStatus, most_processes: int) -> Iterator[Text]:
+    yield from (_job_line(job, gpu) for job in gpu.jobs[:_MOST_JOBS])
+    if len(gpu.jobs) > _MOST_JOBS:
+        yield Text(f"{_INDENT}and {counted(len(gpu.jobs) - _MOST_JOBS, 'more job')} with claims")
     processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
-    yield from map(_process_line, processes[: limits.processes])
-    rest = processes[limits.processes :]
+    yield from map(_process_line, processes[:most_processes])
+    rest = processes[most_processes:]
     if rest:
         total = sum(process.used_bytes or 0 for process in rest)
         more = counted(len(rest), "more process", "more processes")

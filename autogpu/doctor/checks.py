@@ -108,17 +108,17 @@ def _check_driver(facts: Facts) -> Finding:
         what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
         return not_applicable(what)
     lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
+    xid = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
     if TIMED_OUT in (inventory.failure or "") or (lost and all(g.reason == NO_ANSWER for g in inventory.unreadable)):
-        remedy = f"{_WHEN_LESS_BUSY}, and if it stays so: {facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
-        return warned(f"{printable(inventory.failure or lost)}: the driver may only be busy", remedy)
+        what = f"{printable(inventory.failure or lost)}: the driver may only be busy"
+        return warned(what, f"{_WHEN_LESS_BUSY}, and if it stays so: {xid}")
     if inventory.failure:
         remedy = "nvidia-smi should report the same; after an update of the driver restart the machine"
         if "ersion" in inventory.failure:
             remedy = f"the driver was updated while its old module is loaded: {facts.sudo}reboot"
         return failed(printable(inventory.failure), remedy)
     if lost:
-        remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
-        return failed(f"not every GPU can be read: {lost}", remedy)
+        return failed(f"not every GPU can be read: {lost}", xid)
     gpus = counted(len(instances.cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
@@ -130,12 +130,10 @@ def _check_health(facts: Facts) -> Finding:
         return not_applicable("no GPU to examine")
     bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
     remedies = []
-    faulty = [device for device in devices if memory_faults(device)]
+    faulty = [device.index for device in devices if memory_faults(device)]
     if faulty:
-        names = explain.gpu_names(device.index for device in faulty)
-        remedies.append(f"have {names} reset (`nvidia-smi --gpu-reset`, with nothing on it) or the machine rebooted")
-    if any(device.remapping_failed or device.uncorrected_errors for device in faulty):
-        remedies.append("a card whose faults come back is to be replaced")
+        reset = f"have {explain.gpu_names(faulty)} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
+        remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
     if any(device.is_too_hot for device in devices):
         remedies.append("see to the cooling")
     uncut = [device.label for device in instances.takeable(facts.inventory.devices) if device.mig_enabled]

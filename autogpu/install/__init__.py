@@ -58,18 +58,15 @@ def install(
     is_site_dir = any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in site_dirs())
     if method == "auto":
         method = "pth" if is_site_dir else "sitecustomize"
-    try:
-        with _alone(folder):
-            plan = files.plan_install(folder, method, __version__, files.template_folder())
-            files.refuse_foreign_files(folder, plan)
-            written = files.put_in_place(folder, plan)
-            proof = fresh_start(executable, _environ_for(folder, method, is_site_dir, environ))
-            failure = _failure(proof, executable, folder, method)
-            # What is as it was is no worse for a proof that fails now, as on a machine with much to do.
-            if failure and written:
-                files.remove_all(folder)
-    except OSError as error:
-        raise _cannot("write", folder, error) from error
+    with _changing(folder, "write"):
+        plan = files.plan_install(folder, method, __version__, files.template_folder())
+        files.refuse_foreign_files(folder, plan)
+        written = files.put_in_place(folder, plan)
+        proof = fresh_start(executable, _environ_for(folder, method, is_site_dir, environ))
+        failure = _failure(proof, executable, folder, method)
+        # What is as it was is no worse for a proof that fails now, as on a machine with much to do.
+        if failure and written:
+            files.remove_all(folder)
     if failure:
         raise failure
     return Installed(folder, written, not is_site_dir)
@@ -80,25 +77,27 @@ def uninstall(target: Path | None = None) -> tuple[Path, tuple[Path, ...]]:
     folder = _target_folder(target)
     if not folder.is_dir():
         return folder, ()
-    try:
-        with _alone(folder):
-            files.refuse_foreign_files(folder, ())
-            return folder, files.remove_all(folder)
-    except OSError as error:
-        raise _cannot("remove", folder, error) from error
+    with _changing(folder, "remove"):
+        files.refuse_foreign_files(folder, ())
+        return folder, files.remove_all(folder)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _changing(folder: Path, verb: str) -> Iterator[None]:
     """Keep other installs and uninstalls away, by a lock on the folder itself, which makes no file."""
-    descriptor = os.open(str(folder), os.O_RDONLY)
     try:
-        if locks.IS_AVAILABLE:
-            with suppress(OSError):  # a file system without locks
-                locks.exclusive(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(str(folder), os.O_RDONLY)
+        try:
+            if locks.IS_AVAILABLE:
+                with suppress(OSError):  # a file system without locks
+                    locks.exclusive(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        new = f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"
+        remedy = f"run this as the owner of the environment, or make one of your own: {new}"
+        raise InstallError(f"can't {verb} {error.filename or folder}: {error.strerror}", remedy=remedy) from error
 
 
 def _target_folder(target: Path | None) -> Path:
@@ -138,10 +137,4 @@ def _failure(proof: FreshStart, executable: str, folder: Path, method: str) -> I
 
 
 def _same(one: Path | None, other: Path) -> bool:
-    return one is not None and one.exists() and other.exists() and one.samefile(other)
-
-
-def _cannot(verb: str, what: Path, error: OSError) -> InstallError:
-    new = f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"
-    remedy = f"run this as the owner of the environment, or make one of your own: {new}"
-    return InstallError(f"can't {verb} {error.filename or what}: {error.strerror}", remedy=remedy)
+    return one is not None and one.resolve() == other.resolve()

@@ -7,9 +7,7 @@ completes it. Every file that Python runs carries :data:`MARKER`; one without it
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
-import io
 import os
 import sys
 from contextlib import suppress
@@ -179,13 +177,12 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     texts = {"INSTALLER": f"{OURS}\n", "METADATA": metadata, "WHEEL": wheel}
     files = [(info / name, text.encode()) for name, text in texts.items()]
-    table = io.StringIO()
-    rows = csv.writer(table, lineterminator="\n")
+    record, rows = info / "RECORD", []
     for path, content in [*owned, *files]:
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        rows.writerow((path.relative_to(folder).as_posix(), f"sha256={digest}", len(content)))
-    rows.writerow(((info / "RECORD").relative_to(folder).as_posix(), "", ""))
-    return [*files, (info / "RECORD", table.getvalue().encode())]
+        rows.append(f"{path.relative_to(folder).as_posix()},sha256={digest},{len(content)}\n")
+    rows.append(f"{record.relative_to(folder).as_posix()},,\n")
+    return [*files, (record, "".join(rows).encode())]
 
 
 def _installer(info: Path) -> str:

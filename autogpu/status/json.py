@@ -35,10 +35,9 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
         raise ValueError(f"this is not version {VERSION} of what `autogpu status --json` prints")
     try:
         status: HostStatus = _object(HostStatus, values)
-    except KeyError as error:
-        raise ValueError(f"this is not what `autogpu status --json` prints: it has no {error.args[0]}") from None
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"this is not what `autogpu status --json` prints: {error}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
+        raise ValueError(f"this is not what `autogpu status --json` prints: {why}") from None
     return status
 
 

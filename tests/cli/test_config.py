@@ -114,20 +114,6 @@ def test_checking_a_file_tells_what_is_wrong_in_it_and_does_not_ask_whose_it_is(
     assert (found, err, said in out) == (status, "", True), out
 
 
-def test_a_draft_of_the_system_file_is_checked_as_one_where_that_is_said(run, project):
-    (project / "draft.toml").write_text('locked = ["limits.per_usr"]\n[limits]\nper_user = 2\n')
-    status, out, _ = run("config", "check", "draft.toml")
-    assert (status, out.splitlines()[-1]) == (
-        1,
-        "draft.toml: if it is a draft of the system file, check it with --system",
-    )
-    status, out, _ = run("config", "check", "--system", "draft.toml")
-    (problem,) = out.splitlines()
-    assert (status, 'locked names "limits.per_usr", which is no key' in problem) == (1, True)
-    (project / "draft.toml").write_text('locked = ["limits.per_user"]\n[limits]\nper_user = 2\n')
-    assert run("config", "check", "--system", "draft.toml")[:2] == (0, "draft.toml: valid\n")
-
-
 def test_init_writes_a_file_in_which_nothing_is_set(run, project):
     status, out, err = run("init")
     assert (status, err) == (0, "")

@@ -109,6 +109,6 @@ def test_a_shell_completes_a_policys_words_and_the_command_to_run(folder_of_auto
 
 
 def test_the_printed_script_is_one_that_bash_accepts(folder_of_autogpu):
-    program = f'eval "$({folder_of_autogpu}/autogpu completion bash)" && complete -p autogpu'
+    program = f'eval "$(_AUTOGPU_COMPLETE=bash_source {folder_of_autogpu}/autogpu)" && complete -p autogpu'
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "autogpu" in done.stdout, done.stderr

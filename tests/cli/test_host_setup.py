@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -87,21 +86,3 @@ def test_print_shows_what_would_be_written_and_run(run, image: Path) -> None:
         f"# {files[0]}\n{files[0].read_text()}\n# {files[1]}\n{files[1].read_text()}\n"
         f"# then run: systemd-tmpfiles --create {files[0]}\n"
     )
-    assert json.loads(run("--print", "--json")[1])["files"] == {str(file): file.read_text() for file in files}
-
-
-def test_json_of_each(run, image: Path) -> None:
-    status, said = run("--check", "--json")
-    before = json.loads(said)
-    assert (status, before["version"], before["root"], before["in_place"]) == (1, 1, str(image), False)
-    assert {part["name"]: (part["in_place"], part["required"]) for part in before["parts"]} == {
-        "boot": (False, True),
-        "folder": (False, True),
-        "mutex": (False, True),
-        "policy": (False, False),
-    }
-    status, said = run("--json")
-    done = json.loads(said)
-    assert (status, done["in_place"]) == (0, True)
-    assert [step["action"] for step in done["steps"]] == ["write", "make", "write"]
-    assert json.loads(run("--check", "--json")[1])["in_place"] is True

@@ -69,7 +69,6 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
         ("pick --gpus 2", "no option --gpus; did you mean --count?", " pick"),
         ("status --gpus", "no option --gpus", " status"),
         ("run --buzz -- x", "no option --buzz", " run"),
-        ("config check --sytem x", "no option --sytem; did you mean --system?", " config check"),
         ("run --count", "Option '--count' requires an argument.", " run"),
         ("--frob", "no option --frob", ""),
         ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),

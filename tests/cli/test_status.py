@@ -56,16 +56,16 @@ PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def coloured(view):
-    return list(screens.lines(view, View(100, True)))
+    return list(screens.lines(view, View(100)))
 
 
 def screen(view, width=100, **wanted):
     """Without the line about the host, which has tests of its own."""
-    return [line.plain for line in screens.lines(view, View(width, True, **wanted))][1:]
+    return [line.plain for line in screens.lines(view, View(width, **wanted))][1:]
 
 
 def fitted(view, height, width=80):
-    return [line.plain for line in screens.fitted([Answer("", view)], View(width, True), height)]
+    return [line.plain for line in screens.fitted([Answer("", view)], View(width), height)]
 
 
 @pytest.fixture(scope="module")
@@ -221,10 +221,10 @@ def test_the_gpus_are_counted_that_an_engine_granted(environ, expected):
 
 def test_a_python_without_the_hook_is_promised_nothing():
     lines = screen(host(inventory(gpu(0)), has_hook=False))
-    at = lines.index(screens.no_hook(View(100, True)))
+    at = lines.index(screens.no_hook(View(100)))
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
-    assert screens.no_hook(View(100, True)) not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), (
+    assert screens.no_hook(View(100)) not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), (
         "it is off anyway"
     )
 
@@ -316,12 +316,6 @@ def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
     assert max(map(len, rows)) <= width
 
 
-def test_what_a_script_would_get_is_told_in_short_before_owners_are_hidden():
-    lines = fitted(crowded(8, 1, 0), 21)
-    assert sum("ann        train.py" in line for line in lines) == 8
-    assert lines[-1].startswith("A script started here would get GPU ")
-
-
 @pytest.mark.parametrize(
     ("order", "labels"),
     [("number", "0 1 1:0 1:1 2 3"), ("memory", "1 1:0 1:1 3 0 2"), ("utilization", "3 0 2 1 1:0 1:1")],
@@ -371,7 +365,7 @@ def test_one_user_alone_is_shown_beside_the_claims_of_all():
 def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_queue_waits_for_is_awaited():
     machine = inventory(gpu(0), gpu(1), gpu(2, used_gib=9, pids=[7]), gpu(3))
     view = host(machine, [holder("a", (2, 24))], [waiter(1, "w.py", gpus=(1, 2)), waiter(2, "v.py", gib=30)])
-    head = next(screens.lines(view, View(100, True))).plain
+    head = next(screens.lines(view, View(100))).plain
     when = time.strftime("%a %d %b %H:%M", time.localtime(NOW_S))
     assert head == f"lab, {when}, 2 of 4 GPUs free, 1 awaited, 2 jobs waiting"
     rows = [line for line in screen(view) if line.startswith("GPU ")]
@@ -380,7 +374,7 @@ def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_
         "passed over"
     )
     one = host(inventory(gpu(0), gpu(1)), [holder("a", (1, 24))], [waiter(1, "w.py")])
-    assert next(screens.lines(one, View(100, True))).plain.endswith(", 1 job waiting")
+    assert next(screens.lines(one, View(100))).plain.endswith(", 1 job waiting")
 
 
 def test_hostile_names_do_nothing_to_a_terminal():
@@ -402,7 +396,7 @@ def test_hostile_names_do_nothing_to_a_terminal():
     ids=["prohibited", "mig-alone", "mig-beside-others"],
 )
 def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
-    head, *lines = [line.plain for line in screens.lines(host(machine), View(120, True))]
+    head, *lines = [line.plain for line in screens.lines(host(machine), View(120))]
     assert head.endswith(f", {free}")
     assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
 

@@ -272,7 +272,7 @@ def matches(expected: str, printed: str) -> bool:
 @pytest.mark.slow
 def test_the_status_of_the_lab_is_what_the_pages_and_the_picture_show(tmp_path, monkeypatch):
     status = pictures.status_of_lab(tmp_path)
-    shown = [line.plain for line in lines(status, View(120, True))]
+    shown = [line.plain for line in lines(status, View(120))]
     parts = [block.text for block in BLOCKS if block.before.endswith(STATUS)]
     assert [line for part in parts for line in part.splitlines() if line not in shown] == []
     assert parts

@@ -25,8 +25,8 @@ LAB = host(inventory(CARD, *USED, gpu(1, name="NVIDIA A100", total_gib=40.0)), [
 
 def screen(view, user=None):
     """Each row without its bars."""
-    shown = [line.plain for line in lines(view, View(120, False, user))]
-    return [" ".join(word for word in line.split() if set(word) - set("#=.?")) for line in shown]
+    shown = [line.plain for line in lines(view, View(120, user))]
+    return [" ".join(word for word in line.split() if set(word) - set("█▒░?")) for line in shown]
 
 
 def test_instances_stand_below_their_card():
