@@ -91,31 +91,6 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     return []
 
 
-def no_gpu_named(value: str, inventory: Inventory, framework: str) -> str:
-    """A value of ``CUDA_VISIBLE_DEVICES`` names no GPU of this machine."""
-    last = max([device.index for device in inventory.devices], default=0)
-    return (
-        f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; there are the "
-        f"indices 0 to {last}"
-    )
-
-
-def visible_devices_ignored(value: str, framework: str) -> str:
-    """The script's ``CUDA_VISIBLE_DEVICES``, which is ``value``, came too late."""
-    return (
-        f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect, as without "
-        f"autogpu; set it before {framework} lists GPUs"
-    )
-
-
-def kept_by_worker(now: str, before: str, grant: Grant) -> str:
-    """A worker of Ray that keeps the GPUs ``before`` runs a task that was given ``now``."""
-    return (
-        f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} from an "
-        "earlier one; to have a process for each task: max_calls=1"
-    )
-
-
 def granted(grant: Grant, visible: str | None) -> str:
     """``50 % of GPU 2``, as the engine calls it."""
     if grant.is_none:
@@ -123,19 +98,6 @@ def granted(grant: Grant, visible: str | None) -> str:
     entries = [printable(entry.strip(), 64) for entry in (visible or "?").split(",")]
     gpus = listed([entry if entry.startswith(("GPU-", "MIG-")) else f"GPU {entry}" for entry in entries])
     return f"{100 * grant.fraction:.0f} % of {gpus}" if grant.fraction else gpus
-
-
-def not_applied(why: str, framework: str) -> str:
-    """Nothing is done for this process."""
-    return f"policy not applied: {why}; {framework} continues with its defaults"
-
-
-def internal_error(error: Exception, place: str) -> str:
-    """Autogpu itself failed."""
-    return (
-        f"internal error ({type(error).__name__} at {place}: {printable(str(error))}); "
-        "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"
-    )
 
 
 def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
