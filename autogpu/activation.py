@@ -178,9 +178,12 @@ _late: dict[str, _Later] = {}
 
 def _report(error: Exception) -> None:
     try:
-        from autogpu.reporting import messages
+        from autogpu.reporting.text import printable
 
-        say(messages.internal_error(error, where_raised(error)))
+        say(
+            f"internal error ({type(error).__name__} at {where_raised(error)}: {printable(str(error))}); "
+            "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"
+        )
     except Exception:  # what broke in the script's process may break this as well
         pass
 

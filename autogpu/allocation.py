@@ -12,7 +12,6 @@ from autogpu.devices import probe
 from autogpu.frozen import replace
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
-from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.ranks import told_of_siblings
 from autogpu.this_run import ThisRun
 from autogpu.visibility import ChildrensLease, VisibleDevices
@@ -160,7 +159,7 @@ class Allocation:
         from autogpu.acquire import acquire, running_script
 
         self.release()
-        waiting = WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
+        waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting)

@@ -430,7 +430,7 @@ class Allocator:
             allocation.say(messages.few_replicas(strategy, replicas, decision, allocation.policy.per_user))
 
     def on_unsupported(self, why: str) -> None:
-        self.allocation.say([messages.not_applied(why, self.framework.NAME)])
+        self.allocation.say([f"policy not applied: {why}; {self.framework.NAME} continues with its defaults"])
 
     def _granted_by_now(self) -> Grant:
         visible = self.allocation.visible
@@ -445,7 +445,10 @@ class Allocator:
             before = messages.granted(allocation.grant, visible.spec.value)
             if now != before and not allocation.has_told_what_is_kept and allocation.policy.level != "quiet":
                 allocation.has_told_what_is_kept = True
-                allocation.say_in_each_rank(messages.kept_by_worker(now, before, grant))
+                allocation.say_in_each_rank(
+                    f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
+                    "from an earlier one; to have a process for each task: max_calls=1"
+                )
 
 
 def _gives_a_gpu(policy: Policy) -> bool:

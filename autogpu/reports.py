@@ -7,6 +7,7 @@ from itertools import takewhile
 
 from autogpu import uncaught
 from autogpu.reporting import messages, stderr
+from autogpu.reporting.text import printable
 from autogpu.selection.model import Verdict
 
 TYPE_CHECKING = False
@@ -54,9 +55,16 @@ class Reports:
             last = allocation.this_run.line(inventory, own.devices, by_script=self._is_limited_by_script)
             lines[0] += f"; {last}" if last else ""
         if decision is None and visible.names_none and inventory is not None:
-            lines.append(messages.no_gpu_named(visible.spec.value or "", inventory, name))
+            last_index = max([device.index for device in inventory.devices], default=0)
+            lines.append(
+                f"CUDA_VISIBLE_DEVICES={printable(visible.spec.value or '')} names no GPU here, {name} starts on CPU; "
+                f"there are the indices 0 to {last_index}"
+            )
         if visible.ignored_value is not None:
-            lines.append(messages.visible_devices_ignored(visible.ignored_value, name))
+            lines.append(
+                f"CUDA_VISIBLE_DEVICES={printable(visible.ignored_value)} was set after CUDA had read it and has no "
+                f"effect, as without autogpu; set it before {name} lists GPUs"
+            )
         allocation.say(lines)
 
     def on_uncaught(self, error: BaseException) -> None:

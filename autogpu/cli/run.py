@@ -22,7 +22,6 @@ from autogpu.policy.model import BY_NAME
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
-from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, Verdict
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
@@ -109,7 +108,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     tell = say if request.grant.is_first and not is_quiet else lambda line: None
-    acquired = acquire(request, environ, script, _read_again, WaitingReport(tell))
+    acquired = acquire(request, environ, script, _read_again, messages.WaitingReport(tell))
     if acquired.problem:
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     environ.update(_listed(acquired.decision, resolved.policy, inventory, printable(script), tell))

@@ -189,32 +189,16 @@ if TYPE_CHECKING:
     class DeviceReader(Protocol):
         """Reads the GPUs of the machine: :mod:`autogpu.devices.probe`."""
 
-        def start(self, environ: Mapping[str, str]) -> Reading:
-            """Begin a reading that no state of the driver can turn against this process."""
-
-        def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading:
-            """Begin a reading while the framework itself calls the driver; the ``last`` one's topology stands."""
-
-        def prepare(self, last: Inventory) -> None:
-            """Do what a later :meth:`start_in_process` needs and what can be done now."""
+        def start(self, environ: Mapping[str, str]) -> Reading: ...
+        def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading: ...
+        def prepare(self, last: Inventory) -> None: ...
 
     class CudaDriver(Protocol):
         """The CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
 
-        def visible_uuids(self) -> tuple[str, ...] | None:
-            """By CUDA ordinal; ``None`` while CUDA is not initialised."""
-
-        def can_run(self, version: tuple[int, int]) -> bool:
-            """There is a driver that programs can use which are built for that version of CUDA."""
-
-        def count_elsewhere(self, environ: Mapping[str, str]) -> int | None:
-            """Count the GPUs by CUDA in a process of its own; ``None`` where it does not start there."""
-
-        def ordinals_in_use(self) -> tuple[int, ...]:
-            """The ordinals on which this process has a context."""
-
-        def attributes(self) -> tuple[CudaAttributes, ...] | None:
-            """The attributes of each GPU, by CUDA ordinal; ``None`` if the driver does not tell."""
-
-        def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]:
-            """Hold the primary contexts of these GPUs."""
+        def visible_uuids(self) -> tuple[str, ...] | None: ...
+        def can_run(self, version: tuple[int, int]) -> bool: ...
+        def count_elsewhere(self, environ: Mapping[str, str]) -> int | None: ...
+        def ordinals_in_use(self) -> tuple[int, ...]: ...
+        def attributes(self) -> tuple[CudaAttributes, ...] | None: ...
+        def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]: ...

@@ -31,7 +31,6 @@ _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nv
 
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 _HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
-_NO_ID = 0xFFFFFFFF  # what NVML writes for the instance of a process that is on none
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
 _BEST_ANCESTOR = 60  # less nvmlGpuTopologyLevel_t, which is 0 for two on one board and 50 for two sockets
@@ -67,26 +66,17 @@ class Nvml:
         except Exception:  # a pynvml of another age may lack the function, or count its arguments otherwise
             return None
 
-    def processes(self, name: str, gpu: Any, ids: tuple[Any, Any] | None = None) -> list[tuple[int, int | None]] | None:
-        """Pid and bytes of each process, by the newest version of the call that the driver knows.
-
-        With the ``ids`` of a GPU instance and a compute instance, the processes of others are left out.
-        """
+    def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
+        """Pid and bytes of each process, by the newest version of the call that the driver knows."""
         for version in _PROCESS_LIST_VERSIONS:
             found = self.reading(name + version, gpu)
             if found is not None:
-                return [(each.pid, each.usedGpuMemory) for each in found if ids is None or _is_of(each, ids)]
+                return [(each.pid, each.usedGpuMemory) for each in found]
         return None
 
     def is_code(self, error: Exception, *names: str) -> bool:
         """``error`` is one of these constants of ``nvmlReturn_t``."""
         return getattr(error, "value", None) in [getattr(self._pynvml, name, ()) for name in names]
-
-
-def _is_of(process: Any, ids: tuple[Any, Any]) -> bool:
-    """A process is on that instance, as far as its entry tells."""
-    theirs = (getattr(process, "gpuInstanceId", _NO_ID), getattr(process, "computeInstanceId", _NO_ID))
-    return all(their == own or _NO_ID in (their, own) for their, own in zip(theirs, ids))
 
 
 def load_pynvml() -> Any:
@@ -247,48 +237,26 @@ def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[s
         instance = nvml.reading("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
         uuid = text(nvml.reading("nvmlDeviceGetUUID", instance)) if instance is not None else None
         if uuid:
-            found.append({**card, "uuid": uuid, **_read_instance(nvml, gpu, instance, card), "instance": number})
+            found.append({**card, "uuid": uuid, **_read_instance(nvml, instance, card), "instance": number})
     return found
 
 
-def _read_instance(nvml: Nvml, gpu: Any, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
+def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
-    gpu_id = nvml.reading("nvmlDeviceGetGpuInstanceId", instance)
-    compute_id = nvml.reading("nvmlDeviceGetComputeInstanceId", instance)
-    known = (_NO_ID if gpu_id is None else gpu_id, _NO_ID if compute_id is None else compute_id)
-
-    def processes(name: str) -> list[tuple[int, int | None]] | None:
-        found = nvml.processes(name, instance, known)
-        # In the card's list each process says on which instance it is.
-        return nvml.processes(name, gpu, known) if found is None and _NO_ID not in known else found
-
+    name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
-        "name": _instance_name(nvml, instance, str(card["name"])),
+        "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": memory.used if memory else None,
         "utilization_percent": None,
         "idle_s": None,
         "active_pids": None,
-        "compute_processes": processes("nvmlDeviceGetComputeRunningProcesses"),
-        "graphics_processes": processes("nvmlDeviceGetGraphicsRunningProcesses"),
+        "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", instance),
+        "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", instance),
         "mig_enabled": False,
         "multiprocessors": None,
         "parent": card["uuid"],
     }
-
-
-def _instance_name(nvml: Nvml, instance: Any, of_card: str) -> str:
-    """``NVIDIA A100-SXM4-40GB MIG 1g.5gb``, composed where NVML calls the instance as it calls its card."""
-    name = text(nvml.reading("nvmlDeviceGetName", instance)) or of_card
-    if " MIG " in name:
-        return str(name)
-    size = nvml.reading("nvmlDeviceGetAttributes", instance)
-    if size is None:
-        return f"{of_card} MIG"
-    part, whole = size.computeInstanceSliceCount, size.gpuInstanceSliceCount
-    compute = f"{part}c." if part and part != whole else ""
-    # nvidia-smi names the memory in whole GB, and 1g.5gb has 4864 MiB.
-    return f"{of_card} MIG {compute}{whole}g.{-(-size.memorySizeMB // 1024)}gb"
 
 
 def _file_cache_bytes(pci: Any) -> int:

@@ -7,18 +7,14 @@ from types import MappingProxyType
 
 from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
-from autogpu.policy.kinds import MemoryLimit as MemoryLimit
-from autogpu.policy.kinds import of_own_groups
-from autogpu.policy.model import BY_DOTTED as BY_DOTTED
-from autogpu.policy.model import KEYS as KEYS
-from autogpu.policy.model import SYSTEM_FILE as SYSTEM_FILE
-from autogpu.policy.model import Origin as Origin
-from autogpu.policy.model import Policy as Policy
-from autogpu.policy.model import Problem as Problem
-from autogpu.policy.model import Resolved as Resolved
-from autogpu.policy.model import Setting as Setting
-from autogpu.policy.sources import working_directory as working_directory
+from autogpu.policy.kinds import MemoryLimit, of_own_groups
+from autogpu.policy.model import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Policy, Problem, Resolved, Setting
+from autogpu.policy.sources import working_directory
 from autogpu.variables import POLICY_FILE, SWITCH
+
+# Also what callers know by the package's name.
+__all__ = ["BY_DOTTED", "KEYS", "SYSTEM_FILE", "MemoryLimit", "Origin", "Policy", "Problem", "Resolved", "Setting"]
+__all__ += ["problems_of", "resolve", "working_directory"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+
 from autogpu.policy.model import BY_DOTTED
-from autogpu.reporting.text import counted, listed, printable
+from autogpu.reporting.stderr import say
+from autogpu.reporting.text import counted, listed, printable, span
 from autogpu.selection import explain
 from autogpu.selection.model import Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence
+    from types import TracebackType
+    from typing import Callable, Sequence
 
     from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Hooks, Usage
-    from autogpu.lease import LeaseUnavailable
+    from autogpu.lease import LeaseUnavailable, QueueState
     from autogpu.policy import Resolved
     from autogpu.selection.grants import Grant
     from autogpu.selection.model import Decision
 
 # In one line with their names; `autogpu status` shows each.
 _MOST_GPUS = 4
+
+# Of a wait: seldom enough for a log, and for what a person does in that terminal.
+_LINE_EVERY_S = 300.0
 
 # Not in force where a framework lacks its essential hook: one that is set must be named.
 _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
@@ -91,31 +98,6 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     return []
 
 
-def no_gpu_named(value: str, inventory: Inventory, framework: str) -> str:
-    """A value of ``CUDA_VISIBLE_DEVICES`` names no GPU of this machine."""
-    last = max([device.index for device in inventory.devices], default=0)
-    return (
-        f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; there are the "
-        f"indices 0 to {last}"
-    )
-
-
-def visible_devices_ignored(value: str, framework: str) -> str:
-    """The script's ``CUDA_VISIBLE_DEVICES``, which is ``value``, came too late."""
-    return (
-        f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect, as without "
-        f"autogpu; set it before {framework} lists GPUs"
-    )
-
-
-def kept_by_worker(now: str, before: str, grant: Grant) -> str:
-    """A worker of Ray that keeps the GPUs ``before`` runs a task that was given ``now``."""
-    return (
-        f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} from an "
-        "earlier one; to have a process for each task: max_calls=1"
-    )
-
-
 def granted(grant: Grant, visible: str | None) -> str:
     """``50 % of GPU 2``, as the engine calls it."""
     if grant.is_none:
@@ -123,19 +105,6 @@ def granted(grant: Grant, visible: str | None) -> str:
     entries = [printable(entry.strip(), 64) for entry in (visible or "?").split(",")]
     gpus = listed([entry if entry.startswith(("GPU-", "MIG-")) else f"GPU {entry}" for entry in entries])
     return f"{100 * grant.fraction:.0f} % of {gpus}" if grant.fraction else gpus
-
-
-def not_applied(why: str, framework: str) -> str:
-    """Nothing is done for this process."""
-    return f"policy not applied: {why}; {framework} continues with its defaults"
-
-
-def internal_error(error: Exception, place: str) -> str:
-    """Autogpu itself failed."""
-    return (
-        f"internal error ({type(error).__name__} at {place}: {printable(str(error))}); "
-        "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"
-    )
 
 
 def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
@@ -174,3 +143,57 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
     # The cap counts all jobs of the user, and only beside a free GPU is it what stands in the way.
     why = f": limits.per_user allows {per_user}, all your jobs together" if per_user and free > taken else ""
     return [f"{line}no more can be had now{why}"]
+
+
+class WaitingReport:
+    """Prints a line about the queue at once, and again when another place or other jobs make this one wait."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._printed_s: float | None = None
+        self._printed: object = None
+
+    def __call__(self, state: QueueState, decision: Decision) -> None:
+        """See :func:`autogpu.acquire.acquire`."""
+        if self._printed_s is not None and state.waited_s - self._printed_s < _LINE_EVERY_S:
+            return
+        now = _what_it_waits_for(state, decision)
+        if now != self._printed:
+            self._printed_s, self._printed = state.waited_s, now
+            gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
+            waited = f"{span(state.waited_s)} of {span(state.timeout_s)}"
+            place = f"waiting for {gpus}, place {state.position} in the queue, {waited}"
+            self._say(f"{place}: {decision.why}; Ctrl-C stops")
+
+    def interrupted(self, error: KeyboardInterrupt) -> None:
+        """Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's."""
+        if self._printed_s is not None:
+            _end_in_one_line(error, "stopped waiting for a GPU; nothing is claimed")
+
+
+def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
+    """What a line about the wait tells, without the readings, which differ at every look."""
+    usable = {device.uuid: device.compute_processes or () for device in decision.ranking.suitable}
+    holders = frozenset(holder.name for holder in state.holders if not holder.claims.keys().isdisjoint(usable))
+    return state.position, holders, frozenset(process.pid for listed in usable.values() for process in listed)
+
+
+def _end_in_one_line(error: KeyboardInterrupt, line: str) -> None:
+    """Let Python print ``line`` in place of a traceback, if the script catches ``error`` nowhere.
+
+    It stays the exception that the script expects, and ends the process by SIGINT as always. A ``sys.excepthook`` of
+    the script's own is left as it is.
+    """
+    before = sys.excepthook
+    # A subclass of KeyboardInterrupt would do without a hook, and Python ends by SIGINT for that very class only.
+    if before is not sys.__excepthook__:
+        return
+
+    def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = before
+        if value is error:
+            say(line)
+        else:
+            before(kind, value, trace)
+
+    sys.excepthook = report

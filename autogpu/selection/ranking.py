@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Of so many every set is looked at; of more, from each on the one is added that is connected best to those before.
 _MOST_IN_SETS = 8
 
-# Above the number of NVLinks that lead from any set: none outweighs a step between two scores.
+# Above the number of NVLinks that lead from any set: none outweighs being nearer by one.
 _LINKS_PER_STEP = 1000
 
 
@@ -139,9 +139,9 @@ def taken_first(ranking: Ranking, taken: Collection[str]) -> Ranking:
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:
-    """So many of ``group`` that the scores within what the process takes are highest; of the same, by rank.
+    """So many of ``group`` that are nearest to each other and to what the process takes; of the same, by rank.
 
-    Of sets with one score the one that has the fewest NVLinks to GPUs left free.
+    Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
     """
     uuids, before = [c.device.uuid for c in group], [c.device.uuid for c in taken]
     others = {*free, *uuids}.difference(before)
@@ -149,13 +149,10 @@ def _best_connected(
     def near(one: str, other: str) -> int:
         return topology.get(frozenset((one, other)), 0)
 
-    def is_linked(one: str, other: str) -> bool:
-        return near(one, other) == NVLINK
-
-    # A link between two that are taken is none to a GPU left free, and each of the two has counted it.
-    pairs = {(a, b): _LINKS_PER_STEP * near(a, b) + 2 * is_linked(a, b) for a in uuids for b in uuids if a != b}
+    pairs = {(a, b): _LINKS_PER_STEP * near(a, b) for a in uuids for b in uuids if a != b}
     alone = {
-        a: sum(_LINKS_PER_STEP * near(a, b) for b in before) - sum(is_linked(a, b) for b in others - {a}) for a in uuids
+        a: _LINKS_PER_STEP * sum(near(a, b) for b in before) - sum(near(a, b) == NVLINK for b in others - {a})
+        for a in uuids
     }
 
     def gain(uuid: str, chosen: Sequence[str]) -> int:

@@ -60,28 +60,6 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        pytest.param("[select]\ncount = true", "2: select.count can't be true", id="bool-is-no-count"),
-        pytest.param("[select]\ncount = 1.0", "2: select.count can't be 1.0", id="float"),
-        pytest.param("[select]\ncount = -1", "2: select.count can't be -1", id="negative"),
-        pytest.param("[select]\ncount = 2024-05-27", "2: select.count can't be a date or time", id="date"),
-        pytest.param("[select]\nbusy = [2]", "2: select.busy can't be a list", id="list"),
-        pytest.param(
-            "[select]\ncount = 0x" + "f" * 5000, "2: select.count can't be a number beyond 64 bits", id="endless-number"
-        ),
-        pytest.param("[memory]\nvirtual_gpus = 0", "2: memory.virtual_gpus can't be 0", id="too-small"),
-        pytest.param("[memory]\ngrowth = 1", "2: memory.growth can't be 1", id="1-is-no-bool"),
-        pytest.param('select = { count = 2, busy = "x" }', '1: select.busy can\'t be "x"', id="inline"),
-        pytest.param("[select]\ndevices = 0", "2: select.devices can't be 0", id="one-device-is-no-list"),
-    ],
-)
-def test_wrong_types_and_ranges(workplace, text, what):
-    workplace.autogpu_toml(text)
-    assert [problem.what.partition("; allowed: ")[0] for problem in workplace.resolve().problems] == [f"{FILE}:{what}"]
-
-
-@pytest.mark.parametrize(
     ("text", "problem"),
     [
         pytest.param("select = 3", ":1: unknown key select, nearest is [select]", id="section-is-no-table"),

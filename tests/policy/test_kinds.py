@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from autogpu.policy import MemoryLimit
@@ -98,6 +100,14 @@ PERCENT = "a percentage is above 0 and up to 100"
 @pytest.mark.parametrize(
     ("dotted", "value", "why"),
     [
+        ("select.count", True, ""),
+        ("select.count", 1.0, ""),
+        ("select.count", -1, ""),
+        pytest.param("select.count", 16**5000, "", id="endless-count"),
+        ("select.busy", [2], ""),
+        ("select.devices", 0, ""),
+        ("memory.virtual_gpus", 0, ""),
+        ("memory.growth", 1, ""),
         ("select.need", 6, f"6 {UNIT_OF_6}"),
         ("select.need", 8192, f"8192 {UNIT_OF_6}"),
         ("select.need", "8192", f"8192 {UNIT_OF_6}"),
@@ -155,6 +165,12 @@ def test_a_device_that_names_nothing_is_refused(entry, why):
     with pytest.raises(Refused) as refused:
         BY_DOTTED["select.exclude"].kind.read(["1", entry])
     assert (refused.value.why, refused.value.element) == (why, brief(entry))
+
+
+def test_what_was_written_is_told_in_a_few_words():
+    told = {True: "true", 2: "2", 1.5: "1.5", "x": '"x"', date(2024, 5, 27): "a date or time"}
+    assert {value: brief(value) for value in told} == told
+    assert [brief(value) for value in ([1], {"a": 1}, 16**5000)] == ["a list", "a table", "a number beyond 64 bits"]
 
 
 def test_limit_of_a_gpu_is_never_more_than_the_gpu():

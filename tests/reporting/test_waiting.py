@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from autogpu.lease import QueueState
+from autogpu.reporting.messages import WaitingReport
 from autogpu.reporting.text import span
-from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection.model import Cause, Decision, Ranking, Rejection, Verdict
 from tests.support.host_states import holder
 from tests.support.values import gpu
@@ -58,7 +58,7 @@ def test_a_line_comes_at_once_and_where_another_thing_is_waited_for(looks, said_
 WAIT = """
 import signal, sys
 from autogpu.lease import QueueState
-from autogpu.reporting.waiting import WaitingReport
+from autogpu.reporting.messages import WaitingReport
 from autogpu.selection.model import Cause, Decision, Ranking, Rejection, Verdict
 from tests.support.host_states import holder
 from tests.support.values import gpu
