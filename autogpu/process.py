@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterable
 
+SUBORDINATE_IDS = "/etc/subuid"
+
 # Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
 # number: it says nothing of who that is. proc(5), overflowuid.
 UNKNOWN_UID = 65534
@@ -63,14 +65,16 @@ def is_readable(descriptor: int, within_s: float) -> bool:
     return bool(select.select([descriptor], [], [], within_s)[0])
 
 
-def renewed_in_children(owner: Any, name: str = "lock") -> _thread.RLock:
-    """A lock that may be taken again, for an attribute of ``owner``.
-
-    Children that are forked get another, open one: it may be held by a thread that they lack.
-    """
-    # As threading.RLock() makes them; gevent and eventlet replace this as well.
+def in_forked_children(function: Callable[[], None]) -> None:
+    """Call ``function`` in every child that is forked from now on: a lock may be held by a thread that it lacks."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: setattr(owner, name, _thread.RLock()))
+        os.register_at_fork(after_in_child=function)
+
+
+def renewed_in_children(owner: Any, name: str = "lock") -> _thread.RLock:
+    """A lock that may be taken again, for an attribute of ``owner``; children that are forked get another, open one."""
+    # As threading.RLock() makes them; gevent and eventlet replace this as well.
+    in_forked_children(lambda: setattr(owner, name, _thread.RLock()))
     return _thread.RLock()
 
 
@@ -131,6 +135,44 @@ def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: i
 def owner(pid: int) -> int | None:
     """The user of a process, as far as the kernel shows it; ``None`` where there is none."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid
+        return user_of(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
         return None
+
+
+_users: dict[int, int] = {}
+_subordinate_ids: list[tuple[str, int, int]] | None = None
+
+
+def user_of(uid: int) -> int:
+    """The user who was given ``uid`` for containers, else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
+    global _subordinate_ids
+    if _subordinate_ids is None:
+        _subordinate_ids = _read_subordinate_ids()
+    if uid not in _users:
+        names = [name for name, first, count in _subordinate_ids if first <= uid < first + count]
+        _users[uid] = _uid_of(names[0], uid) if names else uid
+    return _users[uid]
+
+
+def _uid_of(name: str, unknown: int) -> int:
+    import pwd
+
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return unknown
+
+
+def _read_subordinate_ids() -> list[tuple[str, int, int]]:
+    found = []
+    try:
+        with open(SUBORDINATE_IDS, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, numbers = line.strip().partition(":")
+                first, _, count = numbers.partition(":")
+                if first.isdecimal() and count.isdecimal():
+                    found.append((name, int(first), int(count)))
+    except OSError:
+        pass
+    return found

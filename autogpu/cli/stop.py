@@ -206,5 +206,5 @@ def _real_user(pid: int) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             if line.startswith("Uid:"):
-                return int(line.split()[1])
+                return process.user_of(int(line.split()[1]))
     return None

@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 
+from autogpu import process
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, record
 from autogpu.lease.model import Holder, Waiter
@@ -113,7 +114,7 @@ class FolderReader:
         remove_stale: bool,
     ) -> Holder | None:
         """The live lease or ticket of that name; takes its text from the bytes that its user may have ``remaining``."""
-        user, is_hidden, most = status.st_uid, name.startswith("."), 0
+        user, is_hidden, most = process.user_of(status.st_uid), name.startswith("."), 0
         # A larger one can't be understood, and is not worth a look at its text.
         if known is None and not is_hidden and status.st_size <= locked_file.MAX_TEXT_BYTES:
             most = min(remaining[user], locked_file.MAX_TEXT_BYTES)
@@ -140,7 +141,7 @@ class FolderReader:
                     continue  # another user may have given it names, at its owner's expense
                 if not entry.name.startswith("."):  # it may just be given its own
                     seen.add(status.st_ino)
-                by_user[status.st_uid].append((entry.name, status))
+                by_user[process.user_of(status.st_uid)].append((entry.name, status))
         return by_user
 
 

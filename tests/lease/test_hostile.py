@@ -169,28 +169,34 @@ def test_in_a_user_namespace_a_flood_is_that_of_one_user_of_whom_the_newest_file
     assert (done.stdout, done.stderr) == ("5 4096\n", "")
 
 
-FIRST_OF_MANY = 200000
+FIRST_SUBORDINATE = 200000
 
 
 @needs_root
 @pytest.mark.thorough
-def test_many_uids_cost_no_more_than_the_bound_on_what_is_read_in_all(folder, path, start, monkeypatch):
+@pytest.mark.parametrize("are_known", [True, False], ids=["of-one-user", "of-unknown-users"])
+def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, path, start, monkeypatch, are_known):
+    ids = path.parent / "subuid"
+    ids.write_text(f"# name:first:count\nnobody-at-all:1:x\n{ALICE}:{FIRST_SUBORDINATE}:65536\n" * are_known)
+    monkeypatch.setattr(process, "SUBORDINATE_IDS", ids)
+    monkeypatch.setattr(process, "_subordinate_ids", None)
+    monkeypatch.setattr(process, "_users", {})
     bob = start("--uid", str(BOB))
     for _ in range(5):
         bob.ask("acquire", gpus={"GPU-0": 1})
     for number in range(32):
-        start("--uid", str(FIRST_OF_MANY + number)).ask(
+        start("--uid", str(FIRST_SUBORDINATE + number)).ask(
             "plant", names=[f"job.{number}.2.{file:08x}" for file in range(number * 1000, number * 1000 + 300)]
         )
-    held = start("--uid", str(FIRST_OF_MANY)).ask("acquire", gpus={"GPU-1": 1})
+    held = start("--uid", str(FIRST_SUBORDINATE)).ask("acquire", gpus={"GPU-1": 1})
     assert held["claims"] == {"GPU-1": 1}
     opened, really_open = [], os.open
     with monkeypatch.context() as counted:
         counted.setattr(os, "open", lambda name, *how, **more: opened.append(name) or really_open(name, *how, **more))
         seen = holders(folder)
     users = [holder.uid for holder in seen]
-    assert (users.count(BOB), users.count(FIRST_OF_MANY), len(users)) == (5, 1, 6)
-    assert len(opened) <= 8192 + 10
+    assert (users.count(BOB), users.count(ALICE if are_known else FIRST_SUBORDINATE), len(users)) == (5, 1, 6)
+    assert len(opened) <= (4096 if are_known else 8192) + 10
 
 
 def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, start):
