@@ -47,20 +47,6 @@ def test_33_without_flock_a_job_gets_its_gpu_and_no_claim(train, tmp_path):
     assert sum("no flock" in line for line in ran.said) == 1, ran.said
 
 
-@pytest.mark.parametrize("option", ["-I", "-E", "-s"])
-def test_34_isolated_starts_have_the_hook(lab, stand_in, option):
-    autogpu = lab(Gpu(processes={5004242: "9GiB"}), Gpu())
-    # An isolated start does not look beside the script.
-    script = stand_in("""
-        import os, sys
-        sys.path.insert(0, os.path.dirname(__file__))
-        import tensorflow
-        print(os.environ["CUDA_VISIBLE_DEVICES"])
-    """)
-    done = autogpu.server.run([str(autogpu.python), option, script])
-    assert (done.returncode, done.stdout) == (0, f"{autogpu.server.gpus[1].uuid}\n"), done.stderr
-
-
 def test_34_start_up_files_that_run_twice_act_once(lab, stand_in):
     autogpu = lab(Gpu(), Gpu())
     packages = environments.site_packages(autogpu.python)

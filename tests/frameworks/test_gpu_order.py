@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.frameworks.test_together import all_at_once
 from tests.gpusim import Gpu
 from tests.support.framework_jobs import AT_ONCE, HOLD, USE_SEVERAL
 from tests.support.framework_machines import BUSY
@@ -14,14 +15,6 @@ from tests.support.framework_machines import BUSY
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("gpu-order")]
-
-
-def at_once(*jobs):
-    """Let jobs that have imported their framework go on in the same instant; what they say when they are ready."""
-    assert [job.line() for job in jobs] == ["imported"] * len(jobs)
-    for job in jobs:
-        job.go_on()
-    return [job.line() for job in jobs]
 
 
 def at_imported(script):
@@ -55,7 +48,7 @@ def test_jobs_that_name_the_second_gpu_in_one_instant_claim_what_they_use(machin
     script = at_imported("x = torch.ones(3, device='cuda:1')\nprint('ready', flush=True)\nsys.stdin.readline()\n")
     machine = machine_of("torch", *IDLE)
     jobs = [machine.start(script) for _ in range(2)]
-    at_once(*jobs)
+    all_at_once(*jobs)
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
@@ -63,7 +56,7 @@ def test_a_device_of_jax_has_the_same_name_as_without(machine_of):
     # JAX names its devices by their ordinals, and checkpoints hold such names.
     machine = machine_of("jax", *IDLE)
     jobs = [machine.start(AT_ONCE["jax"]) for _ in range(4)]
-    assert at_once(*jobs) == ["ready cuda:0 1"] * 4
+    assert all_at_once(*jobs) == ["ready cuda:0 1"] * 4
 
 
 @pytest.mark.parametrize("busy", ["share", "wait"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS, HOLD, READY
+from tests.support.framework_jobs import AT_ONCE, FRAMEWORKS
 from tests.support.framework_machines import BUSY, GIB, Running
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
@@ -31,24 +31,6 @@ def test_four_jobs_in_the_same_instant_get_four_gpus(framework, machine_of):
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
-def test_jobs_of_different_frameworks_get_gpus_of_their_own(together, machine_of):
-    machine = machine_of("torch", *IDLE)
-    names = ["torch", "jax", "tensorflow", "jax"]
-    jobs = [machine.start(AT_ONCE[name], of=together[name], TF_CPP_MIN_LOG_LEVEL="3") for name in names]
-    all_at_once(*jobs)
-    assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
-    assert machine.claims() == {job.pid: job.contexts for job in jobs}
-
-
-def test_a_job_that_comes_later_goes_beside_no_other(newest, machine_of):
-    machine = machine_of("torch", *FOUR)
-    jobs = []
-    for name in ("jax", "torch", "jax"):
-        jobs.append(machine.start(HOLD[name], of=newest[name]))
-        assert jobs[-1].line().startswith("ready")
-    assert [job.contexts for job in jobs] == [[3], [2], [1]]
-
-
 FOLLOWED = """
 import sys
 import torch
@@ -66,17 +48,6 @@ def test_a_job_is_where_the_driver_shows_it_and_its_lease_is_written_once(machin
         assert job.line() == f"took {ordinal}"
         assert (job.contexts, machine.claims()) == (contexts, {job.pid: contexts})
         assert machine.claimed_bytes() == {job.pid: {3: 24 * GIB}}
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_lease_ends_with_its_process(framework, machine_of):
-    machine = machine_of(framework, *FOUR)
-    job = machine.start(HOLD[framework])
-    assert job.line().startswith("ready")
-    assert machine.claims() == {job.pid: [3]}
-    job.go_on()
-    assert job.end().exit_status == 0
-    assert machine.claims() == {}
 
 
 TORCH = "import torch\nx = torch.ones(3, device='cuda')\n"
@@ -153,21 +124,6 @@ def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order
     job.go_on()
     ran = job.end()
     assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1), ran.stderr
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_limit_holds_for_each_framework_of_a_process(framework, together, machine_of):
-    other = {"torch": JAX, "jax": TORCH}[framework]
-    ran = machine_of(together["torch"], *FOUR).run(other + ALLOWED[framework].format(count=1), AUTOGPU_LIMIT="2GiB")
-    assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
-    found = ran.peak_bytes(3) if framework == "torch" else int(ran.stdout)
-    assert 1.5 * GIB <= found <= 2 * GIB + GIB // 4
-
-
-def test_the_script_of_both_runs_as_without(together, machine_of):
-    machine = machine_of(together["torch"], *FOUR)
-    runs = [machine.run(BOTH["torch-then-jax"] + WAITS, AUTOGPU=switch) for switch in ("0", "1")]
-    assert [(ran.exit_status, ran.stdout) for ran in runs] == [(0, READY["torch"].format("cuda:0") + "\n")] * 2
 
 
 RANK = """

@@ -11,7 +11,6 @@ import pytest
 from autogpu.frozen import replace
 from autogpu.lease import locks, mutex
 from tests.lease.conftest import TIMEOUT_S, holders
-from tests.support import environments
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,10 +29,6 @@ import time
 time.time = lambda: 1325376000.0
 time.monotonic = time.perf_counter = lambda: 1000.0
 """
-GEVENT = """
-from gevent import monkey
-monkey.patch_all()
-"""
 
 
 def claimed(python, folder, before):
@@ -46,16 +41,6 @@ def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
     with mutex.held_if_possible(folder):
         done = claimed(sys.executable, folder, CLOCKS)
     assert (done.stdout, done.stderr) == ("{'GPU-0': 1} True\n", "")
-
-
-@pytest.mark.thorough
-def test_green_threads_do_not_stop_a_claim(folder):
-    python = environments.interpreter("3.11")
-    if python is None:
-        pytest.skip("no Python 3.11 on this machine")
-    with mutex.held_if_possible(folder):
-        done = claimed(environments.environment(python, ["gevent"], name="gevent"), folder, GEVENT)
-    assert done.stdout == "{'GPU-0': 1} True\n", done.stderr
 
 
 def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_taken_for_dead(folder, start, monkeypatch):

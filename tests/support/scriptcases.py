@@ -13,7 +13,7 @@ import pytest
 from tests.support import driver_grants, environments, patterns
 from tests.support.forkserver import Forks
 from tests.support.framework_machines import Ran
-from tests.support.patterns import BOTH_FAIL, FAILS, NEITHER, NO_GPU
+from tests.support.patterns import BOTH_FAIL, NEITHER, NO_GPU
 from tests.support.tensorflow_runner import CONTEXT, LAB
 from tests.support.versions import Version
 
@@ -75,21 +75,14 @@ CASES = (
     shell("-1,0", NEITHER),
     Case("visible_before_import", ("GPU 2 whole", "GPU 2 grows"), NEITHER, since=EAGER),
     Case("visible_minus_one_before_import", NEITHER, NEITHER),
-    Case("visible_minus_one_first_before_import", NEITHER, NEITHER, since=EAGER),
     Case("visible_after_import", ("GPU 1 whole", "GPU 1 grows"), UNSAID_ONE),
-    Case("visible_two_after_import", ("GPU 1 whole, contexts on 2", "GPU 1 grows"), NEITHER, since=EAGER),
     Case("visible_empty_after_import", NEITHER, NEITHER),
-    Case("visible_minus_one_after_import", NEITHER, NEITHER, since=EAGER),
-    Case("visible_minus_one_first_after_import", NEITHER, NEITHER),
     Case("device_gpu_0", UNSAID, UNSAID_ONE),
     Case("device_gpu_0_eager", UNSAID, UNSAID_ONE, since=EAGER),
     # The third in CUDA's order; softly, the only one that it was given.
     Case("device_gpu_2_soft", THIRD, UNSAID_ONE),
     Case("config_allow_growth", GROWS, GROWS_ONE),
     capped("config_fraction_0_3", 1808),
-    capped("config_fraction_0_7", 4240),
-    capped("config_gpu_options", 2016),
-    Case("config_soft_and_log", UNSAID, UNSAID_ONE),
     Case("keras_set_session", GROWS, GROWS_ONE, until=(2, 16)),
     # Two different cards are named, and get two; that each position has its own is a policy's word.
     Case("multi_tower", (GPUS_0_AND_2, TWO[1]), BOTH_FAIL),
@@ -105,28 +98,17 @@ CASES = (
     Case("mirrored_two_named", TWO, UNSAID_ONE, since=EAGER),
     Case("counts_and_takes_all", ("GPU 0 whole, GPU 1 whole, GPU 2 whole, GPU 3 whole", TWO[1]), UNSAID_ONE),
     Case("only_lists", ("contexts on 0, 1, 2, 3", NO_GPU), ("contexts on 0", NO_GPU)),
-    Case("visible_third", ("GPU 0 whole", IDLEST), BOTH_FAIL, since=EAGER),
     Case("session_visible_list_2", ("GPU 0 whole", IDLEST), BOTH_FAIL),
     # TensorFlow's own answer: older ones refuse the list, and 1.15 aborts.
     Case("session_visible_list_none", BOTH_FAIL, BOTH_FAIL, until=(2, 20)),
     Case("session_visible_list_none", NEITHER, NEITHER, since=(2, 20)),
-    Case("session_visible_list_9", BOTH_FAIL, BOTH_FAIL),
     Case("placed_hard", TWO_ON_ONE, BOTH_FAIL, since=EAGER),
     # Its words are "the first two": CUDA's without autogpu, the idlest with it.
     Case("visible_list", ("GPU 1 whole, contexts on 3", "GPU 3 grows, contexts on 1"), UNSAID_ONE, since=EAGER),
-    Case("visible_none", NEITHER, NEITHER, since=EAGER),
     Case("growth_for_all", GROWS, GROWS_ONE, since=EAGER),
-    Case("growth_for_the_first", (FAILS, IDLEST), GROWS_ONE, since=EAGER),
     Case("limit_1024", ("GPU 1 1024 MiB, contexts on 0, 2, 3", "GPU 3 1024 MiB"), ("GPU 0 1024 MiB",) * 2, since=EAGER),
-    Case(
-        "limit_two_of_2048",
-        ("GPU 1 2048 MiB + 2048 MiB", "GPU 3 2048 MiB + 2048 MiB"),
-        ("GPU 0 2048 MiB + 2048 MiB",) * 2,
-        since=EAGER,
-    ),
     Case("keras_multi_gpu_model", ("contexts on 0, 1, 2, 3", "contexts on 1, 3"), BOTH_FAIL, until=(2, 4)),
     Case("lstm_towers", TWO, UNSAID_ONE, environ={"AUTOGPU_COUNT": "2"}, since=EAGER),
-    Case("local_server", UNSAID, UNSAID_ONE),
 )
 
 

@@ -20,17 +20,11 @@ LAB = (
     replace(_GTX_1080_TI, processes={5004243: "2GiB"}, utilization=40),
     replace(_TITAN_RTX, multiprocessors=68),
 )
-IN_CUDAS_ORDER = [1, 3, 0, 2]
 
 # The names that all versions have.
 GROWTH = """
 for gpu in tf.config.experimental.list_physical_devices("GPU"):
     tf.config.experimental.set_memory_growth(gpu, True)
-"""
-LIMIT_OF_1_GIB = """
-first = tf.config.experimental.list_physical_devices("GPU")[0]
-limit = tf.config.experimental.VirtualDeviceConfiguration(memory_limit=1024)
-tf.config.experimental.set_virtual_device_configuration(first, [limit])
 """
 
 # What a script's process has claimed, in GiB by UUID.
@@ -85,27 +79,16 @@ def script(*parts: str) -> str:
 
 def operation(version: Version) -> str:
     """A first operation on the first GPU, the way this version is used: eager, or in a session of its own."""
-    if version.number >= (2, 0):
-        return f"with tf.device('/GPU:0'):\n    result = {_tensor(version)}\n"
-    return session(version)
-
-
-def session(version: Version, config: str = "") -> str:
-    """The first operation in a version 1 session, which every version has."""
-    return (
-        "with tf.Graph().as_default():\n"
-        "    with tf.device('/GPU:0'):\n"
-        f"        result = {_tensor(version)}\n"
-        f"    with tf.compat.v1.Session({config}) as session:\n"
-        "        session.run(result.op)\n"
-    )
-
-
-def _tensor(version: Version) -> str:
-    if version.launches_kernels:
-        return "tf.random.uniform((256, 256)) + 1.0"
     # Memory that is never written to: all that an operation can have on a GPU without a kernel.
-    return "tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)"
+    tensor = "tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)"
+    if version.launches_kernels:
+        tensor = "tf.random.uniform((256, 256)) + 1.0"
+    if version.number >= (2, 0):
+        return f"with tf.device('/GPU:0'):\n    result = {tensor}\n"
+    return (
+        f"with tf.Graph().as_default():\n    with tf.device('/GPU:0'):\n        result = {tensor}\n"
+        "    with tf.compat.v1.Session() as session:\n        session.run(result.op)\n"
+    )
 
 
 class Runner:

@@ -16,7 +16,6 @@ class Version:
         requirements: What pip has to be told beside the wheel's own requirements, which have no upper bounds in old
             wheels: later releases of these break it.
         launches_kernels: Whether its kernels launch on a simulated GPU. Where not, it gets as far as its memory.
-        brings_nccl: Whether NCCL is linked into the wheel, where the simulated one can't stand in for it.
     """
 
     tensorflow: str
@@ -24,7 +23,6 @@ class Version:
     requirements: tuple[str, ...] = ()
     package: str = "tensorflow"
     launches_kernels: bool = True
-    brings_nccl: bool = True
 
     @property
     def number(self) -> tuple[int, int]:
@@ -51,7 +49,7 @@ VERSIONS = (
     Version("2.15.1", "3.11"),
     Version("2.18.1", "3.11"),
     Version("2.20.0", "3.11"),
-    Version("2.21.*", "3.11", brings_nccl=False),
+    Version("2.21.*", "3.11"),
 )
 
 

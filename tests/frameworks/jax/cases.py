@@ -40,8 +40,6 @@ CASES = (
     computes("first_gpu", none=BOTH_FAIL),
     computes("gpu_if_there_is_one"),
     Case("only_cpu_devices", LOOKS, LOOKS_AT_ONE),
-    computes("device_put_first"),
-    computes("default_device_block"),
     Case("default_device_cpu", LOOKS, LOOKS_AT_ONE),
     # The one kind of script that fails with autogpu and not without: it names a GPU that it is not given.
     Case(
@@ -58,16 +56,9 @@ CASES = (
         BOTH_FAIL,
         NEEDS_TWO,
     ),
-    Case(
-        "second_device_if_there_is_one",
-        ("GPU 1 18.0 GiB, contexts on 0, 2, 3", "GPU 3 < 1 GiB"),
-        MOST_OF_ONE,
-        differs=sees_one("{CudaDevice(id=0)}"),
-    ),
     Case("mesh_of_two", ("contexts on 0, 1, 2, 3", FAILS), BOTH_FAIL, BOTH_FAIL, note=GIVEN_ONE),
     Case("mesh_of_two", ("contexts on 0, 1, 2, 3", "contexts on 2, 3"), BOTH_FAIL, BOTH_FAIL, NEEDS_TWO),
     # All that there are.
-    Case("pmap_local_devices", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, differs=sees_one("(1, 4) 1")),
     Case("replicated", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, differs=sees_one("1 1 (8, 4)")),
     Case(
         "replicated",
@@ -76,7 +67,6 @@ CASES = (
         environ=NEEDS_TWO,
         differs=sees_one("2 2 (8, 4)"),
     ),
-    Case("shard_map", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, differs=sees_one("(8, 2) 1")),
     # None, by the script's word.
     Case("platforms_cpu_by_config", NEITHER, NEITHER),
     Case("platforms_cpu_by_environ", NEITHER, NEITHER, fresh=True),
@@ -143,13 +133,7 @@ CASES = (
         "clears_backends", ("GPU 0 14.7 GiB, contexts on 1, 2, 3", "GPU 3 < 1 GiB"), ("GPU 0 23.7 GiB", "GPU 0 < 1 GiB")
     ),
     # Work.
-    computes("jit"),
     computes("training"),
-    computes("vmap_and_scan"),
-    computes("checkpoint"),
     computes("saves_and_loads"),
-    computes("callbacks"),
-    computes("random_keys"),
-    computes("x64"),
     computes("exits_with_3", exit_status=3),
 )

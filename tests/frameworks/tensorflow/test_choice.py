@@ -27,37 +27,6 @@ def test_without_a_gpu_it_is_silent(installed, forks, tmp_path):
     assert (done.returncode, done.stdout[:2], "autogpu" in done.stderr) == (0, "[]", False)
 
 
-BEFORE = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '{}'\nimport tensorflow as tf\n" + WORK
-AFTER = "import os\nimport tensorflow as tf\nos.environ['CUDA_VISIBLE_DEVICES'] = '{}'\n" + WORK
-
-
-@pytest.mark.parametrize("where", [BEFORE, AFTER], ids=["before-the-import", "after-the-import"])
-@pytest.mark.parametrize(
-    ("value", "environ", "expected"),
-    [
-        # Fastest first: CUDA's 2 is the first 1080 Ti, NVML's index 0.
-        pytest.param("2", {}, [0], id="index-in-cudas-order"),
-        pytest.param("2", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [2], id="index-in-pci-order"),
-        pytest.param("-1", {}, [], id="none"),
-        pytest.param("2", {"AUTOGPU_SCRIPT": "override"}, [3], id="overridden"),
-    ],
-)
-def test_a_hard_coded_choice_is_respected(run, where, value, environ, expected):
-    ran = run(where.format(value).replace("with tf.device('/GPU:0')", "with tf.device(None)"), **environ)
-    assert (ran.contexts, len(ran.said)) == (expected, len(expected))
-
-
-def test_a_choice_that_comes_after_cuda_has_read_it_is_named_as_such(run):
-    ran = run(script(LISTING, "os.environ['CUDA_VISIBLE_DEVICES'] = '1'", WORK))
-    assert ran.contexts == [3]
-    chosen, without_effect = ran.said
-    assert "the idlest of 4;" in chosen
-    assert without_effect == (
-        "autogpu: CUDA_VISIBLE_DEVICES=1 was set after CUDA had read it and has no effect, as without autogpu; "
-        "set it before TensorFlow lists GPUs"
-    )
-
-
 def test_an_inherited_list_is_the_pool(run, server):
     listed = f"{server.gpus[0].uuid},{server.gpus[2].uuid}"
     ran = run(script(WORK), CUDA_VISIBLE_DEVICES=listed)

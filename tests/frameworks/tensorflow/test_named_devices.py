@@ -42,24 +42,6 @@ def test_replicas_on_one_card_do_without_nccl_which_needs_a_card_each(host, coun
     assert job.ready() == "4"
 
 
-READS_MEMORY = """
-import tensorflow as tf
-read = tf.config.experimental
-x = tf.zeros((1024, 1024))
-print("ready", [read.get_memory_info(f"GPU:{number}")["current"] >> 20 for number in range(4)], flush=True)
-read.reset_memory_stats("GPU:3")
-try:
-    read.get_memory_info("GPU:4")
-except ValueError:
-    print("raised")
-"""
-
-
-def test_memory_can_be_read_of_each_gpu_that_there_would_be(host):
-    job = host(*[Gpu()] * 4, script=READS_MEMORY)()
-    assert (job.ready(), job.ready()) == ("ready [4, 0, 0, 0]", "raised")
-
-
 PLACED_HARD_LATE = """
 import tensorflow as tf
 x = tf.ones((3, 3))

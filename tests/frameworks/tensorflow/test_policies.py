@@ -51,21 +51,6 @@ def claims(ran):
     return {ran.uuids.index(uuid): size for uuid, size in ast.literal_eval(ran.stdout.splitlines()[-1]).items()}
 
 
-@pytest.mark.parametrize(
-    ("policy", "filled", "least", "most", "claimed"),
-    [
-        pytest.param({}, 17, 20 * GIB, 24 * GIB, 24.0, id="growth"),
-        pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, 1.7 * GIB, 2 * GIB, 2.5, id="growth-up-to-a-limit"),
-        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, 5.7 * GIB, 6 * GIB, 6.5, id="growth-up-to-a-share"),
-    ],
-)
-def test_growth_goes_up_to_the_limit(start, policy, filled, least, most, claimed):
-    little = start("touch(); print(leased())", **policy)
-    assert 0 < little.allocated[3] <= 64 * MIB
-    assert claims(little) == {3: claimed}
-    assert least < start(f"fill({filled})", **policy).allocated[3] <= most
-
-
 @pytest.mark.parametrize("context", [256, 700], ids=["less-than-estimated", "more-than-estimated"])
 def test_a_limit_on_the_process_covers_its_context(start, context):
     policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}

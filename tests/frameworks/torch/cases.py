@@ -32,11 +32,9 @@ CASES = (
     Case("only_imports", NEITHER, NEITHER),
     Case("only_asks", NEITHER, NEITHER),
     falls_back("device_if_available"),
-    falls_back("device_cuda_0_if_available"),
     insists("cuda_method"),
     insists("legacy_tensor_type"),
     insists("default_device"),
-    insists("default_device_block"),
     insists("generator_first", note="C++ starts CUDA: by the order of the import, and claimed with its context"),
     insists("cpu_backward_first", note="as above: the engine counts the GPUs for its threads"),
     falls_back("accelerator"),
@@ -60,7 +58,6 @@ CASES = (
     Case("visible_2_after_import", THIRD_CARD, BOTH_FAIL, BOTH_FAIL),
     Case("visible_argument_0", ONLY_ONE, ONLY_ONE, note="named, and so taken, with a line that says what is idle"),
     Case("visible_by_nvml", ("GPU 1 < 1 GiB",) * 2, ONLY_ONE, note="its first of the idle ones"),
-    Case("visible_empty_before_import", NEITHER, NEITHER, fresh=True),
     Case("visible_minus_one_after_import", NEITHER, NEITHER),
     Case(
         "visible_1_after_asking",
@@ -75,12 +72,6 @@ CASES = (
         fresh=True,
         note="asking orders nothing; at CUDA's start the idlest of the script's own list is its first",
     ),
-    Case(
-        "visible_0_1_after_import",
-        ("GPU 0 < 1 GiB", "GPU 1 < 1 GiB"),
-        None,
-        note="as above",
-    ),
     # All that there are.
     Case(
         "data_parallel",
@@ -89,14 +80,7 @@ CASES = (
         BOTH_FAIL,
         note="it takes all that PyTorch counts; visible = 'chosen' counts the chosen only (test_policies.py)",
     ),
-    Case(
-        "data_parallel_if_several",
-        tuple(f"{two}, contexts on {others}" for two, others in zip(FIRST_TWO, ("2, 3", "0, 1"))),  # type: ignore[arg-type]
-        ONLY_ONE,
-        note="names its first two; PyTorch itself makes contexts on the others",
-    ),
     Case("tensor_on_each", ALL, ONLY_ONE, note="the script names each"),
-    falls_back("properties_of_all"),
     Case(
         "free_memory_of_all",
         ("GPU 1 < 1 GiB, contexts on 0, 2, 3", "GPU 3 < 1 GiB, contexts on 0, 1, 2"),
@@ -112,17 +96,11 @@ CASES = (
     falls_back("child_evaluates"),
     falls_back("data_loader"),
     falls_back("threads"),
-    insists("streams"),
     # Work, and what is kept of it.
     falls_back("adam_training"),
-    falls_back("conv_training"),
-    falls_back("mixed_precision"),
-    falls_back("jit_load"),
-    falls_back("checkpoint"),
     falls_back("exits_with_3", exit_status=3),
     # Memory.
     insists("memory_fraction"),
-    insists("memory_counters"),
     insists("allocator_settings", fresh=True),
     Case("allocator_fraction", ("contexts on 0", "contexts on 3"), ("contexts on 0",) * 2, BOTH_FAIL, fresh=True),
     Case(

@@ -46,18 +46,6 @@ TOLD = (
         words=("--gpu", "{n}"),
     ),
     Program(
-        "a-device-in-words",
-        f"{OPTIONS}parser.add_argument('--where')\nargs = parser.parse_args()\n"
-        "x = torch.nn.Linear(2, 2).to(args.where)",
-        words=("--where", "cuda:{n}"),
-    ),
-    Program(
-        "an-option-of-any-name",
-        f"{OPTIONS}parser.add_argument('-w', '--which', type=int)\ntorch.cuda.set_device(parser.parse_args().which)\n"
-        "x = torch.ones(3, device='cuda')",
-        words=("-w", "{n}"),
-    ),
-    Program(
         "a-word-without-an-option",
         "def main(dataset, card):\n    device = f'cuda:{card}'\n    return torch.ones(3).to(device)\n"
         "x = main(*sys.argv[1:])",
@@ -67,11 +55,6 @@ TOLD = (
         "a-variable-of-the-environment",
         "where = torch.device('cuda', int(os.environ['CARD']))\nx = torch.nn.Linear(2, 2).to(where)",
         environ={"CARD": "{n}"},
-    ),
-    Program(
-        "a-configuration-that-is-executed",
-        "exec(open('settings.py').read())\nx = torch.ones(3, device=DEVICE)",
-        files={"settings.py": "DEVICE = torch.device('cuda:{n}')\n"},
     ),
     Program(
         "a-configuration-that-is-read",
@@ -115,17 +98,9 @@ SAYS_CUDA = (
         f"def setup(rank):\n    torch.cuda.set_device(rank)\nrank = 2\n{CUDA}",
         words=("--rank", "2"),
     ),
-    Program("id-of-an-experiment", f"def set_gpu(id):\n    torch.cuda.set_device(id)\n{CUDA}", words=("--id", "3")),
-    Program("a-microphone", f"microphone = int(sys.argv[2])\n{CUDA}", words=("--device", "2")),
-    Program("how-many", CUDA, words=("--gpus", "2")),
-    Program("batches", CUDA, words=("--per_device_train_batch_size", "2")),
-    Program("a-place-of-another-kind", CUDA, words=("cora", "2", "--epochs", "1")),
     Program(
         "if-available", "device = 'cuda' if torch.cuda.is_available() else 'cpu'\nx = torch.ones(3, device=device)"
     ),
-    Program("a-module", "x = torch.nn.Linear(2, 2).cuda()", words=("--gpu-memory", "2")),
     Program("documented", f'"""Runs on cuda:2."""\nHELP = "such as cuda:2"\n{CUDA}'),
     Program("of-two-kinds", f"if len(sys.argv) > 9:\n    x = torch.ones(3, device='cuda:2')\n{CUDA}"),
-    Program("a-list", f"ALL = ['cuda:2', 'cuda:3']\nlabels = {{'cuda:1': 2}}\n{CUDA}"),
-    Program("a-function", "def train(device='cuda', devices=2):\n    return torch.ones(3).to(device)\nx = train()"),
 )

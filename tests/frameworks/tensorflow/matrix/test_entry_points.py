@@ -9,7 +9,7 @@ import ast
 
 import pytest
 
-from tests.support.tensorflow_runner import GIB, MIB, SESSIONS, script
+from tests.support.tensorflow_runner import SESSIONS, script
 
 pytestmark = pytest.mark.turns(4)
 
@@ -110,43 +110,6 @@ estimator = v1.estimator.Estimator(model, model_dir=os.getcwd() + "/model", conf
 estimator.train(data, hooks=[Show()], steps=1)
 """
     assert_leased_with_limit(run(estimator, AUTOGPU_LIMIT="2GiB"), server)
-
-
-@pytest.mark.parametrize(
-    ("options", "environ", "gpus", "least", "most"),
-    [
-        pytest.param("", {}, [3], 1, 64 * MIB, id="growth-by-policy"),
-        pytest.param("", {"AUTOGPU_GROWTH": "0"}, [3], 20 * GIB, 24 * GIB, id="everything-by-policy"),
-        pytest.param("allow_growth=True", {"AUTOGPU_GROWTH": "0"}, [3], 1, 64 * MIB, id="growth"),
-        pytest.param(
-            "per_process_gpu_memory_fraction=0.25",
-            {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "1GiB"},
-            [3],
-            6 * GIB,
-            6 * GIB,
-            id="fraction",
-        ),
-        pytest.param(
-            "experimental=Options.Experimental(virtual_devices=[Virtual(memory_limit_mb=[512])])",
-            {"AUTOGPU_GROWTH": "0", "AUTOGPU_LIMIT": "1GiB"},
-            [3],
-            512 * MIB,
-            512 * MIB,
-            id="virtual-devices",
-        ),
-        pytest.param("visible_device_list='2'", {"AUTOGPU_LIMIT": "1GiB"}, [3], 1, GIB, id="visible-device-list"),
-        pytest.param("visible_device_list='2'", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only-beats-a-place"),
-        pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "2"}, [3], 1, 64 * MIB, id="one-of-two"),
-        pytest.param("device_count={'GPU': 0}", {}, None, 0, 0, id="no-gpu"),
-        pytest.param("", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only"),
-        pytest.param("device_count={'GPU': 1}", {"AUTOGPU_COUNT": "0"}, None, 0, 0, id="cpu-only-beats-at-most-one"),
-    ],
-)
-def test_what_a_proto_says_holds_and_the_rest_is_the_policys(run, version, options, environ, gpus, least, most):
-    ran = run(f"session({options})", **environ)
-    # 1.15 makes an XLA_GPU device, with a context, on each GPU that it sees: also plain, and told to use none.
-    assert ran.contexts == (gpus or ([0, 1, 2, 3] if version.number < (2, 0) else []))
-    assert least <= sum(ran.allocated.values()) <= most
 
 
 @pytest.mark.parametrize(
@@ -273,27 +236,6 @@ try:
 except ValueError:
     print("raised")
 """
-
-
-@pytest.mark.parametrize(
-    ("reading", "unused", "since"),
-    [
-        ("get_memory_info", {"current": 0, "peak": 0}, (2, 5)),
-        ("get_memory_usage", 0, (2, 4)),
-        ("reset_memory_stats", None, (2, 5)),
-    ],
-)
-def test_a_reading_of_memory_may_come_first(run, version, reading, unused, since):
-    lines = [str(unused), "raised"] if version.number >= since else ["lacks it"]
-    assert run(READS_MEMORY.format(reading)).stdout.splitlines() == lines
-
-
-def test_virtual_gpus_are_replicas(run, version):
-    strategy = "print(tf.distribute.MirroredStrategy().num_replicas_in_sync); print(leased())"
-    ran = run(strategy, AUTOGPU_VIRTUAL_GPUS="2", AUTOGPU_LIMIT="2GiB")
-    assert ran.stdout.splitlines()[0] == "2"
-    assert list(ast.literal_eval(ran.stdout.splitlines()[1]).values()) == [4.5]
-    assert any("MirroredStrategy has 2 replicas, on 1 of 4 GPUs" in line for line in ran.said)
 
 
 def test_every_hook_is_found(with_autogpu):
