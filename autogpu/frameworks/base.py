@@ -61,18 +61,17 @@ class GpuListing:
 
 @frozen
 class Assignment:
-    """The GPUs that a process may use.
+    """The GPUs that a process may use, by CUDA ordinal: the position in ``CUDA_VISIBLE_DEVICES``.
 
     Attributes:
-        ordinals: CUDA ordinals (positions in ``CUDA_VISIBLE_DEVICES``) of the GPUs to use; ``()`` means CPU only,
-            ``None`` leaves the choice to the framework.
-        growth: Whether memory is allocated as needed; ``None`` leaves it to the framework.
-        caps: By CUDA ordinal, the most bytes that each logical GPU may allocate; no entry means no cap.
+        ordinals: ``()`` means CPU only, ``None`` leaves the choice to the framework.
+        growth: Memory is allocated as needed; ``None`` leaves that to the framework.
+        caps: The most bytes that each logical GPU may allocate; no entry means no cap.
         logical_gpus: Into how many each GPU that has a cap is split.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
-        ceilings: By CUDA ordinal, the most bytes that also what the script itself set may come to.
-        usable: By CUDA ordinal, the bytes that the framework would take where nothing limits it.
-        totals: By CUDA ordinal, the bytes of memory that the GPU has.
+        ceilings: The most bytes that also what the script itself set may come to.
+        usable: The bytes that the framework would take where nothing limits it.
+        totals: The bytes of memory that the GPU has.
     """
 
     ordinals: tuple[int, ...] | None = None
@@ -87,12 +86,7 @@ class Assignment:
 
 @frozen
 class Usage:
-    """A framework is about to take these GPUs, by the script's own settings and the assignment merged.
-
-    Attributes:
-        ordinals: CUDA ordinals of the GPUs on which it makes a context.
-        memory: How it allocates there, in words.
-    """
+    """On which GPUs, by CUDA ordinal, a framework is about to make a context, and in words how it allocates there."""
 
     ordinals: tuple[int, ...]
     memory: str
@@ -118,7 +112,6 @@ class Hooks:
     """The entry points of a framework, found or missing; ``doctor`` shows them.
 
     Attributes:
-        version: The framework's.
         found: Names, such as ``Context.config``.
         missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
             alone has to make the choice.
@@ -228,18 +221,13 @@ if TYPE_CHECKING:
         def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
             """The framework is about to initialise CUDA, or has done so: the last moment for the environment.
 
-            Args:
-                said: What the script has said so far; for a framework that takes what CUDA counts first.
+            One that takes what CUDA counts first tells what the script has ``said`` so far.
             """
 
         def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
-            """How many GPUs CUDA will count, told without starting it; nothing is claimed.
+            """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.
 
-            Args:
-                built_for: The version of CUDA that the framework wants of the driver.
-
-            Returns:
-                ``None`` where only CUDA can tell, or where the policy may give the process none.
+            ``None`` where only CUDA can tell, or where the policy may give the process none.
             """
 
         def on_listing(self) -> None:
@@ -270,8 +258,7 @@ if TYPE_CHECKING:
         def on_workers(self, count: int) -> str:
             """The program is about to start ``count`` processes by one call, of which each is to have a GPU.
 
-            Returns:
-                Names this start, for the workers to choose together; ``""`` where each chooses for itself.
+            Names this start, for the workers to choose together; ``""`` where each chooses for itself.
             """
 
         def on_replicas(self, strategy: str, replicas: int) -> None:

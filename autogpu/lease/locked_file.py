@@ -11,15 +11,12 @@ import os
 import stat
 from contextlib import suppress
 
-from autogpu.frozen import frozen
 from autogpu.lease import locks
 from autogpu.lease.model import Uncoordinated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.lease.folder import Folder
-
-MAX_TEXT_BYTES = 64 * 1024
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
@@ -36,23 +33,6 @@ _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 # The names that this process placed, with its pid: a fork's child has the table too, and placed none of them.
 _placed: dict[str, int] = {}
-
-
-@frozen
-class LockedFileView:
-    """A live file as it was read.
-
-    Attributes:
-        status: Of the file.
-        beat_s: When its process was running, at the latest; by the clock of :func:`locks.file_time_s`.
-        text: ``None`` if it is too long to be one of ours, or was not asked for.
-    """
-
-    name: str
-    status: os.stat_result
-    is_mine: bool
-    beat_s: float
-    text: bytes | None
 
 
 class LockedFile:
@@ -141,18 +121,13 @@ class LockedFile:
             locks.close_in_children.add(self._opened)
 
 
-def view(
-    folder: int,
-    name: str,
-    *,
-    remove_stale: bool = False,
-    max_bytes: int = MAX_TEXT_BYTES,
-) -> LockedFileView | None:
-    """The live file of that name, or ``None`` for one that is stale, gone, no plain file, or not ours to open.
+def is_mine(name: str) -> bool:
+    """This very process made the file of that name."""
+    return _placed.get(name) == os.getpid()
 
-    Args:
-        remove_stale: Remove a stale one, where the system permits.
-        max_bytes: How long a text is read at most; 0 for not at all.
+
+def opened(folder: int, name: str) -> locks.Descriptor | None:
+    """Open a file of that name to look at it; ``None`` where it is gone, no plain file, or not ours to open.
 
     Raises:
         OSError: The system can't tell, such as where too many files are open.
@@ -163,19 +138,10 @@ def view(
         if error.errno in _NOT_OURS:
             return None
         raise  # no more files, no memory: that says nothing of who is alive
-    with opened:
-        if not stat.S_ISREG(opened.status.st_mode):
-            return None
-        beat_s = locks.last_beat(opened.number)
-        if beat_s is not None:
-            text = os.read(opened.number, max_bytes + 1) if max_bytes else None
-            text = None if text is None or len(text) > max_bytes else text
-            # A ticket that has just been made has no other.
-            beat_s = beat_s or opened.status.st_ctime
-            return LockedFileView(name, opened.status, _placed.get(name) == os.getpid(), beat_s, text)
-        if remove_stale:
-            locks.unlink(folder, name)
-        return None
+    if stat.S_ISREG(opened.status.st_mode):
+        return opened
+    opened.close()
+    return None
 
 
 def wait_for_end(folder: int, name: str) -> None:
@@ -184,11 +150,7 @@ def wait_for_end(folder: int, name: str) -> None:
     Raises:
         OSError: The system can't tell.
     """
-    try:
-        opened = locks.Descriptor(os.open, name, _READ_FLAGS, dir_fd=folder)
-    except OSError as error:
-        if error.errno in _NOT_OURS:
-            return
-        raise
-    with opened:
-        locks.wait_for_end(opened.number)
+    file = opened(folder, name)
+    if file is not None:
+        with file:
+            locks.wait_for_end(file.number)

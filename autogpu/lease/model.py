@@ -123,10 +123,8 @@ class QueueState:
 
     Attributes:
         ahead: Those in front that are not passed over, nor of the same job.
-        holders: Who holds what.
         count: GPUs that are waited for.
-        waited_s: How long this process has been waiting.
-        timeout_s: How long it will wait in all.
+        timeout_s: How long this process will wait in all.
     """
 
     ahead: tuple[Waiter, ...]

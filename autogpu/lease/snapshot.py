@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from typing import Iterator, Mapping, Tuple
 
     from autogpu.lease.folder import Folder
-    from autogpu.lease.locked_file import LockedFileView
 
     _Key = Tuple[int, str, int]
     _File = Tuple[str, os.stat_result]
 
 # For each user, whose own claims alone are lost beyond it, and for all of them: a folder full of files or of long texts
 # must neither hide what others claim nor keep the mutex for seconds. Thousands of ours fit.
+_MAX_TEXT_BYTES = 64 * 1024
 _MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
 _MAX_FILES_OF_ALL = 2 * _MAX_FILES
@@ -66,7 +66,6 @@ class FolderReader:
     def __init__(self) -> None:
         self._known: Mapping[_Key, Holder] = {}
         self._read_s = float("-inf")
-        self._now_s = 0.0
 
     def read(self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0) -> LeaseSnapshot:
         """Who holds and who waits at this moment.
@@ -80,9 +79,7 @@ class FolderReader:
         Raises:
             OSError: The folder can't be read.
         """
-        is_fresh = monotonic_s() - self._read_s < fresh_s
-        self._now_s = locks.file_time_s()
-        self._ahead_s = unix_s() - self._now_s
+        is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, locks.file_time_s()
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
@@ -91,7 +88,12 @@ class FolderReader:
             key = status.st_ctime_ns, name, status.st_ino
             value = self._known.get(key)
             if value is None or not is_fresh:
-                value = self._look(descriptor, name, status, value, remaining, remove_stale)
+                user = process.user_of(status.st_uid)
+                # What is longer can't be understood, and is not worth a look at its text.
+                is_read = value is None and status.st_size <= _MAX_TEXT_BYTES
+                most = min(status.st_size, remaining[user]) if is_read else 0
+                remaining[user] -= most
+                value = _alive(descriptor, name, value, most, now_s, remove_stale=remove_stale)
             if value is not None:
                 found[key] = value
         # The text of one that can't be read may have been too much for this time.
@@ -103,27 +105,6 @@ class FolderReader:
             tuple(each for each in in_order if not isinstance(each, Waiter)),
             tuple(each for each in in_order if isinstance(each, Waiter)),
         )
-
-    def _look(
-        self,
-        descriptor: int,
-        name: str,
-        status: os.stat_result,
-        known: Holder | None,
-        remaining: dict[int, int],
-        remove_stale: bool,
-    ) -> Holder | None:
-        """The live lease or ticket of that name; takes its text from the bytes that its user may have ``remaining``."""
-        user, is_hidden, most = process.user_of(status.st_uid), name.startswith("."), 0
-        # A larger one can't be understood, and is not worth a look at its text.
-        if known is None and not is_hidden and status.st_size <= locked_file.MAX_TEXT_BYTES:
-            most = min(remaining[user], locked_file.MAX_TEXT_BYTES)
-        view = locked_file.view(descriptor, name, remove_stale=remove_stale, max_bytes=most)
-        if view is None or is_hidden:
-            return None
-        remaining[user] -= most if view.text is None else len(view.text)
-        value = known or _parsed(view, self._ahead_s)
-        return replace(value, silent_s=self._now_s - view.beat_s) if isinstance(value, Waiter) else value
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
         """The leases, tickets and hidden files of each user, each once, by whatever name."""
@@ -160,18 +141,36 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
 def holder_named(descriptor: int, name: str) -> Holder | None:
     """The live holder of that file name, or ``None``. ``name`` may be anything."""
     is_lease = name.startswith("job.") and _OURS.fullmatch(name)
-    view = locked_file.view(descriptor, name) if is_lease else None
-    return None if view is None else _parsed(view, 0.0)
+    return _alive(descriptor, name, None, _MAX_TEXT_BYTES, locks.file_time_s()) if is_lease else None
 
 
-def _parsed(view: LockedFileView, ahead_s: float) -> Holder:
-    """What the file says; ``ahead_s`` is this process's clock before that of the kernel."""
-    is_lease = view.name.startswith("job.")
+def _alive(
+    folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool = False
+) -> Holder | None:
+    """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
+    opened = locked_file.opened(folder, name)
+    if opened is None:
+        return None
+    with opened:
+        beat_s = locks.last_beat(opened.number)
+        if beat_s is None and remove_stale:
+            locks.unlink(folder, name)
+        if beat_s is None or name.startswith("."):
+            return None
+        # It is written once; its process may have another clock than the kernel, and so may this one.
+        since_s = unix_s() - (now_s - opened.status.st_mtime)
+        text = os.read(opened.number, most + 1)
+        holder = known or replace(_parsed(name, opened.status, text, most), since_s=since_s)
+        # A ticket that has just been made has no other.
+        silent_s = now_s - (beat_s or opened.status.st_ctime)
+        return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
+
+
+def _parsed(name: str, status: os.stat_result, text: bytes, most: int) -> Holder:
+    is_lease = name.startswith("job.")
     try:
-        fields = record.lease_fields(view.text) if is_lease else record.ticket_fields(view.text)
+        fields = (record.lease_fields if is_lease else record.ticket_fields)(text if len(text) <= most else None)
     except record.MalformedRecord:
         fields = {}
-    fields.update(name=view.name, uid=process.user_of(view.status.st_uid), is_mine=view.is_mine)
-    # It is written once. Its process may have another clock than the kernel.
-    fields.update(since_s=view.status.st_mtime + ahead_s)
+    fields.update(name=name, uid=process.user_of(status.st_uid), is_mine=locked_file.is_mine(name))
     return Holder(**fields, is_readable="pid" in fields) if is_lease else Waiter(**fields, is_readable="pid" in fields)
