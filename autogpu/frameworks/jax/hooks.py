@@ -145,7 +145,9 @@ class BackendStart:
         if assignment.growth:
             options.setdefault("preallocate", False)
         by_script = float(options.get("memory_fraction", 0))
-        least = _least_part(assignment, ordinals, by_script)
+        parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
+        # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
+        least = min((part for part in parts if part is not None), default=0.0)
         if least:
             options["memory_fraction"] = min(least, by_script or 1.0)
         totals = [assignment.totals.get(ordinal) if least and not by_script else None for ordinal in ordinals]
@@ -195,16 +197,6 @@ def _request(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) 
     except ValueError:  # for JAX to complain about
         part = 0.0
     return DeviceRequest(gpu_count, visible or None, fraction=part)
-
-
-def _least_part(assignment: Assignment, ordinals: Sequence[int], by_script: float) -> float:
-    """The part of each GPU that JAX may take; 0 for no limit.
-
-    It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
-    """
-    most, times = (assignment.ceilings, 1) if by_script else (assignment.caps, assignment.logical_gpus)
-    known = [ordinal for ordinal in ordinals if ordinal in most and assignment.totals.get(ordinal)]
-    return min((most[ordinal] * times / assignment.totals[ordinal] for ordinal in known), default=0.0)
 
 
 def _memory(options: Mapping[str, Any], limited: Sequence[int | None], by_script: float) -> str:

@@ -193,7 +193,8 @@ class CudaStart:
         ordinals = assignment.ordinals
         if ordinals is None:
             ordinals = (self._number if self._number < (self._allocator.gpu_count or 0) else 0,)
-        caps = [_caps(assignment).get(ordinal) for ordinal in ordinals]
+        sizes = {ordinal: size * assignment.logical_gpus for ordinal, size in assignment.caps.items()}
+        caps = [sizes.get(ordinal) for ordinal in ordinals]
         self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
     def after_init(self) -> None:
@@ -211,12 +212,11 @@ class CudaStart:
     def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
         if assignment is None:
             return {}
-        by_settings = fraction_of_settings(os.environ)
-        limits = {}
-        for ordinal, size in (assignment.ceilings if by_settings else _caps(assignment)).items():
-            total = assignment.totals.get(ordinal)
-            if total and (not self._limit_makes_contexts or ordinal in (assignment.ordinals or ())):
-                limits[ordinal] = min(by_settings or 1.0, size / total)
+        by_settings, limits = fraction_of_settings(os.environ), {}
+        for ordinal in assignment.totals:
+            part = assignment.part(ordinal, by_script=bool(by_settings))
+            if part is not None and (not self._limit_makes_contexts or ordinal in (assignment.ordinals or ())):
+                limits[ordinal] = min(by_settings or 1.0, part)
         return limits
 
     def _limit(self, limits: Mapping[int, float]) -> None:
@@ -227,13 +227,11 @@ class CudaStart:
 
     def allowed_fraction(self, fraction: float, ordinal: int) -> float:
         """Cut a script's own limit to the most that it may come to."""
+        part = None
         with self._allocator.guard():
             assignment = self._allocator.assignment
-            total = assignment.totals.get(ordinal) if assignment else None
-            ceiling = assignment.ceilings.get(ordinal) if assignment else None
-            if total and ceiling is not None:
-                return min(fraction, ceiling / total)
-        return fraction
+            part = None if assignment is None else assignment.part(ordinal, by_script=True)
+        return fraction if part is None else min(fraction, part)
 
 
 def _calls(torch: Any) -> Iterator[Call]:
@@ -275,10 +273,6 @@ def _index_in(torch: Any) -> Callable[[object], int | None]:
         return (value.index or 0) if type(value) is torch.device and value.type == "cuda" else None
 
     return index
-
-
-def _caps(assignment: Assignment) -> Mapping[int, int]:
-    return {ordinal: size * assignment.logical_gpus for ordinal, size in assignment.caps.items()}
 
 
 def fraction_of_settings(environ: Mapping[str, str]) -> float:
