@@ -102,15 +102,6 @@ def test_the_next_one_gets_the_idlest_and_claims_it(together, machine_of, framew
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.said
 
 
-@pytest.mark.parametrize("framework", WITH)
-def test_two_such_jobs_get_a_gpu_each(together, machine_of, framework):
-    machine = machine_of(together[framework], *FOUR)
-    script = f"import {framework}\n" + WITHOUT + WITH[framework] + WAITS
-    jobs = [machine.start(script, TF_CPP_MIN_LOG_LEVEL="3") for _ in range(2)]
-    assert all(job.line().startswith("ready") for job in jobs)
-    assert sorted(job.contexts for job in jobs) == [[2], [3]]
-
-
 def test_a_job_without_gpus_says_nothing_and_claims_nothing(together, machine_of):
     machine = machine_of(together["tensorflow"], *FOUR)
     job = machine.start(WITHOUT + "print('ready', flush=True)\n" + WAITS, TF_CPP_MIN_LOG_LEVEL="3")

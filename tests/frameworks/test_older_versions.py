@@ -49,6 +49,14 @@ def test_count_two_gives_two(older):
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "ready 2\n", [2, 3]), ran.stderr
 
 
+def test_count_zero_is_the_cpu(older):
+    framework, machine = older
+    ran = machine.run(HOLD[framework], AUTOGPU_COUNT="0")
+    # JAX 0.4 calls it TFRT_CPU_0.
+    assert (ran.exit_status, "cpu" in ran.stdout.lower(), ran.contexts) == (0, True, []), ran.stderr
+    assert len(ran.said) == 1
+
+
 # A version to come may have renamed it; here it is back when JAX itself looks for it.
 WITHOUT_THE_CLIENT = """
 import jaxlib.xla_client as client

@@ -6,9 +6,8 @@ import pytest
 
 from autogpu.selection.memory import CONTEXT_BYTES
 from tests.gpusim import Gpu
-from tests.support import framework_environments
 from tests.support.framework_jobs import ALLOWED, FILL, FRAMEWORKS, HOLD, ON_CPU, READY, USE_SEVERAL
-from tests.support.framework_machines import BUSY, CONTEXT, GIB, MIB, Installed
+from tests.support.framework_machines import BUSY, CONTEXT, GIB, MIB
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
 FULL = (BUSY, BUSY)
@@ -84,13 +83,6 @@ def test_a_fraction_by_which_a_script_starts_cuda_is_what_is_claimed(machine_of)
     assert "memory limited by the script to 25%" in ran.said[0], ran.said
 
 
-def test_jobs_with_limits_share_a_gpu_while_they_fit(framework, on):
-    machine = on(Gpu())
-    jobs = [machine.start(HOLD[framework], AUTOGPU_LIMIT="10GiB", AUTOGPU_BUSY="cpu") for _ in range(3)]
-    seen = sorted(job.line() for job in jobs)
-    assert seen == sorted([READY[framework].format(1)] * 2 + [ON_CPU[framework]])
-
-
 @pytest.mark.parametrize(
     ("count", "gpus", "words"), [("2", [2, 3], "the 2 idlest of 4"), ("all", [0, 1, 2, 3], "all 4")], ids=["2", "all"]
 )
@@ -135,18 +127,6 @@ def test_where_none_is_free_a_script_ends_as_the_policy_says(framework, on, poli
     assert words in ran.stderr
 
 
-def test_busy_wait_takes_the_gpu_of_a_job_that_ends(framework, on):
-    machine = on(Gpu())
-    first = machine.start(HOLD[framework])
-    assert first.line() == READY[framework].format(1)
-    second = machine.start(HOLD[framework], AUTOGPU_BUSY="wait")
-    second.heard("waiting")
-    assert second.contexts == []
-    assert ended(first).exit_status == 0
-    assert second.line() == READY[framework].format(1)
-    assert machine.claims() == {second.pid: [0]}
-
-
 def test_beside_somebodys_claim_a_job_is_promised_nothing_and_capped(framework, on):
     machine = on(Gpu())
     owner = machine.start(HOLD[framework])
@@ -182,21 +162,6 @@ def test_visible_chosen_keeps_data_parallel_on_the_chosen(machine_of):
 
 
 @pytest.mark.parametrize(
-    ("environ", "gpu"),
-    [
-        pytest.param({"AUTOGPU_EXCLUDE": "3"}, 2, id="exclude"),
-        pytest.param({"AUTOGPU_DEVICES": "1"}, 1, id="devices"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "0,1"}, 1, id="an-inherited-list"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 0, id="of-a-busy-one"),
-    ],
-)
-def test_what_narrows_the_choice(framework, on, environ, gpu):
-    ran = on(*FOUR).run(HOLD[framework], **environ)
-    assert (ran.exit_status, ran.contexts) == (0, [gpu]), ran.stderr
-    assert ("busy while" in ran.said[0]) == (gpu == 0)
-
-
-@pytest.mark.parametrize(
     ("framework", "program"),
     [
         ("torch", "import torch"),
@@ -213,28 +178,6 @@ def test_before_its_start_no_cuda_is_asked_and_nothing_claimed(framework, progra
     assert machine.claims() == {}
     ran = ended(job)
     assert (ran.exit_status, {call.call for call in ran.calls} - {"nvmlInit"}, ran.said) == (0, set(), [])
-
-
-def test_switched_off_it_is_as_without_the_hook(framework, machine_of):
-    bare = getattr(framework_environments, framework)()
-    runs = [
-        machine_of(Installed(bare), *FOUR).run(HOLD[framework]),
-        machine_of(framework, *FOUR).run(HOLD[framework], fresh=True, AUTOGPU="0"),
-    ]
-    first, second = [
-        sorted((call.call, call.gpu, call.bytes) for call in ran.calls if call.call != "nvmlInit") for ran in runs
-    ]
-    assert first == second
-    assert [(ran.exit_status, ran.stdout, ran.said) for ran in runs] == [(0, runs[0].stdout, [])] * 2
-
-
-def test_a_policy_file_of_the_project_holds(framework, on):
-    machine = on(*FOUR)
-    (machine.project / "autogpu.toml").write_text('[select]\nexclude = ["3"]\n[memory]\nlimit = "4GiB"\n')
-    ran = machine.run(ALLOWED[framework].format(count=1))
-    assert 3 * GIB <= allowed_bytes(framework, ran, 2) <= 4 * GIB + BESIDE
-    assert ran.contexts == [2]
-    assert "autogpu.toml" in ran.said[0]
 
 
 LISTS = "import jax\nprint([device.platform for device in jax.devices()])\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_jobs import AT_ONCE, FRAMEWORKS
+from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS
 from tests.support.framework_machines import BUSY, GIB, Running
 
 FOUR = (BUSY, Gpu(), Gpu(), Gpu())
@@ -26,6 +26,15 @@ def all_at_once(*jobs: Running) -> list[str]:
 def test_four_jobs_in_the_same_instant_get_four_gpus(framework, machine_of):
     machine = machine_of(framework, *IDLE)
     jobs = [machine.start(AT_ONCE[framework]) for _ in range(4)]
+    all_at_once(*jobs)
+    assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
+    assert machine.claims() == {job.pid: job.contexts for job in jobs}
+
+
+def test_jobs_of_different_frameworks_get_gpus_of_their_own(together, machine_of):
+    machine = machine_of("torch", *IDLE)
+    names = ["torch", "jax", "tensorflow", "jax"]
+    jobs = [machine.start(AT_ONCE[name], of=together[name], TF_CPP_MIN_LOG_LEVEL="3") for name in names]
     all_at_once(*jobs)
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
@@ -124,6 +133,15 @@ def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order
     job.go_on()
     ran = job.end()
     assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1), ran.stderr
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_limit_holds_for_each_framework_of_a_process(framework, together, machine_of):
+    other = {"torch": JAX, "jax": TORCH}[framework]
+    ran = machine_of(together["torch"], *FOUR).run(other + ALLOWED[framework].format(count=1), AUTOGPU_LIMIT="2GiB")
+    assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
+    found = ran.peak_bytes(3) if framework == "torch" else int(ran.stdout)
+    assert 1.5 * GIB <= found <= 2 * GIB + GIB // 4
 
 
 RANK = """

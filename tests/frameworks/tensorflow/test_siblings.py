@@ -37,13 +37,6 @@ def test_a_loop_over_all_numbers_uses_all_gpus_however_far_apart(host, lease_fol
     assert all("of 4, named by the script" in lines[0] for _, lines in ended)
 
 
-def test_a_loop_in_the_same_instant_uses_all_gpus(host):
-    start = host(*[Gpu()] * 4, script=NUMBER_OF_ARGUMENT)
-    jobs = [start(str(number)) for number in range(4)]
-    assert [job.ready() for job in jobs] == ["ready 4 1"] * 4
-    assert sorted(gpu for job in jobs for gpu in job.gpus()) == [0, 1, 2, 3]
-
-
 def test_pairs_of_numbers_are_pairs_of_gpus(host):
     start = host(*[Gpu()] * 4, script=NUMBER_OF_ARGUMENT)
     first = start("0", "1")

@@ -238,6 +238,19 @@ except ValueError:
 """
 
 
+@pytest.mark.parametrize(
+    ("reading", "unused", "since"),
+    [
+        ("get_memory_info", {"current": 0, "peak": 0}, (2, 5)),
+        ("get_memory_usage", 0, (2, 4)),
+        ("reset_memory_stats", None, (2, 5)),
+    ],
+)
+def test_a_reading_of_memory_may_come_first(run, version, reading, unused, since):
+    lines = [str(unused), "raised"] if version.number >= since else ["lacks it"]
+    assert run(READS_MEMORY.format(reading)).stdout.splitlines() == lines
+
+
 def test_every_hook_is_found(with_autogpu):
     ran = with_autogpu(
         script(

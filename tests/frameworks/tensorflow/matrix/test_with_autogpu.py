@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from tests.support.tensorflow_runner import GIB, operation, script
+from tests.support.tensorflow_runner import GIB, MIB, operation, script
 
 IDLEST = 3
 SAYS_GPU_3 = (
     "autogpu: GPU 3 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): the idlest of 4; memory allocated as needed; "
     "policy: defaults; for more GPUs: AUTOGPU_COUNT=2"
 )
+
+
+def test_importing_takes_nothing_and_says_nothing(with_autogpu):
+    ran = with_autogpu(script("print('imported')"), fresh=True)
+    assert (ran.stdout, ran.said) == ("imported\n", [])
+    assert [call.call for call in ran.calls if call.call in ("cuInit", "context")] == []
+
+
+def test_listing_takes_nothing_and_says_nothing(with_autogpu):
+    ran = with_autogpu(script("print(len(tf.config.experimental.list_physical_devices('GPU')))"))
+    assert (ran.stdout, ran.said, ran.contexts) == ("4\n", [], [])
+
+
+def test_a_script_that_says_nothing_gets_the_idlest_gpu_with_growth(with_autogpu, version):
+    ran = with_autogpu(script(operation(version)), fresh=True)
+    assert (ran.contexts, list(ran.allocated)) == ([IDLEST], [IDLEST])
+    assert ran.allocated[IDLEST] <= 64 * MIB
+    assert ran.said == [SAYS_GPU_3]
 
 
 def test_switched_off_it_is_plain_tensorflow(with_autogpu, version):
