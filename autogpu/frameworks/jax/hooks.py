@@ -57,27 +57,10 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         return hooks
     bridge: Any = sys.modules.get(_BRIDGE)
     start = BackendStart(allocator, bridge)
-    client.make_c_api_client = hooked(client.make_c_api_client, _make_c_api_client, start)
+    client.make_c_api_client = hooked(client.make_c_api_client, start.make_c_api_client)
     if not hooks.missing:
-        bridge.backends = hooked(bridge.backends, _backends, start)
+        bridge.backends = hooked(bridge.backends, start.backends)
     return hooks
-
-
-def _backends(original: Any, start: BackendStart) -> Any:
-    start.before_backends()
-    started = original()
-    # It is called at every look at a device.
-    put_back(sys.modules[_BRIDGE], "backends", original)
-    start.after_backends(started)
-    return started
-
-
-def _make_c_api_client(
-    original: Any, start: BackendStart, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any
-) -> Any:
-    if plugin_name == _PLATFORM:
-        options = start.completed(options)
-    return original(plugin_name, options, *args, **kwargs)
 
 
 class BackendStart:
@@ -90,17 +73,32 @@ class BackendStart:
         self._lock = process.renewed_in_children(self, "_lock")
         self._has_prepared = False
 
-    def before_backends(self) -> None:
-        """JAX is about to start what it has: decide first whether it is to have a GPU."""
+    def backends(self, original: Any) -> Any:
+        """Decide before JAX starts what it has whether it is to have a GPU; give the GPUs back where it uses none."""
         with self._lock, self._allocator.guard():
-            if self._bridge._backends or not self._may_use_gpus():
-                return
-            # Before the plug-in's check of CUDA's version, which initialises CUDA.
-            self._has_prepared = True
-            self._allocator.prepare(_request({}, self._flag(), 0))
-            self._bridge._discover_and_register_pjrt_plugins()
-            if _PLATFORM in self._bridge._backend_factories:
-                self._decide()
+            self._prepare()
+        started = original()
+        # It is called at every look at a device.
+        put_back(self._bridge, "backends", original)
+        with self._allocator.guard():
+            if self._has_prepared and _PLATFORM not in started:
+                self._allocator.on_unused()
+        return started
+
+    def make_c_api_client(self, original: Any, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Tell the client what it may take."""
+        options = self._completed(options) if plugin_name == _PLATFORM else options
+        return original(plugin_name, options, *args, **kwargs)
+
+    def _prepare(self) -> None:
+        if self._bridge._backends or not self._may_use_gpus():
+            return
+        # Before the plug-in's check of CUDA's version, which initialises CUDA.
+        self._has_prepared = True
+        self._allocator.prepare(_request({}, self._flag(), 0))
+        self._bridge._discover_and_register_pjrt_plugins()
+        if _PLATFORM in self._bridge._backend_factories:
+            self._decide()
 
     def _decide(self) -> None:
         count = self._allocator.gpu_count
@@ -113,13 +111,7 @@ class BackendStart:
         if (is_none and not self._names_gpus) or count == 0:
             self._allocator.on_usage(Usage((), ""))
 
-    def after_backends(self, started: Mapping[str, Any]) -> None:
-        """Give the GPUs back where the backends, which are there now, use none."""
-        with self._allocator.guard():
-            if self._has_prepared and _PLATFORM not in started:
-                self._allocator.on_unused()
-
-    def completed(self, options: Any) -> Any:
+    def _completed(self, options: Any) -> Any:
         """The client's options with the assignment filled in where the script set nothing."""
         result = options
         with self._lock, self._allocator.guard():

@@ -31,6 +31,15 @@ _LAUNCHER_MODULES = (
 # CO_OPTIMIZED of CPython: the code of a function, and not of a module or a class.
 _IS_FUNCTION = 1
 
+# ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
+_INIT = "_cuda_init"
+
+# By name, what is not in force without it. ``torch.cuda.is_available`` counts.
+_OTHERS = {
+    "_cuda_getDeviceCount": "a script that asks whether there is CUDA keeps the order of the import",
+    "_cuda_setMemoryFraction": "memory.limit",
+}
+
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -52,7 +61,7 @@ def find_hooks() -> Hooks:
     if not callable(getattr(core, _INIT, None)):
         return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
     found = [name for name in _OTHERS if callable(getattr(core, name, None))]
-    missing = {f"torch._C.{name}": effect for name, (effect, _) in _OTHERS.items() if name not in found}
+    missing = {f"torch._C.{name}": effect for name, effect in _OTHERS.items() if name not in found}
     if not has_start():
         missing[f"torch.multiprocessing.{START}"] = "the GPUs of all workers of a spawn are claimed together"
     return Hooks(version, (_INIT, *found), missing)
@@ -67,8 +76,7 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
     if not is_hooked(core._cuda_init):
         start = CudaStart(allocator, hooks.version, getattr(core, "_cuda_setMemoryFraction", None))
         for name in hooks.found:
-            hook = _cuda_init if name == _INIT else _OTHERS[name][1]
-            setattr(core, name, hooked(getattr(core, name), hook, start))
+            setattr(core, name, hooked(getattr(core, name), getattr(start, name)))
         follow_start(allocator)
     return hooks
 
@@ -94,51 +102,8 @@ def _process_command() -> list[str]:
     return [os.fsdecode(word) for word in words[:-1]]
 
 
-def _cuda_init(original: Any, start: CudaStart) -> None:
-    start.before()
-    try:
-        original()
-    except BaseException:
-        start.on_failure()
-        raise
-    start.after_counting()
-    start.after_init()
-
-
-def _cuda_getDeviceCount(original: Any, start: CudaStart) -> int:
-    certain = start.certain_count()
-    if certain:
-        return certain
-    start.before()
-    count: int = original()
-    if count <= 0:
-        start.on_failure()
-    elif not start.after_counting():
-        return 0
-    # Scripts ask again and again; CUDA's answer is the same from now on.
-    put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
-    return count
-
-
-def _cuda_setMemoryFraction(original: Any, start: CudaStart, fraction: float, device: int) -> None:
-    original(start.allowed_fraction(fraction, device), device)
-
-
-# ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
-_INIT = "_cuda_init"
-
-# By name, what is not in force without it, and its hook. ``torch.cuda.is_available`` counts.
-_OTHERS: Mapping[str, tuple[str, Callable[..., Any]]] = {
-    "_cuda_getDeviceCount": (
-        "a script that asks whether there is CUDA keeps the order of the import",
-        _cuda_getDeviceCount,
-    ),
-    "_cuda_setMemoryFraction": ("memory.limit", _cuda_setMemoryFraction),
-}
-
-
 class CudaStart:
-    """CUDA in one process, as PyTorch starts it; ``set_fraction`` is PyTorch's own function that limits a GPU."""
+    """CUDA in one process, as PyTorch starts it, by methods that are hooks of the functions of ``torch._C``."""
 
     def __init__(
         self, allocator: GpuAllocator, version: str, set_fraction: Callable[[float, int], None] | None
@@ -151,7 +116,47 @@ class CudaStart:
         self._by_script = 0.0
         self._lock = process.renewed_in_children(self, "_lock")
 
-    def certain_count(self) -> int | None:
+    def _cuda_init(self, original: Any) -> None:
+        self._before()
+        try:
+            original()
+        except BaseException:
+            self._on_failure()
+            raise
+        self._assign()
+        with self._lock, self._allocator.guard():
+            limits = self._limits(self._allocator.assignment)
+            if self._limit_makes_contexts and limits:
+                # Each would make its GPU the thread's current one.
+                thread = threading.Thread(target=self._limit, args=(limits,))
+                thread.start()
+                thread.join()
+            else:
+                self._limit(limits)
+
+    def _cuda_getDeviceCount(self, original: Any) -> int:
+        certain = self._certain_count()
+        if certain:
+            return certain
+        self._before()
+        count: int = original()
+        if count <= 0:
+            self._on_failure()
+        elif not self._assign():
+            return 0
+        # Scripts ask again and again; CUDA's answer is the same from now on.
+        put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
+        return count
+
+    def _cuda_setMemoryFraction(self, original: Any, fraction: float, device: int) -> None:
+        """Cut a script's own limit to the most that it may come to."""
+        part = None
+        with self._allocator.guard():
+            assignment = self._allocator.assignment
+            part = None if assignment is None else assignment.part(device, by_script=True)
+        original(fraction if part is None else min(fraction, part), device)
+
+    def _certain_count(self) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
         count, torch = None, sys.modules["torch"]
         with self._lock, self._allocator.guard():
@@ -160,7 +165,7 @@ class CudaStart:
                 count = self._allocator.certain_gpu_count((int(built_for[1]), int(built_for[2])))
         return count
 
-    def before(self) -> None:
+    def _before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         with self._lock, self._allocator.guard():
             # Not at the top: many processes import PyTorch and never start CUDA.
@@ -174,13 +179,13 @@ class CudaStart:
             self._allocator.prepare(DeviceRequest(0, fraction=self._by_script, ordinal=ordinal))
             self._allocator.hide_where_none_is_taken()
 
-    def on_failure(self) -> None:
+    def _on_failure(self) -> None:
         """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
         with self._lock, self._allocator.guard():
             self._allocator.on_unused()
             self._allocator.on_usage(Usage((), ""))
 
-    def after_counting(self) -> bool:
+    def _assign(self) -> bool:
         """Assign the GPUs that CUDA has counted; false if the process is to have none."""
         with self._lock, self._allocator.guard():
             count = self._allocator.gpu_count or 0
@@ -197,18 +202,6 @@ class CudaStart:
         caps = [sizes.get(ordinal) for ordinal in ordinals]
         self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
-    def after_init(self) -> None:
-        """PyTorch's allocators are there: limit them."""
-        with self._lock, self._allocator.guard():
-            limits = self._limits(self._allocator.assignment)
-            if self._limit_makes_contexts and limits:
-                # Each would make its GPU the thread's current one.
-                thread = threading.Thread(target=self._limit, args=(limits,))
-                thread.start()
-                thread.join()
-            else:
-                self._limit(limits)
-
     def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
         if assignment is None:
             return {}
@@ -224,14 +217,6 @@ class CudaStart:
             for ordinal, part in limits.items():
                 if self._set_fraction is not None:
                     self._set_fraction(part, ordinal)
-
-    def allowed_fraction(self, fraction: float, ordinal: int) -> float:
-        """Cut a script's own limit to the most that it may come to."""
-        part = None
-        with self._allocator.guard():
-            assignment = self._allocator.assignment
-            part = None if assignment is None else assignment.part(ordinal, by_script=True)
-        return fraction if part is None else min(fraction, part)
 
 
 def _calls(torch: Any) -> Iterator[Call]:
