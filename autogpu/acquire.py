@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from autogpu import lease
-from autogpu.errors import NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
+from autogpu.errors import NoEligibleDevice, WaitTimeout, is_scripts, where_raised
 from autogpu.frozen import frozen, replace
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
@@ -124,7 +124,7 @@ def acquire(
 def _as_problem(error: Exception) -> LeaseUnavailable:
     if isinstance(error, lease.LeaseUnavailable):
         return error
-    if is_of_a_signal(error):
+    if is_scripts(error):
         raise error
     what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
     return lease.LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")

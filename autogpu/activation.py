@@ -11,7 +11,7 @@ import sys
 
 from autogpu import frameworks, process
 from autogpu.devices import probe
-from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout, is_of_a_signal, where_raised
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout, is_scripts, where_raised
 from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
@@ -54,8 +54,10 @@ class guard:
             return False
         if isinstance(error, WaitTimeout):
             say(f"{error.what}; {error.remedy}")
+            if not process.is_main_thread():
+                return False  # SystemExit would end the thread without a word, and the script might go on to status 0
             raise SystemExit(EXIT_TRY_AGAIN) from None
-        if not isinstance(error, Exception) or is_of_a_signal(error):
+        if not isinstance(error, Exception) or is_scripts(error):
             return False
         if isinstance(error, AutoGpuError):  # a disk that is full, a folder that has gone: known, and no bug
             say(f"{error.what}; {error.remedy}")

@@ -207,6 +207,7 @@ class Readings:
         self._reader = reader
         self._environ = environ
         self._pending: Reading | None = first
+        self._stuck: Reading | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -239,8 +240,11 @@ class Readings:
         return self.newest
 
     def take(self) -> Inventory | None:
-        """Take one more reading, at once."""
-        return self._reader.start_in_process(self._environ, self.newest).result(CONTEXT_DEADLINE_S)
+        """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
+        reading = self._stuck or self._reader.start_in_process(self._environ, self.newest)
+        inventory = reading.result(CONTEXT_DEADLINE_S)
+        self._stuck = reading if inventory is None else None
+        return inventory
 
     def take_outside(self, deadline_s: float) -> Inventory | None:
         """Take one more in a process of its own: an interpreter that is ending may start no thread."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import FrameType
     from typing import Iterator
 
 # Exit status of a job that should be tried again later. Source: EX_TEMPFAIL of sysexits.h; schedulers know it.
@@ -45,29 +46,48 @@ class InstallError(AutoGpuError):
     """Fix the environment: the start-up files can't be written or don't run in it."""
 
 
-def is_of_a_signal(error: BaseException) -> bool:
-    """A handler of a signal raised it, which runs at any moment and is for the script alone."""
+def is_scripts(error: BaseException) -> bool:
+    """It came in between and is for the script alone: from a handler of a signal, a debugger, or another thread."""
+    return _is_of_a_signal(error) or _is_foreign(error)
+
+
+def _is_foreign(error: BaseException) -> bool:
+    """Its class is of the script or of a package none of whose code ran where it was raised; or of a debugger."""
+    name = type(error).__module__.partition(".")[0]
+    if name in ("bdb", "__main__"):
+        return True
+    ran = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in _frames(error)}
+    file = getattr(sys.modules.get(type(error).__module__), "__file__", None) or os.__file__
+    is_pythons = file.startswith(_PYTHONS_FOLDER) and "-packages" not in file
+    return name not in ran and name != __package__ and not is_pythons
+
+
+_PYTHONS_FOLDER = os.__file__.rpartition(os.sep)[0] + os.sep
+
+
+def _is_of_a_signal(error: BaseException) -> bool:
     try:
         import signal
 
-        handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
+        # The two that are none, to ignore and the default, are of an Enum: that has a function for calls of its class.
+        handlers = [each for each in map(signal.getsignal, range(1, signal.NSIG)) if callable(each)]
         functions = [getattr(handler, "func", handler) for handler in handlers]  # of a functools.partial
         functions += [getattr(type(handler), "__call__", None) for handler in handlers]  # noqa: B004  (of a class)
         codes = [getattr(getattr(each, "__func__", each), "__code__", None) for each in functions]
-        return any(code in codes for code, _ in _frames(error))
+        return any(frame.f_code in codes for frame, _ in _frames(error))
     except Exception:  # what broke in the script's process may break this as well
         return False
 
 
 def where_raised(error: BaseException) -> str:
     """File and line, for a bug report."""
-    *_, (code, line) = _frames(error)
-    return f"{os.path.basename(code.co_filename)}:{line}"  # noqa: PTH119  (pathlib may be what broke)
+    *_, (frame, line) = _frames(error)
+    return f"{os.path.basename(frame.f_code.co_filename)}:{line}"  # noqa: PTH119  (pathlib may be what broke)
 
 
-def _frames(error: BaseException) -> Iterator[tuple[CodeType, int]]:
-    """Yield the code that ran where it was raised, outermost first, with its line."""
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames that ran where it was raised, outermost first, with their lines."""
     trace = error.__traceback__
     while trace is not None:
-        yield trace.tb_frame.f_code, trace.tb_lineno
+        yield trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next

@@ -12,7 +12,7 @@ from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Cap
-from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unlisted_bytes, unmanaged_processes
+from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _others(device: Device, claims: Sequence[Claim], *, lists_processes: bool) -
         pid = f" (pid {claim.pids[0]})" if claim.pids else ""
         name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
         found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
-    hidden = unlisted_bytes(device) if lists_processes else 0
+    hidden = device.unlisted_bytes if lists_processes else 0
     for process in unmanaged_processes(device, claims, os.getpid()) if lists_processes else ():
         uid = owner(process.pid)
         name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"

@@ -47,6 +47,13 @@ def threads_are_real() -> bool:
     return start is None or type(start) is type(len)
 
 
+def is_main_thread() -> bool:
+    """This thread is the one whose end is that of the script."""
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
+
+
 def is_worker() -> bool:
     """Python's ``multiprocessing`` started this process."""
     module: Any = sys.modules.get("multiprocessing.process")

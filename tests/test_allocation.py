@@ -29,6 +29,14 @@ THREE = (BUSY, gpu(1), gpu(2))
 ALL = 24 * 1024
 
 
+def test_a_driver_that_does_not_answer_is_asked_by_one_thread(started):
+    process = started(*TWO)
+    process.allocation.readings.wait(1.0)
+    before, process.driver.now = process.driver.taken, None
+    assert [process.allocation.readings.take() for _ in range(3)] == [None] * 3
+    assert process.driver.taken == before + 1
+
+
 # Ask and be assigned
 
 

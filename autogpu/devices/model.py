@@ -99,6 +99,15 @@ class Device:
             return None
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
 
+    @property
+    def unlisted_bytes(self) -> int:
+        """Used by processes that the driver does not list; 0 where nothing can be said."""
+        listed = [*(self.compute_processes or ()), *(self.graphics_processes or ())]
+        known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
+        unlisted = (self.memory_used_bytes or 0) - sum(known)
+        # The driver keeps some for itself, a few hundred MiB on large GPUs.
+        return unlisted if len(known) == len(listed) and unlisted > 1 << 30 else 0
+
 
 @frozen
 class CudaAttributes:

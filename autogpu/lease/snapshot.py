@@ -158,7 +158,7 @@ def _alive(
         if beat_s is None or name.startswith("."):
             return None
         # It is written once; its process may have another clock than the kernel, and so may this one.
-        since_s = unix_s() - (now_s - opened.status.st_mtime)
+        since_s = opened.status.st_mtime + round(unix_s() - now_s)
         text = os.read(opened.number, most + 1)
         holder = known or replace(_parsed(name, opened.status, text, most), since_s=since_s)
         # A ticket that has just been made has no other.

@@ -137,14 +137,17 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
-    """Tell whether another process that waits could use a GPU now; not one whose user may hold no more of them."""
+    """Tell whether another process that waits could use a GPU now, as far as its user may hold it."""
+    others = [(waiter.demand, gpus_of_user(claims_on, waiter.uid)) for waiter in waiters if not waiter.is_mine]
 
-    def may_have_more(waiter: Waiter) -> bool:
-        most = waiter.demand.per_user
-        return not most or len(gpus_of_user(claims_on, waiter.uid)) < most
+    def is_awaited(candidate: Candidate) -> bool:
+        return any(
+            _could_have(demand, candidate)
+            and (not demand.per_user or len(held) < demand.per_user or candidate.device.uuid in held)
+            for demand, held in others
+        )
 
-    waiters = [waiter for waiter in waiters if not waiter.is_mine and may_have_more(waiter)]
-    return lambda candidate: any(_could_have(waiter.demand, candidate) for waiter in waiters)
+    return is_awaited
 
 
 def _could_have(demand: Demand, candidate: Candidate) -> bool:

@@ -11,7 +11,7 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
-from autogpu.selection.occupancy import compute_pids, unlisted_bytes
+from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
@@ -120,7 +120,7 @@ def family_of(
 def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
     claimed = [device for device in inventory.devices if device.uuid in holder.claims] if inventory else []
     # In a container the driver lists the host's pids, or hides every process.
-    if inventory is None or not claimed or any(d.compute_processes is None or unlisted_bytes(d) for d in claimed):
+    if inventory is None or not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
         return False
     on_claimed = compute_pids(replace(inventory, devices=tuple(claimed)))
     return compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown)

@@ -116,13 +116,13 @@ def within_context(claim_bytes: int) -> int:
 def best_effort_caps(free_on: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, Cap]:
     """By UUID, what a best-effort job may allocate: all that is free.
 
-    Where that is next to nothing, and the job has to start, what is not used, though it is claimed.
+    Where that is next to nothing, and the job has to start, up to 1 GiB that is not used, though it is claimed.
     """
     found = {}
     for device, free_bytes in free_on:
         unused = device.memory_free_bytes
         if unused is not None:
-            most = unused if free_bytes is None or free_bytes < GIB else free_bytes
+            most = unused if free_bytes is None else max(free_bytes, min(unused, GIB))
             found[device.uuid] = _cap(most // sharers, "share")
     return found
 

@@ -103,11 +103,17 @@ class Claim:
         """What others leave to it: until a job that joined has run for a minute, all that it was told it may take."""
         return self.bytes if self.bytes or self.is_settled else self.cap_bytes
 
+    def is_stated_of(self, device: Device) -> bool:
+        """It has said what it needs there: who has not claims all of the GPU, or nothing where it is a guest."""
+        return 0 < self.bytes < (device.memory_total_bytes or 0)
+
     def is_shown_on(self, device: Device) -> bool:
         """What it takes is seen there: it has run for a minute, and has said what it needs or is listed."""
-        is_told, listed = 0 < self.bytes < (device.memory_total_bytes or 0), device.compute_processes
-        is_listed = listed is None or not self.pids or any(process.pid in self.pids for process in listed)
-        return self.is_settled and (is_told or is_listed)
+        listed = device.compute_processes
+        # In a container, and under WSL2, the driver may hide processes.
+        is_hidden = listed is None or not self.pids or device.unlisted_bytes > 0
+        is_listed = is_hidden or any(process.pid in self.pids for process in listed or ())
+        return self.is_settled and (is_listed or self.is_stated_of(device))
 
 
 @frozen
@@ -142,7 +148,10 @@ class MemoryDemand:
             wanted = int(total * self.percent / 100) + self.context_bytes
         else:
             wanted = total or 1
-        return min(wanted, total) if self.is_limit and total is not None else wanted
+        if self.is_whole or total is None:
+            return wanted
+        # A claim of all of it would be that of a job that has not said what it needs.
+        return total - 1 if wanted == total or (self.is_limit and wanted > total) else wanted
 
 
 @frozen
@@ -286,8 +295,8 @@ class Candidate:
 
     @property
     def is_settled(self) -> bool:
-        """Every job there has run for a minute."""
-        return all(claim.is_settled for claim in self.claims)
+        """Every job there has run for a minute, or has said what it needs."""
+        return all(claim.is_settled or claim.is_stated_of(self.device) for claim in self.claims)
 
     @property
     def is_joinable(self) -> bool:

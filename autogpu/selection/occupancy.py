@@ -88,15 +88,6 @@ def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int
     return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
 
 
-def unlisted_bytes(device: Device) -> int:
-    """Used by processes that the driver does not list; 0 where nothing can be said."""
-    listed = [*(device.compute_processes or ()), *(device.graphics_processes or ())]
-    known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
-    unlisted = (device.memory_used_bytes or 0) - sum(known)
-    # The driver keeps some for itself, a few hundred MiB on large GPUs.
-    return unlisted if len(known) == len(listed) and unlisted > GIB else 0
-
-
 def compute_pids(inventory: Inventory | None) -> set[int]:
     """The processes that the driver lists on any GPU."""
     devices = inventory.devices if inventory else ()

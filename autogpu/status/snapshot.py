@@ -22,7 +22,7 @@ from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of
 from autogpu.selection.model import Candidate, Cause, Claim, Decision, SelectionRequest, Tier, Verdict
-from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, spare_bytes, tier, unlisted_bytes
+from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, spare_bytes, tier
 from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.model import (
@@ -204,7 +204,7 @@ def _gpu(
         jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
         unmanaged_processes=tuple(_unmanaged(device, inventory, here, names)),
         # Of a card in MIG mode all of it is used by its instances.
-        unlisted_bytes=0 if device.mig_enabled else unlisted_bytes(device),
+        unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
         health_problems=() if device.parent else health_problems(device),
     )
 
@@ -241,7 +241,7 @@ def _is_active(job: Job, device: Device) -> bool | None:
     if not mine:
         return False
     if mine == listed:
-        return None if unlisted_bytes(device) else True
+        return None if device.unlisted_bytes else True
     return None if device.active_pids is None else not mine.isdisjoint(device.active_pids)
 
 

@@ -187,6 +187,7 @@ def test_busy_says_what_becomes_of_a_process_without_enough_free_gpus(gpus, aske
 
 
 OLD, YOUNG, FULL = claim(24, **SETTLED), claim(24, age_s=59.0), gpu(0, used_gib=18.5, pids=[7])
+UNSEEN = {"is_seen": False}
 NOT_ANY_MORE = {"waited_s": 1800.0}
 LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
 HELD_BY_ALL = {"held": dict.fromkeys((1, 2), OLD)}
@@ -212,6 +213,11 @@ def named(positions):
         case("not-before-it-is-seen-there", ONE, {"held": {0: OLD}, "is_seen": False}, verdict=WAIT),
         case("which-no-one-has-to-be-who-said-how-much", ONE, {"held": {0: TOLD}, "is_seen": False}, verdict=TAKE),
         case("nor-where-the-driver-hides-processes", [HIDING], {"held": {0: OLD}}, verdict=TAKE),
+        case(
+            "nor-where-it-lists-none-in-a-container", [gpu(0, used_gib=5)], {**UNSEEN, "held": {0: OLD}}, verdict=TAKE
+        ),
+        case("but-not-one-that-uses-nothing", ONE, {**UNSEEN, "held": {0: OLD}}, verdict=WAIT),
+        case("not-one-who-said-all-of-it", ONE, {"held": {0: claim(24 - 1 / GIB, **SETTLED)}}, verdict=WAIT),
         case("beside-processes-without-a-claim", [gpu(0, pids=[9], used_gib=18)], {}, verdict=TAKE),
         case("a-quarter-is-free", [gpu(0, used_gib=18, pids=[7])], {"held": {0: OLD}}, verdict=TAKE),
         case("less-is-not-enough", [FULL], {"held": {0: OLD}}, verdict=WAIT),
@@ -236,7 +242,8 @@ def named(positions):
         case("so-that-no-two-are-told-the-same", ONE, {**NOT_ANY_MORE, "held": {0: JOINED}}, verdict=WAIT),
         case("nor-wait-for-one-they-can-not-join", [ALONE], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=CPU),
         case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, verdict=TAKE, claims={UUID: 0}),
-        case("at-least-what-is-not-used", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, soft_caps={UUID: int(18.5 * GIB)}),
+        case("nor-for-those-who-said-how-much", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(1))}}, verdict=TAKE),
+        case("at-least-a-gib", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, soft_caps={UUID: GIB // 2}),
         case("then-where-all-is-promised", ONE, {"wait_s": 0.0, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
         case("where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, **ONE_YOUNG}, ordinals=(0,)),
         case("a-young-one-has-all-it-was-told", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_YOUNG}, ordinals=(0,)),

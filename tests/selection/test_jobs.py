@@ -127,6 +127,7 @@ HELD = {UUID: (claim(1, uid=1001),)}
         pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, True, 7), False, id="not-enough"),
         pytest.param({"uuids": ("GPU-else",)}, {}, (UUID, True, 24), False, id="another-one"),
         pytest.param({"per_user": 1}, HELD, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
+        pytest.param({"per_user": 1}, HELD, (UUID, True, 24), True, id="but-what-it-has-already"),
         pytest.param({"per_user": 2}, HELD, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
         pytest.param({"per_user": 1}, {}, ("GPU-else", True, 24), True, id="who-holds-none-does"),
         pytest.param({"per_user": 0}, HELD, ("GPU-else", True, 24), True, id="there-is-no-cap"),

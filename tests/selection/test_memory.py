@@ -13,6 +13,8 @@ from tests.support.values import gpu
 
 FOUR = MemoryLimit(bytes=4 * GIB)
 QUARTER = MemoryLimit(percent=25.0)
+# All of a GPU, for a job that has said so.
+STATED = 24 - 1 / GIB
 SPLIT = {"virtual_gpus": 2}
 PROCESS = {"limit_includes": "process"}
 IN_USE = gpu(0, pids=[7], used_gib=4)
@@ -30,7 +32,7 @@ IN_USE = gpu(0, pids=[7], used_gib=4)
         pytest.param({**SPLIT, "limit": FOUR}, {0: 4}, 8.5, id="split-limit"),
         pytest.param({**SPLIT, "limit": QUARTER}, {0: 6}, 12.5, id="split-share-of-the-gpu"),
         pytest.param({**SPLIT, "limit": FOUR, **PROCESS}, {0: 3.75}, 8, id="split-limit-of-the-process"),
-        pytest.param({**SPLIT, "limit": MemoryLimit(bytes=20 * GIB)}, {0: 12}, 24, id="split-more-than-it-has"),
+        pytest.param({**SPLIT, "limit": MemoryLimit(bytes=20 * GIB)}, {0: 12}, STATED, id="split-more-than-it-has"),
         pytest.param({**SPLIT, "limit": FOUR, "need_bytes": 6 * GIB}, {0: 4}, 6, id="split-need"),
         pytest.param(SPLIT, {0: int(23.5 * GIB * 0.9) // 2 / GIB}, 24, id="split-and-nothing-said"),
     ],
@@ -70,10 +72,11 @@ def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_lib
         (MemoryDemand(), 24),
         (MemoryDemand(bytes=6 * GIB), 6),
         (MemoryDemand(bytes=60 * GIB), 60),
-        (MemoryDemand(bytes=60 * GIB, is_limit=True), 24),
+        (MemoryDemand(bytes=24 * GIB), STATED),
+        (MemoryDemand(bytes=60 * GIB, is_limit=True), STATED),
         (MemoryDemand(percent=50), 12),
         (MemoryDemand(percent=50, context_bytes=GIB), 13),
-        (MemoryDemand(percent=100, context_bytes=GIB, is_limit=True), 24),
+        (MemoryDemand(percent=100, context_bytes=GIB, is_limit=True), STATED),
         (MemoryDemand(bytes=8 * GIB, context_bytes=GIB), 9),
     ],
     ids=str,

@@ -14,6 +14,8 @@ from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu, inventory
 
 UNSUITABLE, IN_USE, EXCLUDED = Cause.UNSUITABLE, Cause.IN_USE, Cause.EXCLUDED_BY_POLICY
+# All of a GPU, for a job that has said so.
+STATED = 24 - 1 / GIB
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
 EXCLUSIVE = gpu(compute_mode="exclusive_process")
 
@@ -100,8 +102,8 @@ def test_rejected_with_the_reason(device, rules, claims, why, cause):
     ("device", "demand", "claims", "claim_gib", "is_best_effort"),
     [
         pytest.param(gpu(), {"bytes": 8 * GIB}, THREE_JOBS[:2], 8, False, id="a-sum-of-claims-that-fits"),
-        pytest.param(gpu(used_gib=0.5), {**THIRTY, "is_limit": True}, [], 24, False, id="a-limit-of-all"),
-        pytest.param(gpu(used_gib=0.5), {"percent": 100, "is_limit": True}, [], 24, False, id="in-percent"),
+        pytest.param(gpu(used_gib=0.5), {**THIRTY, "is_limit": True}, [], STATED, False, id="a-limit-of-all"),
+        pytest.param(gpu(used_gib=0.5), {"percent": 100, "is_limit": True}, [], STATED, False, id="in-percent"),
         pytest.param(gpu(), {}, [], 24, False, id="unknown-size"),
         pytest.param(gpu(), {}, [claim(24)], 0, True, id="unknown-size-beside-others"),
     ],
