@@ -95,9 +95,10 @@ class _Pool:
         suitable = self.ranking.suitable
         together = len(instances.cards(suitable)) or min(len(suitable), request.processes)
         self.suitable = len(suitable) if request.takes_one else together
-        # The GPUs that the user's jobs hold already, and how many more the user may lease.
+        # The GPUs that the user's jobs hold already, and how many more the user may lease; what was named is counted.
         self.held = gpus_of_user(claims_on, request.own_uid)
-        self.quota = policy.per_user - len(self.held) if policy.per_user else sys.maxsize
+        has_cap = policy.per_user and not request.names_cards
+        self.quota = policy.per_user - len(self.held) if has_cap else sys.maxsize
 
     @property
     def could_have(self) -> int:

@@ -216,7 +216,7 @@ class SelectionRequest:
     @property
     def joins_at_once(self) -> bool:
         """It shares what there is: it is not to wait, or its GPUs were named and no others would do."""
-        is_told = bool(self.grant.engine) or self.visible_spec.is_scripts or self._names_all
+        is_told = self.names_cards or len(self.positions) == self.gpu_count > 1
         return self.policy.busy == "share" and (is_told or not self.policy.wait_s)
 
     @property
@@ -225,10 +225,12 @@ class SelectionRequest:
         return self.policy.busy == "share" and self.waited_s >= self.policy.wait_s
 
     @property
-    def _names_all(self) -> bool:
-        """A list has no more GPUs than the process takes, or the script names each of several."""
+    def names_cards(self) -> bool:
+        """The script or an engine lists certain ones, or a list has no more than the process takes."""
+        if self.grant.engine or self.visible_spec.is_scripts:
+            return True
         if self.visible_spec.value is None:
-            return len(self.positions) == self.gpu_count > 1
+            return False
         asked = self.gpu_count if self.policy.count == "all" else self.policy.count
         return self.gpu_count <= max(asked, len(self.positions), self.named_count, self.asked_count)
 

@@ -111,6 +111,7 @@ def rank(number, size, launcher="MPICH"):
         case("cap-reached-and-nothing-to-join", TWO, {"per_user": 1, "held": {0: claim(24, uid=ME)}}, verdict=WAIT),
         case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), soft_caps={}),
         case("cap-reached-and-a-place", [ALONE, gpu(1)], {**CAP, **PLACE}, verdict=CPU, why=AT_THE_CAP),
+        case("cap-reached-and-a-card", [gpu(1)], {**CAP, "visible_spec": VisibleSpec("1")}, ordinals=(0,)),
         case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
         case("cap-for-no-more-one-waits", TWO, {"per_user": 1, "count": 2, "busy": "wait"}, ordinals=(1,)),
         case("cap-for-none-that-one-has", THREE, {**CAP_OF_TWO, "busy": "wait"}, ordinals=(2,)),
