@@ -12,7 +12,6 @@ from typing import Any, Mapping
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
-from autogpu.errors import InstallError
 from autogpu.install import files
 from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
@@ -104,11 +103,11 @@ def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
 
 
 def _is_current(hook: Path) -> bool:
-    names = (files.HOOK, files.STEPS)
+    templates = files.template_folder()
     try:
-        templates = files.template_folder()
+        names = (files.HOOK, files.STEPS)
         return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
-    except (OSError, InstallError):
+    except OSError:
         return False
 
 
