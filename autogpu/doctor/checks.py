@@ -54,7 +54,18 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
         newer = facts.pip(f"install --upgrade {facts.source}")
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
-    return {name: check(found, facts) for name, check in frameworks.load_diagnosis(module).CHECKS.items()}
+    build = frameworks.load_diagnosis(module).judge(found, facts)
+    return {module: build, f"{module}-hooks": _check_hooks(found, facts, framework.NAME)}
+
+
+def _check_hooks(found: Mapping[str, Any], facts: Facts, framework: str) -> Finding:
+    if not found["uses_gpus"]:
+        return not_applicable("nothing to hook into")
+    if not found["missing"]:
+        return passed("autogpu finds all that it hooks into")
+    lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
+    what = f"{framework} {found['version']} lacks {printable(lacks)}"
+    return failed(what, facts.pip(f"install --upgrade {facts.source}"))
 
 
 def _check_switch(facts: Facts) -> Finding:

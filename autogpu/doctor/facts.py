@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Mapping
 
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
-from autogpu.errors import InstallError
 from autogpu.install import files
 from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
@@ -43,6 +43,24 @@ print()
 print(json.dumps(found))
 """
 
+_FRAMEWORK = """
+import importlib.util, json
+found = None
+if importlib.util.find_spec("{module}"):
+    found = {{}}
+    try:
+        import {module}
+        found["version"] = {module}.__version__
+        from autogpu.frameworks.{module} import find_hooks
+        hooks = find_hooks()
+        found["missing"], found["obstacle"] = dict(hooks.missing), hooks.obstacle
+{questions}
+    except Exception as error:
+        found["error"] = "%s: %s" % (type(error).__name__, error)
+print()
+print(json.dumps(found))
+"""
+
 _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
 
@@ -52,8 +70,6 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    # Off: what a framework finds by itself is asked, and no line of ours is printed.
-    switched_off, load = {**environ, SWITCH: "0"}, frameworks.load_diagnosis
     folder, folder_error = _find_folder(environ)
     return Facts(
         environ=dict(environ),
@@ -63,7 +79,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         pythons=_other_pythons(environ),
         inventory=inventory,
         cuda=Cuda(**_answer(_CUDA, all_gpus, _DRIVER_DEADLINE_S)),
-        frameworks={name: _answer(load(name).PROGRAM, switched_off, _DEADLINE_S) for name in frameworks.FRAMEWORKS},
+        frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
@@ -80,12 +96,18 @@ def _answer(program: str, environ: Mapping[str, str], deadline_s: float) -> Any:
     return {"error": answer.error} if answer.error else answer.value
 
 
+def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
+    questions = textwrap.indent(frameworks.load_diagnosis(module).QUESTIONS.strip(), " " * 8)
+    # Off: what the framework finds by itself is asked, and no line of ours is printed.
+    return _answer(_FRAMEWORK.format(module=module, questions=questions), {**environ, SWITCH: "0"}, _DEADLINE_S)
+
+
 def _is_current(hook: Path) -> bool:
-    names = (files.HOOK, files.STEPS)
+    templates = files.template_folder()
     try:
-        templates = files.template_folder()
+        names = (files.HOOK, files.STEPS)
         return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
-    except (OSError, InstallError):
+    except OSError:
         return False
 
 

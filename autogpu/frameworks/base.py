@@ -208,12 +208,11 @@ if TYPE_CHECKING:
         """How ``autogpu doctor`` examines a framework."""
 
         @property
-        def PROGRAM(self) -> str:
-            """Python source for a fresh interpreter of the environment; prints JSON as its last line."""
+        def QUESTIONS(self) -> str:
+            """Python source that puts answers into ``found``, ``uses_gpus`` among them, after the import."""
 
-        @property
-        def CHECKS(self) -> Mapping[str, Callable[[Mapping[str, Any], Any], Finding]]:
-            """By name, judges of what the program printed, and of a :class:`autogpu.doctor.model.Facts`."""
+        def judge(self, found: Mapping[str, Any], facts: Any) -> Finding:
+            """Judge the answers, beside what :class:`autogpu.doctor.model.Facts` has."""
 
     class GpuAllocator(Protocol):
         """A framework's hooks call these, in this order, when it is about to take GPUs."""

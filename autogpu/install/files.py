@@ -9,14 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Iterable, Mapping, Sequence, Tuple
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.install.packages import has_pip, pip_command, pip_source
 
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
@@ -44,13 +42,8 @@ STARTERS: Mapping[str, tuple[str, ...]] = {
 def template_folder() -> Path:
     """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
-    for folder in (package / "sitecustomize_template", package.parent / "sitecustomize_template"):
-        if is_ours(folder / HOOK):
-            return folder
-    raise InstallError(
-        f"{package} has no sitecustomize_template folder, so there is nothing to install from",
-        remedy=pip_command(sys.executable, f"install --force-reinstall {pip_source()}", has_pip=has_pip()),
-    )
+    inside = package / "sitecustomize_template"
+    return inside if inside.is_dir() else package.parent / inside.name
 
 
 def template(templates: Path, name: str) -> Path:

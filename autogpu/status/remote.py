@@ -46,14 +46,14 @@ def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, .
 def _ask(host: str, command: str, timeout_s: float) -> Answer:
     # Into files: a pipe may be kept open by what ssh leaves in the background.
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
-        arguments = [*_LIMITED, *_SSH, host, f"{command} status --json"]
+        command_line = [*_LIMITED, *_SSH, host, f"{command} status --json"]
         nothing = subprocess.DEVNULL
         try:
-            status = subprocess.run(
-                arguments, stdin=nothing, stdout=printed, stderr=errors, timeout=timeout_s, check=False
+            ended = subprocess.run(
+                command_line, stdin=nothing, stdout=printed, stderr=errors, timeout=timeout_s, check=False
             ).returncode
-            text, said = _read(printed), _read(errors).strip().split("\n")[-1].strip()
-            return Answer(host, _status_in(_printed(status, text, said)))
+            said = _read(errors).strip().split("\n")[-1].strip()
+            return Answer(host, _status_in(ended, _read(printed), said))
         except subprocess.TimeoutExpired:
             return Answer(host, None, f"no answer within {span(timeout_s)}")
         except ValueError as error:
@@ -65,25 +65,20 @@ def _read(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", "replace")
 
 
-def _printed(status: int, text: str, said: str) -> str:
-    """Return ``text`` where a status of autogpu may be in it; a ValueError says why not."""
-    if status == -signal.SIGXFSZ:
+def _status_in(ended: int, text: str, said: str) -> HostStatus:
+    """Read the status that a command at the host printed before it ended; a ValueError says why there is none."""
+    hint = "--remote-command says how it is started there"
+    if ended == -signal.SIGXFSZ:
         raise ValueError(f"its answer is longer than {_MOST_MIB} MiB")
-    if status == _EXIT_SSH:
+    if ended == _EXIT_SSH:
         raise ValueError(said or "ssh failed and does not say why")
-    if status == _EXIT_NOT_FOUND:
-        raise ValueError(f"{said or 'autogpu was not found'}; --remote-command says how it is started there")
+    if ended == _EXIT_NOT_FOUND:
+        raise ValueError(f"{said or 'autogpu was not found'}; {hint}")
     # With a driver that can't be read its status is 1, and says so.
-    if status not in (0, 1) or not text.strip():
-        raise ValueError(f"what was started there ended with status {status}{said and f': {said}'}")
-    return text
-
-
-def _status_in(text: str) -> HostStatus:
+    if ended not in (0, 1) or not text.strip():
+        raise ValueError(f"what was started there ended with status {ended}{said and f': {said}'}")
     if "{" not in text:
-        raise ValueError(
-            "what was printed there is no status of autogpu; --remote-command says how it is started there"
-        )
+        raise ValueError(f"what was printed there is no status of autogpu; {hint}")
     # Behind what a start-up file of the remote shell may have printed.
     begin = 0 if text.startswith("{") else text.find("\n{") + 1
     try:

@@ -52,7 +52,7 @@ def test_an_environment_as_it_should_be_passes(server, tmp_path):
     failed, said = findings({**server.environ, **environ}, python)
     assert failed == set(), said
     assert said["tensorflow"] == "TensorFlow 2.21.0, built with CUDA, lists 2 GPUs"
-    assert said["hooks"] == "autogpu finds all that it hooks into"
+    assert said["tensorflow-hooks"] == "autogpu finds all that it hooks into"
     assert not server.calls(call="context"), "asking takes no GPU"
 
 

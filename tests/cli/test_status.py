@@ -432,23 +432,3 @@ def test_watching_redraws_and_ends(lab, end):
     assert b"\x1b[?1049h" in shown
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"train.py"), "the screen is as it was before"
     assert b"Traceback" not in shown
-
-
-@pytest.mark.slow
-def test_the_pid_of_a_job_that_is_held_ends_it(tmp_path):
-    environ = {"AUTOGPU_LEASE_DIR": str(tmp_path / "leases")}
-    command, hold = [sys.executable, "-m", "autogpu"], ["run", "--hold", "--", "sh", "-c", "echo on; exec sleep 300"]
-
-    def jobs():
-        told = server.run([*command, "status", "--json"], environ=environ).stdout
-        return [job["pid"] for gpu in json.loads(told)["gpus"] for job in gpu["jobs"]]
-
-    (tmp_path / "server").mkdir()
-    with Server([Gpu()], folder=tmp_path / "server") as server:
-        held = server.popen([*command, *hold], environ=environ, **PIPES)
-        with held:
-            assert held.stdout.readline() == "on\n"
-            (pid,) = jobs()
-            os.kill(pid, signal.SIGTERM)
-            held.communicate(timeout=60)
-        assert jobs() == []

@@ -13,9 +13,10 @@ from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.support.values import gpu, inventory
 
-TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "gpus": 2, "missing": {}, "obstacle": ""}
-TORCH = {"version": "2.15.0", "cuda": "13.2", "is_available": True, "gpus": 2, "missing": {}, "obstacle": ""}
-JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "missing": {}, "obstacle": ""}
+HOOKED = {"missing": {}, "obstacle": ""}
+TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "gpus": 2, "uses_gpus": True, **HOOKED}
+TORCH = {"version": "2.15.0", "cuda": "13.2", "is_available": True, "gpus": 2, "uses_gpus": True, **HOOKED}
+JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "uses_gpus": True, **HOOKED}
 NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
 
 

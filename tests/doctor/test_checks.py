@@ -124,7 +124,7 @@ WRONG = {
         (tensorflow(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
         (tensorflow(gpus=0), "TensorFlow 2.21.0 lists no GPU of 2", "'tensorflow[and-cuda]==2.21.0'"),
     ],
-    "hooks": [
+    "tensorflow-hooks": [
         (
             tensorflow(missing={"Context.config": "claims nothing"}),
             "lacks Context.config: claims nothing",
@@ -216,7 +216,7 @@ def test_a_machine_without_a_driver_is_not_ill(healthy, found):
     [
         (("torch",), ["torch", "torch-hooks"]),
         (("torch", "jax"), ["torch", "torch-hooks", "jax", "jax-hooks"]),
-        (("tensorflow",), ["tensorflow", "hooks"]),
+        (("tensorflow",), ["tensorflow", "tensorflow-hooks"]),
         ((), ["frameworks"]),
     ],
     ids=lambda value: "-".join(value) or "none",
@@ -249,7 +249,7 @@ def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     [
         ("pynvml", driver("pynvml (nvidia-ml-py) is not installed", "pynvml"), "install --upgrade nvidia-ml-py"),
         ("frameworks", answer(None), "install 'tensorflow[and-cuda]'"),
-        ("hooks", tensorflow(missing={"Context.config": "claims nothing"}), "install --upgrade autogpu"),
+        ("tensorflow-hooks", tensorflow(missing={"Context.config": "claims nothing"}), "install --upgrade autogpu"),
     ],
 )
 def test_an_environment_that_has_no_pip_is_served_by_uv(healthy, check, changes, remedy):

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from autogpu.doctor.model import Facts, Finding, failed, passed
-from autogpu.frameworks.diagnosis import hooks, program
 from autogpu.reporting.text import counted, printable
 
-PROGRAM = program(
-    "tensorflow",
-    """
+QUESTIONS = """
 found["has_cuda"] = bool(tensorflow.test.is_built_with_cuda())
 found["gpus"] = len(tensorflow.config.experimental.list_physical_devices("GPU"))
 found["is_cpu_package"] = False
@@ -20,11 +17,12 @@ try:
     found["is_cpu_package"] = True
 except ImportError:  # PackageNotFoundError is one
     pass
-""",
-)
+found["uses_gpus"] = found["has_cuda"]
+"""
 
 
-def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
+def judge(found: Mapping[str, Any], facts: Facts) -> Finding:
+    """TensorFlow is built for GPUs, and finds the libraries that it needs for those that are there."""
     version, devices = printable(found["version"]), facts.inventory.devices
     name, cuda = f"TensorFlow {version}", "install 'tensorflow[and-cuda]"
     if not found["has_cuda"] and facts.inventory.has_no_driver:
@@ -39,9 +37,3 @@ def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
         what = f"{name} lists no GPU of {len(devices)}: it finds no CUDA libraries that fit"
         return failed(what, facts.pip(f"{cuda}=={version}'") + f"; {names}")
     return passed(f"{name}, built with CUDA, lists {counted(found['gpus'], 'GPU')}")
-
-
-CHECKS = {
-    "tensorflow": _check_build,
-    "hooks": lambda found, facts: hooks(found, facts, "TensorFlow"),
-}

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from autogpu.doctor.model import Facts, Finding, failed, passed
-from autogpu.frameworks.diagnosis import hooks, program
 from autogpu.reporting.text import counted, printable
 
 # No GPU gets a context.
-PROGRAM = program(
-    "torch",
-    """
+QUESTIONS = """
 found["cuda"] = torch.version.cuda
 found["is_available"] = bool(torch.cuda.is_available())
 found["gpus"] = torch.cuda.device_count()
-""",
-)
+found["uses_gpus"] = bool(found["cuda"])
+"""
 
 
-def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
+def judge(found: Mapping[str, Any], facts: Facts) -> Finding:
+    """PyTorch is built for CUDA, and finds the GPUs that are there."""
     version, cuda, devices = printable(found["version"]), found["cuda"], facts.inventory.devices
     if not cuda and not devices:
         return passed(f"PyTorch {version}, built without CUDA, as there is no GPU")
@@ -30,9 +28,3 @@ def _check_build(found: Mapping[str, Any], facts: Facts) -> Finding:
         what = f"PyTorch {version} finds no GPU of {len(devices)}: is the driver too old for CUDA {cuda}?"
         return failed(what, f"{facts.executable} -c 'import torch; torch.cuda.init()' says why")
     return passed(f"PyTorch {version}, built for CUDA {cuda}, lists {counted(found['gpus'], 'GPU')}")
-
-
-CHECKS = {
-    "torch": _check_build,
-    "torch-hooks": lambda found, facts: hooks(found, facts, "PyTorch", is_used=found.get("cuda")),
-}
