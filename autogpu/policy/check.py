@@ -5,8 +5,6 @@ A key that can't be read is left out of its layer and becomes a :class:`Problem`
 
 from __future__ import annotations
 
-import re
-
 from autogpu import variables
 from autogpu.policy import model
 from autogpu.policy.kinds import DEFAULT_GROUP, Refused, bare, brief, group_number
@@ -33,12 +31,6 @@ _ALSO_CALLED = {
     "verbose": "level",
 }
 
-# Values that are for another key: those of a key that look like this.
-_FOR_ANOTHER = (
-    ("select.count", r"a list$|[0-9]+ ?[,:-]|GPU-|MIG-", "select.devices"),
-    ("select.need", r"[0-9.]+ ?%", "memory.limit"),
-)
-
 
 class Layer:
     """The settings of one source. Names that are ``unknown`` to this version are no problem in the system file."""
@@ -55,7 +47,7 @@ class Layer:
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            wrong = _refusal(key, written, refused, origin)
+            wrong = _refusal(key, written, refused)
         else:
             if not key.system_only or self.name == model.SYSTEM:
                 self.values[key.dotted] = (value, origin)
@@ -66,24 +58,13 @@ class Layer:
             self.problems.append(Problem(f"{origin}: {wrong}", "", origin, key.dotted))
 
 
-def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
-    verb = "can't be" if refused.element is None else "can't hold"
-    hint = refused.why or _for_another(key, value, origin)
+def _refusal(key: Key, value: object, refused: Refused) -> str:
+    verb, hint = "can't be" if refused.element is None else "can't hold", refused.why
     if not hint and isinstance(value, str):
         near = _nearest(value, key.kind.words)
         hint = f'nearest is "{near}"' if near else ""
     seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
     return f"{key.dotted} {verb} {seen}; allowed: {key.kind.allowed}"
-
-
-def _for_another(key: Key, value: object, origin: Origin) -> str:
-    text = value.strip() if isinstance(value, str) else brief(value)
-    for dotted, pattern, meant in _FOR_ANOTHER:
-        if dotted == key.dotted and re.match(pattern, text, re.IGNORECASE):
-            other = BY_DOTTED[meant]
-            by_layer = {model.ENVIRONMENT: other.variable, model.COMMAND_LINE: other.flag}
-            return f"did you mean {by_layer.get(origin.layer, meant)}?"
-    return ""
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:

@@ -224,7 +224,7 @@ KEYS = (
     ),
     Key(
         "select.count",
-        kinds.number('a number of GPUs (0 for CPU only), or "all"', 0, 1024, ("all",)),
+        kinds.number('a number of GPUs (0 for CPU only; which ones: devices), or "all"', 0, 1024, ("all",)),
         about='GPUs for this process: a number, "all", or 0 for CPU only',
         more="Where the machine has fewer, the process gets those, and one line says so. With 0 the script runs on "
         "the CPU although GPUs exist.",

@@ -148,8 +148,6 @@ static bool read_mig_key(Gpu *gpu, const char *key, const char *value) {
     gpu->mig_index = atoi(value);
   } else if (strcmp(key, "gpu_instance") == 0) {
     gpu->gpu_instance = (unsigned)atoi(value);
-  } else if (strcmp(key, "slices") == 0) {
-    gpu->slices = (unsigned)atoi(value);
   } else {
     return false;
   }

@@ -215,7 +215,6 @@ class Fleet:
                 card=each.card,
                 mig_index=each.index,
                 gpu_instance=each.gpu_instance,
-                slices=each.profile.slices,
                 name=each.name,
                 uuid=each.uuid,
                 multiprocessors=each.profile.multiprocessors,

@@ -151,7 +151,7 @@ struct Gpu {
   bool is_instance; /* and then has all of the following */
   int card;         /* its index in the fleet */
   int mig_index;    /* among the instances of its card; some may be missing */
-  unsigned gpu_instance, compute_instance, slices;
+  unsigned gpu_instance, compute_instance;
 };
 
 typedef struct {

@@ -77,28 +77,6 @@ API nvmlReturn nvmlDeviceGetComputeInstanceId(nvmlDevice device, unsigned *id) {
   return NVML_SUCCESS;
 }
 
-typedef struct {
-  unsigned multiprocessors, copy_engines, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices;
-  uint64_t memory_mib;
-} Attributes;
-
-/* The counts of engines are left out: nobody here asks for them. */
-API nvmlReturn nvmlDeviceGetAttributes_v2(nvmlDevice device, Attributes *attributes) {
-  NEEDS_GPU(device, READING_ANY);
-  if (!gpu->is_instance) {
-    return NVML_ERROR_NOT_SUPPORTED;
-  }
-  *attributes = (Attributes){
-      .multiprocessors = (unsigned)gpu->multiprocessors,
-      .copy_engines = gpu->slices,
-      .gpu_slices = gpu->slices,
-      .compute_slices = gpu->slices,
-      .memory_mib = gpu->memory_bytes >> 20,
-  };
-  return NVML_SUCCESS;
-}
-ALIAS(nvmlDeviceGetAttributes, nvmlDeviceGetAttributes_v2);
-
 unsigned nvml_mig_index(const Fleet *fleet, int index) {
   const Gpu *gpu = &fleet->gpu[index];
   int list[MAX_GPUS];

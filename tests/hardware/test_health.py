@@ -32,14 +32,6 @@ def test_a_job_gets_the_healthy_gpu_and_the_next_one_is_told_what_is_wrong(train
     assert "(not healthy: row remapping failed)" in ran.said[0]
 
 
-@pytest.mark.tensorflow
-def test_a_job_that_refuses_them_goes_without(train):
-    run = train(a100(**FAILED), a100(**ERRORS))
-    ran = run(USE, AUTOGPU_FAULTY="never")
-    assert (ran.stdout, ran.contexts) == ("done\n", []), ran.stderr
-    assert "refused by select.faulty" in ran.said[0]
-
-
 @pytest.mark.slow
 def test_the_commands_say_what_is_wrong(lab):
     autogpu = lab(a100(**HOT), a100(**WAITS), a100(**ERRORS), a100())

@@ -94,24 +94,3 @@ def test_below_mps_an_exclusive_gpu_is_shared(train, commands, mps):
     assert commands(run.server).pick("--need", "2GiB") == [0]
     (mps / "control").unlink()
     assert run(USE, AUTOGPU_BUSY="cpu").contexts == []
-
-
-@pytest.mark.parametrize("denied", ["refuse", pytest.param("omit", marks=pytest.mark.thorough)])
-def test_of_a_container_with_two_gpus_of_four_these_two_are_known(train, commands, tmp_path, denied):
-    (tmp_path / "dev").mkdir()
-    for number in (1, 3):
-        (tmp_path / "dev" / f"nvidia{number}").touch()
-    run = train(Gpu(), Gpu(), Gpu(), Gpu(), device_files=str(tmp_path / "dev"), denied=denied)
-    ran = run(USE)
-    assert (ran.stdout, ran.contexts) == ("done\n", [3]), ran.stderr
-    assert "the idlest of 2" in ran.said[0]
-    status = commands(run.server).status()
-    assert (len(status["gpus"]), status["unreadable"]) == (2, [])
-
-
-def test_gpus_keep_their_numbers_where_one_in_the_middle_is_lost(train, commands):
-    run = train(Gpu(), Gpu(nvml="GPU_IS_LOST"), Gpu(), Gpu())
-    ran = run(USE, AUTOGPU_EXCLUDE="3")
-    assert ran.contexts == [2]
-    assert "GPU 2 (" in ran.said[0]
-    assert run(USE, AUTOGPU_DEVICES="3").contexts == [3]

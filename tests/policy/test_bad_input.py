@@ -7,7 +7,7 @@ import pytest
 from autogpu.policy import Policy
 
 FILE = "~/proj/autogpu.toml"
-COUNTS = 'a number of GPUs (0 for CPU only), or "all"'
+COUNTS = 'a number of GPUs (0 for CPU only; which ones: devices), or "all"'
 PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
@@ -147,28 +147,10 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
     assert re.search(rf"unknown key {name.lower()}, nearest is \w+\.{meant} \(", key)
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "meant"),
-    [
-        pytest.param("count", "1,2", "devices", id="list-of-gpus"),
-        pytest.param("count", "0-3", "devices", id="range-of-gpus"),
-        pytest.param("count", "GPU-5d0f", "devices", id="uuid"),
-        pytest.param("need", "50%", "limit", id="percentage"),
-    ],
-)
-def test_a_value_for_another_key_is_told_which(workplace, key, text, meant):
-    workplace.autogpu_toml(f'[select]\n{key} = "{text}"\n')
-    seen = f'select.{key} can\'t be "{text}" (did you mean '
-    in_file, in_variable, in_flag = workplace.problems({f"AUTOGPU_{key.upper()}": text}, flags={key: text})
-    assert re.match(rf"{re.escape(f'{FILE}:2: {seen}')}\w+\.{meant}\?\); allowed: ", in_file)
-    assert in_variable.startswith(f"AUTOGPU_{key.upper()}: {seen}AUTOGPU_{meant.upper()}?); allowed: ")
-    assert in_flag.startswith(f"--{key}: {seen}--{meant}?); allowed: ")
-
-
-def test_a_list_of_gpus_is_no_count(workplace):
-    workplace.autogpu_toml("[select]\ncount = [1, 2]\n")
-    (problem,) = workplace.problems()
-    assert problem.startswith(f"{FILE}:2: select.count can't be a list (did you mean select.devices?); allowed: ")
+def test_a_list_of_gpus_is_no_count_and_where_it_belongs_is_told(workplace):
+    assert workplace.problems({"AUTOGPU_COUNT": "1,2"}) == [
+        f'AUTOGPU_COUNT: select.count can\'t be "1,2"; allowed: {COUNTS}; the default 1 is used'
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,10 @@ ABOUT_INSTANCES = """
         if isinstance(gpu, str):
             say(gpu)
             continue
-        attributes = nvml.nvmlDeviceGetAttributes_v2(gpu)
         say(
             nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetIndex(gpu),
             nvml.nvmlDeviceGetGpuInstanceId(gpu), nvml.nvmlDeviceGetComputeInstanceId(gpu),
-            nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20, attributes.multiprocessorCount, attributes.memorySizeMB,
-            attributes.gpuInstanceSliceCount, nvml.nvmlDeviceIsMigDeviceHandle(gpu).value,
+            nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20, nvml.nvmlDeviceIsMigDeviceHandle(gpu).value,
             nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu)),
         )
 """
@@ -49,10 +47,10 @@ def test_nvml_describes_the_instances_of_a_card(server_of):
     server = server_of(a100("3g.20gb", "2g.10gb", "", "1g.5gb"))
     names, card = uuids(server), server.gpus[0].uuid
     assert run_nvml(server, ABOUT_INSTANCES) == [
-        [f"{NAME} MIG 3g.20gb", names[0], 0, 2, 0, 20096, 42, 20096, 3, 1, card],
-        [f"{NAME} MIG 2g.10gb", names[1], 1, 3, 0, 9984, 28, 9984, 2, 1, card],
+        [f"{NAME} MIG 3g.20gb", names[0], 0, 2, 0, 20096, 1, card],
+        [f"{NAME} MIG 2g.10gb", names[1], 1, 3, 0, 9984, 1, card],
         [NOT_FOUND],
-        [f"{NAME} MIG 1g.5gb", names[2], 3, 9, 0, 4864, 14, 4864, 1, 1, card],
+        [f"{NAME} MIG 1g.5gb", names[2], 3, 9, 0, 4864, 1, card],
         *[[NOT_FOUND]] * 3,
     ]
     assert all(name.startswith("MIG-") for name in names)
@@ -72,14 +70,14 @@ def test_the_mode_of_a_card(server_of):
             say(ask("nvmlDeviceGetMigMode", card), ask("nvmlDeviceGetMaxMigDeviceCount", card),
                 nvml.nvmlDeviceIsMigDeviceHandle(card).value,
                 *[ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index) for index in (6, 7)],
-                ask("nvmlDeviceGetGpuInstanceId", card), ask("nvmlDeviceGetAttributes_v2", card))
+                ask("nvmlDeviceGetGpuInstanceId", card))
     """
     cut, without_instances, whole, one_that_cannot = a100(*BALANCED), a100(), A100, Gpu()
     assert run_nvml(server_of(cut, without_instances, whole, one_that_cannot), program) == [
-        [[1, 1], 7, 0, NOT_FOUND, INVALID, INVALID, MISSING],
-        [[1, 1], 7, 0, NOT_FOUND, INVALID, INVALID, MISSING],
-        [[0, 0], 0, 0, INVALID, INVALID, INVALID, MISSING],
-        [MISSING, 0, 0, MISSING, MISSING, MISSING, MISSING],
+        [[1, 1], 7, 0, NOT_FOUND, INVALID, INVALID],
+        [[1, 1], 7, 0, NOT_FOUND, INVALID, INVALID],
+        [[0, 0], 0, 0, INVALID, INVALID, INVALID],
+        [MISSING, 0, 0, MISSING, MISSING, MISSING],
     ]
 
 
