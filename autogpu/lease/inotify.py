@@ -45,15 +45,10 @@ class Watch:
             self._opened.close()
             self._opened = None
 
-    @property
-    def is_blind(self) -> bool:
-        """Changes are not seen: it is not Linux, or the user's instances are in use by others of its jobs."""
-        return self._opened is None
-
     def wait(self, most_s: float) -> bool:
-        """Wait for a change, at most ``most_s``; tell if there was one. Ctrl-C gets through at once."""
+        """Wait for a change, at most ``most_s``; tell if one was seen. Ctrl-C gets through at once."""
         if self._opened is None:
-            # Before the caller's next look. Others may have ended; the bound is fs.inotify.max_user_instances.
+            # Others of the user's jobs have all the instances that fs.inotify.max_user_instances allows, or had them.
             self._opened = _start(self._folder)
             time.sleep(max(0.0, most_s))
             return False

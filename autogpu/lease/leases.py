@@ -16,7 +16,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Sequence
+    from typing import Callable, Mapping, Sequence
 
     from autogpu.selection.model import Cap
 
@@ -44,6 +44,7 @@ class Lease(LockedFile):
 
     Attributes:
         identity: The fields of this process that every file of it has.
+        claims: Bytes by GPU UUID.
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
@@ -55,23 +56,15 @@ class Lease(LockedFile):
         self.problem: Uncoordinated | None = None
         self._group = group
         self._caps = caps
-        self._fields: Mapping[str, Any] = {}
-
-    @property
-    def claims(self) -> Mapping[str, int]:
-        """Bytes by GPU UUID."""
-        return dict(self._fields.get("gpus", {}))
+        self.claims: Mapping[str, int] = {}
 
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
-        name, caps = record.new_name("job"), self._caps()
+        name = record.new_name("job")
         fields = {**self.identity, "group": self._group or name}
-        fields["gpus"] = record.checked_claims(claims)
-        if caps:
-            fields["caps"] = record.checked_claims(caps)
-            fields["why"] = {uuid: cap.cause for uuid, cap in caps.items()}
-        self._fields = fields
-        self.put(descriptor, name, record.encode(fields))
+        text = record.encode_lease(fields, claims, self._caps())
+        self.claims = dict(claims)
+        self.put(descriptor, name, text)
 
     def marker(self, environ: Mapping[str, str]) -> str:
         """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
@@ -82,7 +75,7 @@ class Lease(LockedFile):
             environ: The environment that the children get; membership ends where they find another
                 ``CUDA_VISIBLE_DEVICES``.
         """
-        pid, start = self._fields["pid"], self._fields["start"]
+        pid, start = self.identity["pid"], self.identity["start"]
         return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_visible(environ)}"
 
 

@@ -41,9 +41,6 @@ _LONGEST_REST_S = 6.0
 # process that makes events without end must not make it spin.
 _PAUSE_BY_SQUARE_S = 0.002
 
-# Without inotify, times the place: how often to look.
-_BLIND_PAUSE_S = 0.1
-
 
 def wait_for_lease(
     folder: Folder,
@@ -89,7 +86,7 @@ def wait_for_lease(
                 if waited_s >= timeout_s:
                     raise gave_up(timeout_s, state.position)
                 second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
-                pause_s = second_looks.pop(0) if second_looks else place.pause_s(is_blind=watch.is_blind)
+                pause_s = second_looks.pop(0) if second_looks else place.pause_s
                 if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
                     second_looks = list(_SECOND_LOOKS_S)
                 before_look()
@@ -156,10 +153,10 @@ class _Place:
         """How long those ahead may look first."""
         return max(1, len(self.ahead)) ** 2 * _PAUSE_BY_SQUARE_S
 
-    def pause_s(self, *, is_blind: bool) -> float:
+    @property
+    def pause_s(self) -> float:
         """How long to wait for a change before the next look: those far behind don't look as often."""
-        rest_s = HEARTBEAT_S if self.is_near else _LONGEST_REST_S
-        return min(rest_s, (len(self.ahead) + 1) * _BLIND_PAUSE_S) if is_blind else rest_s
+        return HEARTBEAT_S if self.is_near else _LONGEST_REST_S
 
     def look(self) -> tuple[bool, QueueState]:
         """Tell if a GPU could be claimed now, and who is there; take a ticket if not."""

@@ -62,17 +62,20 @@ def encode(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
+def encode_lease(fields: Mapping[str, Any], claims: Mapping[str, int], caps: Mapping[str, Cap]) -> bytes:
+    """A lease's text, unless the others would refuse to read it."""
+    capped = {"caps": dict(caps), "why": {uuid: cap.cause for uuid, cap in caps.items()}} if caps else {}
+    text = encode({**fields, "gpus": dict(claims), **capped})
+    lease_fields(text)
+    return text
+
+
 def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
     """A ticket's text, unless the others would refuse to read it: it would be passed over for ever."""
     wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
     text = encode({**fields, **wanted, "per_user": demand.per_user})
     ticket_fields(text)
     return text
-
-
-def checked_claims(claims: Mapping[str, int]) -> dict[str, int]:
-    """A copy of ``claims`` (bytes by UUID), unless a reader would refuse them."""
-    return _claims(dict(claims))
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:

@@ -206,6 +206,18 @@ def test_10_a_program_is_started_where_the_folder_can_not_lock(lab, lease_folder
     assert LINE.format(lease_folder) in job.end()[1]
 
 
+@pytest.mark.tensorflow
+def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(host, installed, tmp_path, lease_folder, no_locks):
+    server = host(Gpu(processes={5004242: "9GiB"}), Gpu(), Gpu()).server
+    script = tmp_path / "train.py"
+    script.write_text("import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n")
+    done = server.run([str(installed), str(script)], environ={**no_locks, "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "GPU:0\n"), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+    assert [LINE.format(lease_folder) in line for line in said].count(True) == 1, said
+    assert {call.gpu for call in server.calls(call="context")} == {2}
+
+
 def test_25_who_is_refused_is_told_a_process_of_the_holder_that_has_not_computed_yet(lab):
     autogpu = lab(Gpu())
     job = autogpu.hold()

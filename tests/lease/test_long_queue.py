@@ -29,7 +29,7 @@ def test_who_is_near_lets_those_ahead_look_first_and_who_is_far_looks_rarely_but
     courtesies, rests = [], []
     for place.ahead in ((None,) * count for count in range(1000)):
         courtesies.append(place.courtesy_s)
-        rests.append(place.pause_s(is_blind=False))
+        rests.append(place.pause_s)
     assert (courtesies, rests) == (sorted(courtesies), sorted(rests))
     assert courtesies[_NEAR] < 0.2
     assert rests[-1] < _LONGEST_REST_S + 0.1

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Uncoordinated, acquire_lease, inotify, locks
+from autogpu.lease import Demand, Uncoordinated, acquire_lease, locks
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import ALICE, BOB, holders, pass_a_tick, until, waiters
@@ -74,23 +74,6 @@ def test_a_holders_death_wakes_those_who_sleep(start):
     assert waiting.result() == {"claims": {"GPU-0": 1}}
     woken_s = time.monotonic() - begin
     assert woken_s < 1.9
-
-
-def test_without_inotify_the_head_looks_often(folder, start, monkeypatch):
-    monkeypatch.setattr(inotify, "_start", lambda folder: None)
-    holder = start()
-    holder.ask("acquire", free=GPU)
-    begin = time.monotonic()
-
-    def on_wait(state):
-        holder.kill()
-
-    def choose(holders, waiters):
-        return None if holders else {"GPU-0": 1}
-
-    lease = wait_for_lease(folder, choose, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
-    assert time.monotonic() - begin < 1.9
-    lease.release()
 
 
 def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):

@@ -169,4 +169,4 @@ def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
 @pytest.mark.parametrize("claims", [{"GPU-a": -1}, {"GPU-a": 1.0}, {"GPU-a": True}, {"a b": 1}], ids=str)
 def test_what_readers_would_refuse_is_not_written(claims):
     with pytest.raises(ValueError):
-        record.checked_claims(claims)
+        record.encode_lease({**GOOD}, claims, {})
