@@ -312,7 +312,7 @@ class Allocator:
             return left_alone(selection, why)
         number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
         alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
-        policy = replace(selection.policy, busy="share", count=1, per_user=0)
+        policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
         taken = allocation.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
         if taken.verdict is Verdict.TAKE:
             taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)

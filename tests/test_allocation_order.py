@@ -114,6 +114,16 @@ def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(name
     assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
 
 
+@pytest.mark.parametrize("busy", ["share", "wait"])
+def test_where_cuda_has_an_order_already_nobody_waits(first, other, busy):
+    with other({0: 24}):
+        process = first(*TWO, counted=[0, 1], AUTOGPU_BUSY=busy)
+        process.cuda.initialise()
+        process.framework.count(0)
+    assert process.claims == {0: 0}
+    assert len(process.lines) == 1
+
+
 def test_a_list_that_the_script_wrote_is_ordered_in_its_own_words(first):
     process = first(gpu(0), gpu(1), gpu(2), counted=[1, 0])
     process.environ[CUDA_VISIBLE_DEVICES] = "0, 1"

@@ -176,7 +176,11 @@ def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     excluded = [r.device for r in pool.ranking.rejected if r.cause in apart]
     usable = [device for device in pool.visible if device and device not in excluded]
     if pool.request.promised is not None:
-        return [device for device in usable if device.uuid in pool.request.promised]
+        promised = pool.request.promised
+        held = [device for device in usable if device.uuid in promised]
+        # Of several each, the first is one that is the job's alone, as far as there are such ones.
+        has_several = len(held) >= 2 * rank.at_most(len(held))
+        return sorted(held, key=lambda device: not promised[device.uuid]) if has_several else held
     # Where there is a whole card for each of them, none has to do with an instance.
     whole = list(instances.cards(usable))
     return whole if len(whole) >= rank.at_most(len(usable)) else usable

@@ -27,6 +27,10 @@ LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2
 SHARING = {"visible_spec": INHERITED, "grant": Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))}
 PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 * GIB, OTHER: 0}}
 
+FOUR = [gpu(0, pids=[7], used_gib=9), *map(gpu, (1, 2, 3))]
+ALL_BUT_THE_FIRST = {device.uuid: 24 * GIB * (device.index > 0) for device in FOUR}
+TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BUT_THE_FIRST, "count": 2}
+
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
@@ -50,6 +54,8 @@ PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 *
             soft_caps={OTHER: within_context(8 * GIB)},
             why_capped=BEST_EFFORT,
         ),
+        # Also where the one that is used stands first.
+        case("two-for-each-rank", FOUR, TWO_EACH, ordinals=(3, 0), of_ranks=(gpu(1).uuid, gpu(3).uuid)),
         case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, soft_caps={ZERO: 6 * GIB - CONTEXT_BYTES}),
         case("half", ONE, HALF, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
         case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, granted={ZERO: PART}),
