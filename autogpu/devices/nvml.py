@@ -13,7 +13,7 @@ from itertools import combinations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
+    from typing import Any, Callable, Collection, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -99,33 +99,27 @@ def load_pynvml() -> Any:
 def read_inventory(
     silent: Collection[int] | None = None,
     on_asking: Callable[[int], None] = lambda index: None,
-) -> Iterator[dict[str, Any]]:
+) -> dict[str, Any]:
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
-
-    Yields:
-        The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
-        question costs no more than its answer.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
             others have answered and are asked one after the other, which is five times faster: handing the
             interpreter from thread to thread takes longer than the calls. ``None`` for the first reading of a process,
-            in which one that hangs blocks no other.
+            in which one that hangs blocks no other, and which alone tells what connects the cards.
         on_asking: Is told of each before it is asked, where they are asked one after the other.
     """
     try:
         nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
-        yield {"failure": str(error), "failure_cause": "pynvml"}
-        return
+        return {"failure": str(error), "failure_cause": "pynvml"}
     version = None
     try:
         nvml.call("nvmlInit")
         version = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
-        yield {"driver_version": version, **_failure(nvml, error)}
-        return
+        return {"driver_version": version, **_failure(nvml, error)}
     if silent is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
@@ -134,11 +128,11 @@ def read_inventory(
             on_asking(index)
             answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
     reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
-    yield reading
     if silent is None:
-        yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
+        reading["topology"] = _read_topology(nvml, reading["devices"])
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
+    return reading
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -355,7 +349,7 @@ def _end_by(time_s: float) -> None:
 
 
 def main() -> None:
-    """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
+    """Write the reading to stdout for ``marshal.loads``: both ends are the same Python, and json would take longer."""
     import marshal
     import sys
 
@@ -365,10 +359,9 @@ def main() -> None:
     stand_in: Any = type(sys)("ctypes.util")
     stand_in.find_library = None
     sys.modules["ctypes.util"] = stand_in
-    for reading in read_inventory():
-        # As one string: of what lies behind another value, the parts of a dictionary would be loaded one by one.
-        written = marshal.dumps(marshal.dumps(reading))
-        while written:
-            written = written[os.write(1, written) :]
+    written = marshal.dumps(read_inventory())
+    while written:
+        written = written[os.write(1, written) :]
+    os.close(1)  # it may have no end: a thread that is stuck in the driver keeps what is open
     # Not sys.exit: a thread that is stuck in the driver would be waited for.
     os._exit(0)

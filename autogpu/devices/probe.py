@@ -25,9 +25,6 @@ _PATIENCE_S = 15.0
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
-# What connects the GPUs is told in ms once they are read, and decides only among equals.
-_TOPOLOGY_DEADLINE_S = 1.0
-
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
@@ -169,7 +166,6 @@ class ThreadReading:
 
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
-        self._has_devices = threading.Event()
         self._last = last
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
@@ -183,19 +179,12 @@ class ThreadReading:
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         lost = self._last.unreadable if self._last else ()
         silent = [each.index for each in lost if each.reason == nvml.NO_ANSWER] if self._last else None
-        try:
-            for reading in nvml.read_inventory(silent, self._asked.append):
-                inventory = Inventory.from_reading(reading)
-                self._inventory = replace(inventory, topology=self._last.topology) if self._last else inventory
-                self._has_devices.set()
-        finally:
-            self._has_devices.set()
+        inventory = Inventory.from_reading(nvml.read_inventory(silent, self._asked.append))
+        self._inventory = replace(inventory, topology=self._last.topology) if self._last else inventory
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""
-        self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
-        if self._has_devices.is_set():
-            self._thread.join(_TOPOLOGY_DEADLINE_S)
+        self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
         if self._inventory is None and self._last is not None and self._asked:
             from autogpu.devices.nvml import NO_ANSWER
 
@@ -246,15 +235,12 @@ class ProcessReading:
             self._inventory = _inventory(b"", self._end())
 
     def _read_pipe(self, until_s: float) -> bytes | None:
-        # Not until the process's end: one that is stuck in the driver has none.
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             if not piece:
                 return b"".join(self._pieces)
             self._pieces.append(piece)
-            # The GPUs are read, and what connects them is not awaited for long.
-            until_s = min(until_s, monotonic_s() + _TOPOLOGY_DEADLINE_S)
-        return b"".join(self._pieces) or None
+        return None
 
     def _end(self) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
@@ -311,19 +297,12 @@ def _spawn_on_3_7(command: list[str], environ: Mapping[str, str], stdout: int) -
 
 
 def _inventory(written: bytes, status: int) -> Inventory:
-    import io
     import marshal
 
     from autogpu.devices.model import Inventory
 
-    stream = io.BytesIO(written)
-    inventory = None
     try:
-        while True:
-            inventory = Inventory.from_reading(marshal.loads(marshal.load(stream)))
-    except (EOFError, KeyError, TypeError, ValueError):  # the last one that is whole counts
-        pass
-    if inventory is not None:
-        return inventory
-    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-    return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
+        return Inventory.from_reading(marshal.loads(written))
+    except (EOFError, KeyError, TypeError, ValueError):  # it is not whole
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+        return _failed(f"the process that reads NVML ended with {how}", "driver")

@@ -14,7 +14,7 @@ from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
+    from typing import Any, Callable, Collection, Mapping
 
 SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
@@ -177,29 +177,17 @@ class Kind:
 def choice(*words: str) -> Kind:
     """One of a few words."""
 
-    def read(value: object) -> str:
-        word = _text(value).lower()
-        if word not in words:
-            raise Refused
-        return word
-
     allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-    return Kind(allowed, read, {"enum": list(words)}, words=words)
+    return Kind(allowed, lambda value: _word(value, words), {"enum": list(words)}, words=words)
 
 
 def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> Kind:
     """A whole number in a range, or one of a few ``words``."""
 
-    def read(value: object) -> int | str:
-        if type(value) is int:
-            found = value
-        else:
-            word = _text(value).lower()
-            if word in words:
-                return word
-            if not re.fullmatch(_INTEGER, word):
-                raise Refused
-            found = int(word)
+    def read(value: Any) -> int | str:
+        if type(value) is not int and not re.fullmatch(_INTEGER, _text(value)):
+            return _word(value, words)
+        found = int(value)
         if not smallest <= found <= largest:
             raise Refused
         return found
@@ -231,6 +219,13 @@ def _text(value: object) -> str:
     return value.strip()
 
 
+def _word(value: object, words: Collection[str]) -> str:
+    word = _text(value).lower()
+    if word not in words:
+        raise Refused
+    return word
+
+
 def _entries(value: object) -> list[object]:
     if isinstance(value, list):
         return value
@@ -239,12 +234,7 @@ def _entries(value: object) -> list[object]:
 
 
 def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = _text(value).lower()
-    if word not in _ON + _OFF:
-        raise Refused
-    return word in _ON
+    return value if isinstance(value, bool) else _word(value, _ON + _OFF) in _ON
 
 
 def _size(value: object) -> int | None:
