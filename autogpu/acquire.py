@@ -96,6 +96,7 @@ def acquire(
     script: str,
     read: Callable[[], Inventory | None],
     on_wait: OnWait,
+    run: str = "",
 ) -> Taken:
     """Decide which GPUs the process takes and claim them.
 
@@ -103,6 +104,7 @@ def acquire(
         request: What is known.
         environ: Names the lease folder, and the parent's lease if there is one.
         script: The running script's name, for the others to see.
+        run: As for :class:`autogpu.lease.Lease`.
         read: Takes a fresh reading of the driver.
         on_wait: Is called after each look without a result, with the queue and the decision not to take a GPU yet.
 
@@ -112,7 +114,7 @@ def acquire(
     """
     if why_none(request):
         return Taken(decide(request))
-    process = _Process(by_scripts_list(request), script, read, on_wait)
+    process = _Process(by_scripts_list(request), script, run, read, on_wait)
     try:
         return process.acquire(environ)
     except (NoEligibleDevice, WaitTimeout):
@@ -153,11 +155,11 @@ class _Process:
     """One process that wants GPUs, before it has any; ``decision`` is the last one, by what is known so far."""
 
     def __init__(
-        self, request: SelectionRequest, script: str, read: Callable[[], Inventory | None], on_wait: OnWait
+        self, request: SelectionRequest, script: str, run: str, read: Callable[[], Inventory | None], on_wait: OnWait
     ) -> None:
         self.decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
         self._request = request
-        self._script = script
+        self._script, self._run = script, run
         self._read = read
         self._on_wait = on_wait
         self._begun_s = monotonic_s()
@@ -177,12 +179,17 @@ class _Process:
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group
             held = lease.acquire_lease(
-                folder, lambda *_: claims, script=self._script, group=parents, on_problem=self._note
+                folder, lambda *_: claims, script=self._script, run=self._run, group=parents, on_problem=self._note
             )
             return Taken(self._shared, held, self._problem if held else None, is_parents=True)
-        group = self._job or None
         held = lease.acquire_lease(
-            folder, self._choose, script=self._script, group=group, caps=self._caps, on_problem=self._note
+            folder,
+            self._choose,
+            script=self._script,
+            run=self._run,
+            group=self._job or None,
+            caps=self._caps,
+            on_problem=self._note,
         )
         if self.decision.verdict is Verdict.WAIT:
             with suppress(_NothingToWaitFor):
@@ -285,6 +292,7 @@ class _Process:
             self._choose,
             demand=self._demand,
             script=self._script,
+            run=self._run,
             timeout_s=self._timeout_s,
             on_wait=self._on_look,
             before_look=self._read_again,

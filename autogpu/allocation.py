@@ -163,7 +163,7 @@ class Allocation:
         waiting = WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
         try:
-            self.taken = acquire(request, environ, script, self.readings.take, waiting)
+            self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
         except KeyboardInterrupt as error:
             waiting.interrupted(error)
             raise

@@ -251,7 +251,7 @@ class Allocator:
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         selection = SelectionRequest(
-            policy=allocation.this_run.policy_for(inventory),
+            policy=allocation.policy,
             visible_spec=visible.spec,
             inventory=inventory,
             uuids=uuids,
@@ -264,6 +264,7 @@ class Allocator:
             asked_count=request.count,
             count_is_set=allocation.resolved.settings["select.count"].overrides is not None,
             grant=allocation.grant,
+            learned=allocation.this_run.learned(inventory, visible.candidates or uuids or ()),
             in_use=[o for o in allocation.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
         wanted, said = min(wanted_count(selection), request.gpu_count), (request.limits, request.fraction)

@@ -49,17 +49,19 @@ class Lease:
         identity: The fields of this process that every file of it has.
     """
 
-    def __init__(self, folder: Folder, script: str, group: str | None) -> None:
+    def __init__(self, folder: Folder, script: str, group: str | None, run: str = "") -> None:
         """Hold nothing yet.
 
         Args:
             script: The running script; only its name is kept, never its folder or arguments.
             group: Shared by the members of one job; ``None`` for a job of one process.
+            run: Tells its user alone which runs of the script these were: a hash with a salt of the user's.
         """
         self._folder = folder
         # Looks into /proc; others don't have to wait for that.
         self.identity = record.identity(script)
         self._group = group
+        self._run = run
         self._fields: Mapping[str, Any] = {}
         self._file = LockedFile("")
         self._pid = os.getpid()
@@ -102,6 +104,8 @@ class Lease:
         name = f"job.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
         fields = {**self.identity, "t": round(unix_s(), 6), "group": self._group or name}
         fields["gpus"] = record.checked_claims(claims)
+        if self._run:
+            fields["run"] = self._run
         if caps:
             fields["caps"] = record.checked_claims(caps)
             fields["why"] = {uuid: cap.cause for uuid, cap in caps.items()}
@@ -133,6 +137,7 @@ def acquire_lease(
     choose: Choose,
     *,
     script: str,
+    run: str = "",
     group: str | None = None,
     caps: Callable[[], Mapping[str, Cap]] = dict,
     deadline_s: float = mutex.DEADLINE_S,
@@ -145,6 +150,7 @@ def acquire_lease(
             others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times, and the last result counts. What it raises comes through.
         script: As for :class:`Lease`.
+        run: As for :class:`Lease`.
         group: As for :class:`Lease`.
         caps: Tells after ``choose`` what each member of the job may allocate, by GPU UUID.
         deadline_s: How long to wait for the mutex.
@@ -154,7 +160,7 @@ def acquire_lease(
         Uncoordinated: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
-    lease = Lease(folder, script, group)
+    lease = Lease(folder, script, group, run)
     reader = FolderReader()
     try:
         with folder.opened() as descriptor:

@@ -56,6 +56,7 @@ def wait_for_lease(
     *,
     demand: Demand,
     script: str,
+    run: str = "",
     timeout_s: float,
     on_wait: Callable[[QueueState], None] | None = None,
     before_look: Callable[[], None] = lambda: None,
@@ -84,7 +85,7 @@ def wait_for_lease(
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
-    place = _Place(folder, choose, demand, script, group, caps, deadline_s, on_problem, before_look)
+    place = _Place(folder, choose, demand, script, run, group, caps, deadline_s, on_problem, before_look)
     second_looks: list[float] = []
     try:
         with Watch(folder.path, place.is_concerned) as watch:
@@ -157,13 +158,14 @@ class _Place:
         choose: Choose,
         demand: Demand,
         script: str,
+        run: str = "",
         group: str | None = None,
         caps: Callable[[], Mapping[str, Cap]] = dict,
         deadline_s: float = mutex.DEADLINE_S,
         on_problem: OnProblem = lambda problem: None,
         before_look: Callable[[], None] = lambda: None,
     ) -> None:
-        self.lease = Lease(folder, script, group)
+        self.lease = Lease(folder, script, group, run)
         self.ahead: tuple[Waiter, ...] = ()
         self._folder = folder
         self._choose = choose

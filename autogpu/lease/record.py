@@ -95,7 +95,7 @@ def parse(raw: bytes | None) -> dict[str, Any]:
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """A lease's fields, with ``gpus`` (bytes by UUID), ``caps`` (with their causes) and ``group``."""
+    """A lease's fields, with ``gpus`` (bytes by UUID), ``caps`` (with their causes), ``group`` and ``run``."""
     fields = parse(raw)
     fields["gpus"] = _claims(fields.get("gpus"))
     why = fields.get("why")
@@ -103,6 +103,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
     caps = _claims(fields.get("caps", {})).items()
     fields["caps"] = {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps}
     fields["group"] = _name(fields.get("group"))
+    fields["run"] = _name(fields.get("run", ""))
     return fields
 
 

@@ -183,7 +183,8 @@ def _parsed(view: LockedFileView) -> Holder | Waiter:
         "group": fields.get("group", ""),
     }
     if is_lease:
-        return Holder(claims=fields.get("gpus", {}), caps=fields.get("caps", {}), **common)
+        gpus, caps, run = fields.get("gpus", {}), fields.get("caps", {}), fields.get("run", "")
+        return Holder(claims=gpus, caps=caps, run=run, **common)
     uuids, joins = fields.get("uuids", ()), fields.get("joins", False)
     demand = Demand(fields.get("count", 1), fields.get("bytes"), uuids, joins, fields.get("per_user", 0))
     return Waiter(silent_s=0.0, demand=demand, **common)

@@ -68,8 +68,8 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
 
 
 def demand_told(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims by the script's own word, else by the policy's."""
-    return request.script_demand or memory_demand(request.policy)
+    """How much a process claims by the script's own word, else by its last runs or the policy."""
+    return request.script_demand or request.learned or memory_demand(request.policy)
 
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:

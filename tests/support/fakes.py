@@ -152,6 +152,9 @@ class FakeFramework:
     def peak_bytes(self):
         return self.peak
 
+    def needed_bytes(self, *, growth):
+        return self.peak
+
     def fallback_environment(self, environ, growth):
         return {"FAKEFLOW_GROWTH": "1"} if growth else {}
 

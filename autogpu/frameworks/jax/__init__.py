@@ -9,6 +9,7 @@ from __future__ import annotations
 from autogpu.frameworks.jax.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.jax.hooks import find_hooks as find_hooks
 from autogpu.frameworks.jax.hooks import install_hooks as install_hooks
+from autogpu.frameworks.jax.memory import needed_bytes as needed_bytes
 from autogpu.frameworks.jax.memory import out_of_memory as out_of_memory
 from autogpu.frameworks.jax.memory import peak_bytes as peak_bytes
 

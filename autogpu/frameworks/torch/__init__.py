@@ -9,6 +9,7 @@ from __future__ import annotations
 from autogpu.frameworks.torch.hooks import fallback_environment as fallback_environment
 from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
 from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
+from autogpu.frameworks.torch.memory import needed_bytes as needed_bytes
 from autogpu.frameworks.torch.memory import out_of_memory as out_of_memory
 from autogpu.frameworks.torch.memory import peak_bytes as peak_bytes
 

@@ -36,5 +36,9 @@ def peak_bytes() -> int:
     return 0
 
 
+def needed_bytes(*, growth: bool) -> int:
+    return 0
+
+
 def out_of_memory(error) -> OutOfMemory | None:
     return OutOfMemory(1 << 30) if isinstance(error, sys.modules["toyflow"].OutOfMemoryError) else None
