@@ -110,7 +110,7 @@ class Allocation:
         self.told = told_of_siblings(environ)
         self.has_told_what_is_kept = False
         self._children = ChildrensLease(environ)
-        self.say_in_each_rank = say
+        self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = renewed_in_children(self)
 
     @property

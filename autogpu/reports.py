@@ -68,7 +68,6 @@ class Reports:
             from autogpu.out_of_memory import lines_of
 
             lines = lines_of(found, self._framework, self._allocation, selection, assignment)
-            text = "\nautogpu: ".join(lines)  # in one piece: others print there as well
-            if text:
-                stderr.forget(text)
-                self._allocation.say_in_each_rank(text)
+            if lines:
+                stderr.forget()
+                self._allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well

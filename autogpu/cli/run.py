@@ -25,11 +25,7 @@ from autogpu.reporting.text import printable
 from autogpu.reporting.waiting import WaitingReport
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, Verdict
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
-
-# As shells report them.
-EXIT_NOT_EXECUTABLE = 126
-EXIT_NOT_FOUND = 127
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
 # What a supervisor sends to this process and means for the command. What a terminal sends (Ctrl-C, Ctrl-\\) reaches
 # the command by itself, and would otherwise come twice.
@@ -62,6 +58,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
         raise _NotFound("COMMAND is empty, so nothing can be started")
     resolved = resolve_or_complain(flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
+    environ.update({TYPED + name.upper(): text for name, text in flags.items()})
     # In front of what is there; an empty element would mean the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
     if is_held and not resolved.policy.enabled:
@@ -83,11 +80,11 @@ def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
 
 
 class _NotFound(click.ClickException):
-    exit_code = EXIT_NOT_FOUND
+    exit_code = 127  # as shells report it
 
 
 class _NotExecutable(click.ClickException):
-    exit_code = EXIT_NOT_EXECUTABLE
+    exit_code = 126
 
 
 def _not_started(name: str, error: OSError) -> click.ClickException:

@@ -102,6 +102,8 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         if not is_ours or name in variables.INTERNAL or name.startswith(variables.INTERNAL_PREFIXES):
             continue
         origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME), variable=name)
+        if environ.get(variables.TYPED + name[len(variables.PREFIX) :]) == environ[name] and name in by_variable:
+            origin = Origin(model.ENVIRONMENT, by_variable[name].flag, variable=name)
         if name in by_variable:
             layer.take_text(by_variable[name], environ[name], origin)
         else:

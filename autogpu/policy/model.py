@@ -200,6 +200,13 @@ class Resolved:
     project_file: Path | None
     files: tuple[Path, ...]
 
+    def as_typed(self, text: str) -> str:
+        """``text`` with the options of ``autogpu run`` that were typed in place of the variables that they override."""
+        for origin in (setting.origin for setting in self.settings.values()):
+            if origin.variable and origin.place.startswith("--"):
+                text = text.replace(f"{origin.variable}=", f"{origin.place} ")
+        return text
+
 
 # Section titles, in the order in which the generated documents show them.
 SECTIONS = {

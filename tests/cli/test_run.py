@@ -299,6 +299,9 @@ def test_a_flag_is_the_policy_of_the_command_and_its_path_keeps_what_it_had(serv
     assert (need, alone[0], os.pathsep in alone) == ("6GiB", "/", False)
     _, both = json.loads(autogpu(server, *command, PYTHONPATH="/mine").stdout)
     assert both == os.pathsep.join([alone, "/mine"])
+    # Told by the option, which overrides the variable.
+    told = autogpu(server, "run", "--need", "6GiB", "--", *AUTOGPU, "config", "--changed").stdout
+    assert told.startswith('select.need  "6GiB"  --need, overrides')
 
 
 @pytest.mark.tensorflow
