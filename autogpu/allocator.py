@@ -327,7 +327,7 @@ class Allocator:
             ordinals=ordinals if decision.is_ours else None,
             growth=True if policy.growth else None,
             caps=self._caps(decision, ordinals),
-            logical_gpus=policy.virtual_gpus,
+            logical_gpus=self._logical_gpus,
             moved=decision.moved,
             ceilings=ceilings(decision, selection),
             usable=usable_bytes(decision.visible, self.framework.DEFAULT_SHARE),
@@ -340,7 +340,12 @@ class Allocator:
             with self.allocation.cuda.primary_contexts(ordinals):
                 measured = self._own_memory_bytes()
             self._context_reserves = {o: context_reserve_bytes(measured.get(o)) for o in ordinals}
-        return caps(policy, decision, self._context_reserves, default_share=self.framework.DEFAULT_SHARE)
+        share = self.framework.DEFAULT_SHARE
+        return caps(policy, decision, self._context_reserves, default_share=share, parts=self._logical_gpus)
+
+    @property
+    def _logical_gpus(self) -> int:
+        return self.allocation.policy.virtual_gpus if self.framework.HAS_LOGICAL_GPUS else 1
 
     def _own_memory_bytes(self) -> Mapping[int, int]:
         """By CUDA ordinal, what NVML shows now of this process."""

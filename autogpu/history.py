@@ -38,7 +38,7 @@ def peak_of(peaks: Sequence[int], ranks: int = 1) -> int | None:
 
 
 def took_at_most(peak_bytes: int, context_bytes: int) -> str:
-    """What is told of the last runs."""
+    """Tell of the last runs."""
     return f"its last {RUNS} runs took at most {size(peak_bytes + context_bytes)}"
 
 
@@ -77,7 +77,7 @@ class History:
         self.folder = base / "autogpu" if base.is_absolute() else None
 
     def read(self) -> str:
-        """What is kept, for the functions above; ``""`` where nothing is."""
+        """The file's text, for the functions above; ``""`` where nothing is kept."""
         try:
             return _read(self._file())
         except OSError:

@@ -11,6 +11,7 @@ from autogpu.process import owner, unix_s
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.memory import demand_told
 from autogpu.selection.model import Cap
 from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unlisted_bytes, unmanaged_processes
 
@@ -36,53 +37,82 @@ def lines_of(
     Args:
         request: By which the framework got its GPUs.
     """
-    decision, ordinal = allocation.decision, _ordinal(error, request, assignment, by_cuda=framework.TAKES_FIRST_GPUS)
-    visible = decision.visible if decision else ()
-    known = visible[ordinal] if ordinal < len(visible) else None
-    if decision is None or known is None:
+    ordinal = _ordinal(error, framework, request, assignment)
+    visible = allocation.decision.visible if allocation.decision else ()
+    known = dict(enumerate(visible)).get(ordinal)
+    if known is None:
         return []
-    inventory = allocation.readings.take_outside(_DEADLINE_S)
-    now, claims = by_uuid(inventory.devices if inventory else ()), _claims(allocation, inventory)
-    device = now.get(known.uuid, known)
-    held = bytes_by_pid(device).get(os.getpid(), 0) if known.uuid in now else 0
-    # In a container the driver may list this process under another number, or not at all.
-    is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
+    now = _Now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
     is_child = allocation.taken is not None and allocation.taken.is_parents
-    others = [now[each.uuid] for each in visible if each and each is not known and each.uuid in now]
-    need = request.policy.need_bytes
     shortage = Shortage(
-        device.label,
-        device.memory_total_bytes,
-        held_bytes=held,
+        now.device.label,
+        now.device.memory_total_bytes,
+        held_bytes=now.held_bytes,
         used_bytes=framework.peak_bytes(),
         asked_bytes=error.asked_bytes,
         cap=_cap(error, request, assignment, ordinal, known, str(allocation.resolved.settings["memory.limit"].origin)),
-        others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
-        is_certain=is_certain,
+        others=now.others(),
         own_part=_own_part(framework, assignment, ordinal),
-        elsewhere=() if is_child else _elsewhere(others, claims),
+        elsewhere=() if is_child else now.elsewhere(visible),
         waits=request.policy.busy == "wait" or request.joins_at_once,
-        claimed_bytes=need if isinstance(need, int) else 0,
+        claimed_bytes=demand_told(request).bytes or 0,
         is_child=is_child,
-        remedy=decision.remedy or (_UNLISTED if len(now) > len(visible) and _is_listed_alone(request) else ""),
+        remedy=_remedy(allocation, request, now),
         locked=request.policy.locked,
     )
     return advice(shortage)
 
 
-def _is_listed_alone(request: SelectionRequest) -> bool:
-    """The shell's list has no other GPU to wait for."""
-    spec = request.visible_spec
-    is_shells = spec.value is not None and not spec.is_scripts and not request.grant.engine
-    return is_shells and request.joins_at_once
-
-
-def _ordinal(error: OutOfMemory, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool) -> int:
+def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest, assignment: Assignment) -> int:
     # As CUDA counts, and not those alone that it was assigned.
-    if by_cuda:
+    if framework.TAKES_FIRST_GPUS:
         return error.ordinal
     place, ordinals = error.ordinal // assignment.logical_gpus, assignment.ordinals or tuple(request.named or ())
     return ordinals[min(place, len(ordinals) - 1)] if ordinals else place
+
+
+class _Now:
+    """A GPU at this moment, by the driver and the leases of other jobs.
+
+    Attributes:
+        devices: All of the host, by UUID.
+        device: The GPU; as it was ``known`` before where the driver does not answer.
+        held_bytes: What the driver shows of this process; 0 where it does not.
+        is_certain: It has told who is there. In a container it may list this process, which ``has_context`` there,
+            under another number, or not at all.
+    """
+
+    def __init__(self, allocation: Allocation, known: Device, *, has_context: bool) -> None:
+        inventory = allocation.readings.take_outside(_DEADLINE_S)
+        self.devices = by_uuid(inventory.devices if inventory else ())
+        self.device = self.devices.get(known.uuid, known)
+        self.held_bytes = bytes_by_pid(self.device).get(os.getpid(), 0) if known.uuid in self.devices else 0
+        self.is_certain = known.uuid in self.devices and (self.held_bytes > 0 or not has_context)
+        self._claims = _claims(allocation, inventory)
+
+    def others(self) -> Sequence[tuple[str, int]] | None:
+        """Who else uses the GPU or claims a part of it, and how much each uses, the largest first."""
+        device, claims = self.device, self._claims.get(self.device.uuid, ())
+        used, found = bytes_by_pid(device), []
+        for claim in claims:
+            pid = f" (pid {claim.pids[0]})" if claim.pids else ""
+            name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
+            found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
+        if self.is_certain:
+            for process in unmanaged_processes(device, claims, os.getpid()):
+                uid = owner(process.pid)
+                name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
+                found.append((name, process.memory_used_bytes or 0))
+            hidden = unlisted_bytes(device)
+            found += [("processes that the driver does not show", hidden)] if hidden else []
+        return sorted(found, key=lambda each: -each[1]) if found or self.is_certain else None
+
+    def elsewhere(self, visible: Sequence[Device | None]) -> Sequence[tuple[str, int]]:
+        """Of each other GPU that the process could have, its label, and what is neither used nor claimed there."""
+        found = [self.devices[each.uuid] for each in visible if each and each.uuid in self.devices]
+        whole = [each for each in found if each.uuid != self.device.uuid and not each.mig_enabled]
+        spare = [(each.label, spare_bytes(each, None, self._claims.get(each.uuid, ()))) for each in whole]
+        return [(label, size) for label, size in spare if size is not None]
 
 
 def _claims(allocation: Allocation, inventory: Inventory | None) -> Mapping[str, Sequence[Claim]]:
@@ -95,35 +125,17 @@ def _claims(allocation: Allocation, inventory: Inventory | None) -> Mapping[str,
     return claims_by_gpu(jobs_of(holders, processes, inventory, unix_s()))
 
 
-def _others(device: Device, claims: Sequence[Claim], *, lists_processes: bool) -> tuple[tuple[str, int], ...]:
-    """Who else uses the GPU or claims a part of it, and how much each uses; the largest first.
-
-    Args:
-        lists_processes: None that the driver lists without a claim is this one.
-    """
-    used = bytes_by_pid(device)
-    found = []
-    for claim in claims:
-        pid = f" (pid {claim.pids[0]})" if claim.pids else ""
-        name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
-        found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
-    hidden = unlisted_bytes(device) if lists_processes else 0
-    for process in unmanaged_processes(device, claims, os.getpid()) if lists_processes else ():
-        uid = owner(process.pid)
-        name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
-        found.append((name, process.memory_used_bytes or 0))
-    if hidden:
-        found.append(("processes that the driver does not show", hidden))
-    return tuple(sorted(found, key=lambda each: -each[1]))
-
-
 def _whose(uid: int) -> str:
     return "your" if uid == os.getuid() else f"{user_name(uid)}'s"
 
 
-def _elsewhere(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]]) -> tuple[tuple[str, int], ...]:
-    spare = [(device, spare_bytes(device, None, claims.get(device.uuid, ()))) for device in devices]
-    return tuple((device.label, size) for device, size in spare if size is not None and not device.mig_enabled)
+def _remedy(allocation: Allocation, request: SelectionRequest, now: _Now) -> str:
+    """How to have an idle GPU, where the script named a busy one, or the shell's list has no other to wait for."""
+    spec, decision = request.visible_spec, allocation.decision
+    is_shells = spec.value is not None and not spec.is_scripts and not request.grant.engine
+    has_more = decision is not None and len(now.devices) > len(decision.visible)
+    unlisted = _UNLISTED if has_more and is_shells and request.joins_at_once else ""
+    return (decision.remedy if decision else "") or unlisted
 
 
 def _own_part(framework: Framework, assignment: Assignment, ordinal: int) -> Cap | None:

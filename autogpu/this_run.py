@@ -48,7 +48,7 @@ class ThisRun:
         self.key = ""
 
     def learned(self, inventory: Inventory | None, uuids: Sequence[str]) -> MemoryDemand | None:
-        """What the policy wants to be claimed by the last runs of a script that may have these GPUs."""
+        """The claim of a script that may have these GPUs, where the policy wants it by the script's last runs."""
         self._know(inventory)
         if self._policy.need_bytes != "learned" or not self._need_bytes or inventory is None:
             return None
@@ -57,7 +57,7 @@ class ThisRun:
         return MemoryDemand(bytes=self._need_bytes, is_limit=self._need_bytes > max(totals, default=0))
 
     def line(self, taken: Sequence[Device], *, by_script: bool) -> str:
-        """What the line that names the GPUs says of the last runs; ``""`` where that is of no use."""
+        """The end of the line that names the GPUs; ``""`` where the last runs are of no use."""
         policy, least = self._policy, min((device.memory_total_bytes or 0 for device in taken), default=0)
         if policy.need_bytes == "learned":
             return self._how_learned(least)

@@ -37,7 +37,7 @@ def _last() -> BaseException | None:
 
 
 def _of_worker() -> BaseException | None:
-    """What is on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
+    """The error on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
     error = sys.exc_info()[1]
     # Some frameworks' workers write it down for their parent, and leave.
     return error.__context__ if isinstance(error, SystemExit) else error
@@ -70,19 +70,16 @@ class Watch:
         prompt: Any = getattr(sys, "ps1", None)
         shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is not None:
-            shell.events.register("post_run_cell", self._after_cell)
+            shell.events.register("post_run_cell", self.look)
         elif type(prompt) is str:
             # Python asks for its text before each prompt, which is the first moment after a traceback there.
             sys.ps1 = _Prompt(prompt, [self])
         elif type(prompt) is _Prompt:
             prompt.watches.append(self)
 
-    def look(self) -> None:
-        """Report the last exception that Python has printed, once."""
-        self._tell(_last())
-
-    def _after_cell(self, result: Any = None) -> None:
-        # A script that the cell has run is not in the result.
+    def look(self, result: Any = None) -> None:
+        """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
+        # A script that the cell has run is not in its result.
         self._tell(getattr(result, "error_in_exec", None) or _last())
 
     def _tell(self, error: BaseException | None) -> None:

@@ -161,6 +161,10 @@ if TYPE_CHECKING:
         def TAKES_FIRST_GPUS(self) -> bool:
             """It takes the GPUs that CUDA counts first, and can't be told others."""
 
+        @property
+        def HAS_LOGICAL_GPUS(self) -> bool:
+            """It can split a GPU."""
+
         def find_hooks(self) -> Hooks:
             """Look for the entry points of the imported framework; changes nothing."""
 

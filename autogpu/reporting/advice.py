@@ -9,7 +9,7 @@ from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Iterable, Sequence
 
     from autogpu.selection.model import Cap
 
@@ -35,24 +35,20 @@ _OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, 
 
 @frozen
 class Shortage:
-    """What is known of a GPU and a process at the moment at which memory ran out.
+    """A GPU and a process at the moment at which memory ran out; numbers are 0 where they are unknown.
 
     Attributes:
-        gpu: Its label.
-        total_bytes: ``None`` where the driver does not tell.
-        held_bytes: What the driver shows of the process; 0 where it does not.
-        used_bytes: What the framework counted; 0 where it did not.
-        asked_bytes: What it could not allocate; 0 where the framework does not say.
+        held_bytes: By the driver.
+        used_bytes: By the framework.
+        asked_bytes: What the framework could not allocate.
         cap: The most that it might allocate; ``None`` where nothing limited it.
-        others: Who else is there, in words, with what they use.
-        is_certain: The driver has told who is there now.
-        own_part: What a framework takes at most, if it keeps memory, with gaps that may be too small.
+        others: Who else is there, in words, with what they use; ``None`` where that is unknown.
+        own_part: The most that a framework takes by itself, if it keeps memory, with gaps that may be too small.
         elsewhere: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
         waits: It waits for a free GPU already, or would not wait.
-        claimed_bytes: What the policy says that it needs; 0 where it does not.
+        claimed_bytes: By what it said that it needs.
         is_child: It has what its job has, whatever else is free.
         remedy: How to have an idle GPU, where the script named a busy one.
-        locked: The policy's keys that nobody but the host's administrator can set.
     """
 
     gpu: str
@@ -61,10 +57,9 @@ class Shortage:
     used_bytes: int = 0
     asked_bytes: int = 0
     cap: Cap | None = None
-    others: tuple[tuple[str, int], ...] = ()
-    is_certain: bool = True
+    others: Sequence[tuple[str, int]] | None = ()
     own_part: Cap | None = None
-    elsewhere: tuple[tuple[str, int], ...] = ()
+    elsewhere: Sequence[tuple[str, int]] = ()
     waits: bool = False
     claimed_bytes: int = 0
     is_child: bool = False
@@ -74,11 +69,11 @@ class Shortage:
     @property
     def is_alone(self) -> bool:
         """Nobody else is on the GPU."""
-        return self.is_certain and not self.others
+        return self.others is not None and not self.others
 
     @property
     def needed_bytes(self) -> int:
-        """What it used and asked for, with its CUDA context; 0 where that is unknown."""
+        """It used and asked for so much, with its CUDA context; 0 where that is unknown."""
         had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes
         return had + self.asked_bytes if had else 0
 

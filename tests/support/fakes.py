@@ -135,6 +135,7 @@ class FakeFramework:
     peak = 0
     DEFAULT_SHARE = 0.9
     TAKES_FIRST_GPUS = False
+    HAS_LOGICAL_GPUS = True
     WANTS_ORDER = False
 
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",), has_essential=True)):  # noqa: B008  (a value)
@@ -191,6 +192,7 @@ class FirstGpusFramework(FakeFramework):
 
     NAME = "Firstflow"
     TAKES_FIRST_GPUS = True
+    HAS_LOGICAL_GPUS = False
     WANTS_ORDER = True
 
     def count(self, named=0):

@@ -225,9 +225,9 @@ def _least_part(assignment: Assignment, ordinals: Sequence[int], by_script: floa
 
     It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
     """
-    most, times = (assignment.ceilings, 1) if by_script else (assignment.caps, assignment.logical_gpus)
+    most = assignment.ceilings if by_script else assignment.caps
     known = [ordinal for ordinal in ordinals if ordinal in most and assignment.totals.get(ordinal)]
-    return min((most[ordinal] * times / assignment.totals[ordinal] for ordinal in known), default=0.0)
+    return min((most[ordinal] / assignment.totals[ordinal] for ordinal in known), default=0.0)
 
 
 def _memory(options: Mapping[str, Any], limited: Sequence[int | None], by_script: float) -> str:

@@ -1,4 +1,4 @@
-"""What JAX tells of a GPU's memory: what its arrays had at most, and that none is left."""
+"""JAX counts the memory of its arrays, and has an error of its own when none is left."""
 
 from __future__ import annotations
 

@@ -16,4 +16,5 @@ from autogpu.frameworks.tensorflow.memory import peak_bytes as peak_bytes
 NAME = "TensorFlow"
 DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
 TAKES_FIRST_GPUS = False  # a ConfigProto names any
+HAS_LOGICAL_GPUS = True
 WANTS_ORDER = False  # its request says more than is known before CUDA

@@ -1,4 +1,4 @@
-"""What TensorFlow tells of a GPU's memory: what its tensors had at most, and that none is left."""
+"""TensorFlow counts the memory of its tensors, and has errors of its own when none is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def needed_bytes(*, growth: bool) -> int:
 
 
 def with_growth(peak_bytes: int) -> int:
-    """What TensorFlow's allocator needs for tensors of so many bytes if it grows, which it counts nowhere: half more.
+    """The bytes that TensorFlow's allocator needs for such a peak if it grows: half more. It counts that nowhere.
 
     A region that it adds is twice the last one, or the next power of two above the tensor; where the GPU has less, it
     tries tenths less down to the tensor's size. What is left at the ends of regions is of no use to larger tensors.

@@ -16,4 +16,5 @@ from autogpu.frameworks.torch.memory import peak_bytes as peak_bytes
 NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
 TAKES_FIRST_GPUS = True
+HAS_LOGICAL_GPUS = False
 WANTS_ORDER = True

@@ -213,7 +213,7 @@ class CudaStart:
         ordinals = assignment.ordinals
         if ordinals is None:
             ordinals = (self._number if self._number < (self._allocator.gpu_count or 0) else 0,)
-        caps = [_caps(assignment).get(ordinal) for ordinal in ordinals]
+        caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
         self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
     def after_init(self) -> None:
@@ -233,7 +233,7 @@ class CudaStart:
             return {}
         by_settings = fraction_of_settings(os.environ)
         limits = {}
-        for ordinal, size in (assignment.ceilings if by_settings else _caps(assignment)).items():
+        for ordinal, size in (assignment.ceilings if by_settings else assignment.caps).items():
             total = assignment.totals.get(ordinal)
             if total and (not self._limit_makes_contexts or ordinal in (assignment.ordinals or ())):
                 limits[ordinal] = min(by_settings or 1.0, size / total)
@@ -295,10 +295,6 @@ def _index_in(torch: Any) -> Callable[[object], int | None]:
         return (value.index or 0) if type(value) is torch.device and value.type == "cuda" else None
 
     return index
-
-
-def _caps(assignment: Assignment) -> Mapping[int, int]:
-    return {ordinal: size * assignment.logical_gpus for ordinal, size in assignment.caps.items()}
 
 
 def fraction_of_settings(environ: Mapping[str, str]) -> float:

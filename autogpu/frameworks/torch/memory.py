@@ -1,4 +1,4 @@
-"""What PyTorch tells of a GPU's memory: what its allocator had at most, and that none is left."""
+"""PyTorch counts the memory that it reserves, and has an error of its own when none is left."""
 
 from __future__ import annotations
 
