@@ -8,14 +8,14 @@ import re
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterable, Iterator, Mapping, Sequence, Tuple, Union
+from typing import Iterable, Iterator, Mapping, Sequence
 
 import click
 
 from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
+from autogpu.lease import Folder, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
@@ -23,17 +23,14 @@ from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
 from autogpu.status.snapshot import Names, read_leases
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.lease.model import Record
+
 VERSION = 1
-
-Record = Union[Holder, Waiter]
-
-# By what it was looked for, and the jobs that were found.
-Found = Tuple[str, Sequence["JobHere"]]
 
 # Of a list in a message.
 _MOST_NAMED = 12
-
-_OF_BOTH = ("name", "uid", "is_mine", "is_readable", "pid", "pid_namespace", "start_time", "since_s", "script", "group")
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,6 @@ class JobHere:
     records: tuple[Record, ...]
     job: Job
     gpus: tuple[str, ...]
-
-    @property
-    def uid(self) -> int:
-        """Of its user, as the kernel says."""
-        return self.job.uid
-
-    @property
-    def pid(self) -> int | None:
-        """As ``status`` shows it."""
-        return self.job.pid
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -78,12 +65,12 @@ class JobHere:
     @property
     def name(self) -> str:
         """``train.py (pid 4121)``."""
-        return f"{self.job.script or '?'} (pid {self.pid or '?'})"
+        return f"{self.job.script or '?'} (pid {self.job.pid or '?'})"
 
     def values(self) -> Mapping[str, object]:
-        """What a program is told of it."""
-        job = {"pid": self.pid, "script": self.job.script or "?", "is_waiting": self.is_waiting}
-        return {"user": user_name(self.uid), "uid": self.uid, **job}
+        """The job in JSON."""
+        user = {"user": user_name(self.job.uid), "uid": self.job.uid}
+        return {**user, "pid": self.job.pid, "script": self.job.script or "?", "is_waiting": self.is_waiting}
 
     def described(self) -> str:
         """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``."""
@@ -95,11 +82,11 @@ class JobHere:
 
     def _kept(self) -> str:
         """That another process than the one that claimed keeps the lease alive, and would be ended; else ``""``."""
-        pids = [record.pid for record in self.records]
-        if self.pid is None or self.pid not in self.pids or self.pid in pids:
+        pids, pid = [record.pid for record in self.records], self.job.pid
+        if pid is None or pid not in self.pids or pid in pids:
             return ""
-        keeper = f"{Names().process(self.pid)[1] or 'a program'}, which it started and which keeps its claim"
-        return f"; the process that claimed (pid {pids[0]}) has ended, and pid {self.pid} is {keeper}"
+        keeper = f"{Names().process(pid)[1] or 'a program'}, which it started and which keeps its claim"
+        return f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
 
 
 def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[JobHere]:
@@ -117,34 +104,18 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     if read.folder is None:
         return ()
     groups: dict[tuple[int, str], list[Record]] = defaultdict(list)
-    records = _records_of(read.leases)
+    records: list[Record] = [*read.leases.holders, *read.leases.waiters]
     for record in records:
         groups[record.uid, record.group or record.name].append(record)
     asked = {os.getpid(), *compute_pids(inventory), *(pid for pid in map(_pid_of, names) if pid is not None)}
-    processes = processes_of(records, asked)
+    processes = lease.processes_of(records, asked, is_complete=True)
     devices = inventory.devices if inventory else ()
     found = []
     for members in groups.values():
-        for job in jobs_of(map(_as_holder, members), processes, inventory, unix_s()):
+        for job in jobs_of(members, processes, inventory, unix_s()):
             gpus = tuple(device.label for device in devices if device.uuid in job.claims)
             found.append(JobHere(read.folder, tuple(members), job, gpus))
     return found
-
-
-def _records_of(leases: LeaseSnapshot) -> Sequence[Record]:
-    return [*leases.holders, *leases.waiters]
-
-
-def processes_of(records: Iterable[Record], asked: Iterable[int] = ()) -> Processes:
-    """Those that hold or wait, and those of ``asked`` that are of their jobs."""
-    return lease.processes_of(map(_as_holder, records), asked, is_complete=True)
-
-
-def _as_holder(record: Record) -> Holder:
-    """A job in the queue is one that holds nothing yet."""
-    if isinstance(record, Holder):
-        return record
-    return Holder(**{name: getattr(record, name) for name in _OF_BOTH}, claims={})
 
 
 def uid_of(name: str) -> int:
@@ -164,53 +135,44 @@ def _pid_of(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else None
 
 
-def named(jobs: Sequence[JobHere], text: str) -> Found:
-    """Find the jobs that ``text`` means: a pid of one of its processes, or a script's name."""
+def named(jobs: Sequence[JobHere], text: str) -> tuple[str, Sequence[JobHere]]:
+    """Find the jobs that ``text`` means, a pid of one of its processes or a script's name; and say by which."""
     pid = _pid_of(text)
     if pid is None:
         return f"called {printable(text, 80)}", [job for job in jobs if job.job.script == text.rpartition("/")[2]]
     here = [job for job in jobs if pid in job.pids]
     # A container's processes count themselves; `status` shows these numbers.
-    return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids]
+    return f"pid {pid}", here or [job for job in jobs if job.job.pid == pid and not job.pids]
 
 
-def on_gpu(jobs: Sequence[JobHere], number: str) -> Found:
-    """Find the jobs that are on that GPU, or on an instance of it."""
+def on_gpu(jobs: Sequence[JobHere], number: str) -> tuple[str, Sequence[JobHere]]:
+    """Find the jobs that are on that GPU, or on an instance of it; and say so."""
     found = [job for job in jobs if any(number in (label, label.partition(":")[0]) for label in job.gpus)]
     return f"on GPU {printable(number, 20)}", found
 
 
-def only_one(found: Found, jobs: Sequence[JobHere], verb: str) -> JobHere:
+def only_one(what: str, means: Sequence[JobHere], jobs: Sequence[JobHere], verb: str) -> JobHere:
     """The one that was found, apart from the job of this command; else an error that lists what there is."""
-    what, means = found
     others = [job for job in means if not job.is_own]
     if len(others) == 1:
         return others[0]
     if others:
         raise AutoGpuError(
-            f"{len(others)} jobs are {what}: {of_users(others)}",
-            remedy=f"say which by its pid, as in `autogpu {verb} {others[0].pid}`",
+            f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}",
+            remedy=f"say which by its pid, as in `autogpu {verb} {others[0].job.pid}`",
         )
     if means:
         why = f"{means[0].name} is the job that this command is part of"
         raise AutoGpuError(why, remedy=f"call `autogpu {verb}` outside of it")
-    there_are = f"there are {of_users(jobs)}" if jobs else "there is none"
+    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
     raise AutoGpuError(
         f"no job of autogpu's is {what}; {there_are}", remedy="`autogpu status` shows all that use a GPU"
     )
 
 
-def of_users(jobs: Sequence[JobHere]) -> str:
-    """What they are called and whose they are, in a message."""
-    return _in_a_list([f"{job.name} of {user_name(job.uid)}" for job in jobs])
-
-
-def names_of(jobs: Sequence[JobHere]) -> str:
-    """What they are called, in a message."""
-    return _in_a_list([job.name for job in jobs])
-
-
-def _in_a_list(names: Sequence[str]) -> str:
+def names_of(jobs: Sequence[JobHere], *, with_users: bool = False) -> str:
+    """Their names in a message."""
+    names = [job.name + (f" of {user_name(job.job.uid)}" if with_users else "") for job in jobs]
     more = len(names) - _MOST_NAMED
     return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
 
@@ -228,7 +190,8 @@ class Watch:
         return self._alive_at_a_look() or self._alive_at_a_look()
 
     def _alive_at_a_look(self) -> list[Record]:
-        records = _records_of(lease.snapshot(self._folder))
+        leases = lease.snapshot(self._folder)
+        records: list[Record] = [*leases.holders, *leases.waiters]
         known = [record for record in records if not self._keys.isdisjoint(_keys(record))]
         # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
         groups = {(record.uid, record.group) for record in known if record.group}

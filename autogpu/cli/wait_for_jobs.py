@@ -31,8 +31,10 @@ def wait_for_jobs(names: Sequence[str], timeout_s: float | None, *, as_json: boo
             say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
         while left:
             if not _end_before(until_s, left):
+                is_one = len(left) == 1
+                still = f"{names_of(left)} still runs" if is_one else f"not all of {names_of(left)} have ended"
                 raise WaitTimeout(
-                    f"{_still_running(left)} after {span(timeout_s or 0)}",
+                    f"{still} after {span(timeout_s or 0)}",
                     remedy="to wait longer: --timeout 1h; `autogpu status` shows them",
                 )
             # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
@@ -49,12 +51,8 @@ def _jobs_to_wait_for(names: Sequence[str]) -> Sequence[JobHere]:
     jobs = read_jobs(names)
     others = [job for job in jobs if not job.is_own]
     if names:
-        return [only_one(named(jobs, name), others, "wait --job") for name in names]
-    return [job for job in others if job.uid == os.getuid()]
-
-
-def _still_running(jobs: Sequence[JobHere]) -> str:
-    return f"{names_of(jobs)} still runs" if len(jobs) == 1 else f"not all of {names_of(jobs)} have ended"
+        return [only_one(*named(jobs, name), others, "wait --job") for name in names]
+    return [job for job in others if job.job.uid == os.getuid()]
 
 
 def _end_before(until_s: float, jobs: Sequence[JobHere]) -> bool:

@@ -10,7 +10,7 @@ from autogpu.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
+    from typing import Mapping, Union
 
     from autogpu.selection.model import Cap
 
@@ -125,6 +125,13 @@ class Waiter:
     group: str = ""
 
     @property
+    def claims(self) -> Mapping[str, int]:
+        """None so far."""
+        return {}
+
+    caps = claims
+
+    @property
     def is_unresponsive(self) -> bool:
         """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
         # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
@@ -134,6 +141,10 @@ class Waiter:
     def pid_here(self) -> int | None:
         """As :attr:`Holder.pid_here`."""
         return process.pid_here(self.pid, self.pid_namespace, self.start_time, self.uid)
+
+
+if TYPE_CHECKING:
+    Record = Union[Holder, Waiter]
 
 
 @frozen

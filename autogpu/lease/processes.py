@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Iterator, Mapping, Sequence
 
-    from autogpu.lease.model import Holder
+    from autogpu.lease.model import Record
 
 # More than any process has above it; others wait for the mutex meanwhile.
 _MOST_ABOVE = 64
@@ -36,12 +36,12 @@ class Processes:
     of_lease: Mapping[str, tuple[int, ...]]
     unknown: frozenset[int] = frozenset()
 
-    def of(self, holder: Holder) -> tuple[int, ...]:
+    def of(self, holder: Record) -> tuple[int, ...]:
         """Those of one holder's job, apart from those that have leases of their own."""
         return self.of_lease.get(holder.name, ())
 
 
-def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complete: bool = False) -> Processes:
+def processes_of(holders: Iterable[Record], listed: Iterable[int], *, is_complete: bool = False) -> Processes:
     """Find the job of each process that the driver lists.
 
     Args:
@@ -50,7 +50,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if each.pid_namespace == namespace}
-    by_pid: dict[int | None, list[Holder]] = defaultdict(list)
+    by_pid: dict[int | None, list[Record]] = defaultdict(list)
     for each in here.values():
         by_pid[each.pid].append(each)
     found: dict[str, list[int]] = {name: [] for name in here}
@@ -69,8 +69,8 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
 
 
 def _owner(
-    above: Sequence[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
-) -> Holder | None:
+    above: Sequence[tuple[int, int]], here: Mapping[str, Record], by_pid: Mapping[int | None, Sequence[Record]]
+) -> Record | None:
     """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
     for each in above:
         candidates = by_pid.get(each[0], ())
@@ -84,7 +84,7 @@ def _owner(
     return next(kept, None)
 
 
-def _is_below(pid: int, holder: Holder) -> bool:
+def _is_below(pid: int, holder: Record) -> bool:
     """A process that has the holder's pid above it, or is it, may be of its job: the pid is its word alone."""
     if holder.pid_here is None:
         return False
@@ -105,7 +105,7 @@ def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
         pid = parent
 
 
-def _holder_or_keeper(holder: Holder, is_complete: bool) -> list[int]:
+def _holder_or_keeper(holder: Record, is_complete: bool) -> list[int]:
     pid = holder.pid_here
     if pid is not None or not is_complete:
         return [] if pid is None else [pid]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.lease import Demand, Holder, Processes, Waiter
+    from autogpu.lease import Demand, Processes, Waiter
+    from autogpu.lease.model import Record
     from autogpu.selection.model import Candidate, IsAwaited
 
 
@@ -48,12 +49,12 @@ class Job:
 
 
 def jobs_of(
-    holders: Iterable[Holder], processes: Processes, inventory: Inventory | None, now_s: float
+    holders: Iterable[Record], processes: Processes, inventory: Inventory | None, now_s: float
 ) -> tuple[Job, ...]:
     """The jobs of other processes than this one, in the order in which they claimed; ``now_s`` is in Unix time."""
     gpus = _Gpus(inventory.devices if inventory else ())
     # A group is its user's word: it can't join the job of another user.
-    members_of: dict[tuple[int, str], list[Holder]] = {}
+    members_of: dict[tuple[int, str], list[Record]] = {}
     for holder in holders:
         if not holder.is_mine:
             members_of.setdefault((holder.uid, holder.group or holder.name), []).append(holder)
@@ -83,7 +84,7 @@ class _Gpus:
             claims[uuid] = min(claims.pop(unused.pop(0)), self.totals[uuid]) if unused else 0
 
 
-def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
+def _job(members: Sequence[Record], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
     first, newest_s = members[0], now_s
     claims: dict[str, int] = {}
     caps: dict[str, int] = {}
@@ -114,7 +115,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
     )
 
 
-def _age_s(holder: Holder, now_s: float) -> float:
+def _age_s(holder: Record, now_s: float) -> float:
     return 0.0 if holder.since_s is None else max(0.0, now_s - holder.since_s)
 
 
