@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from autogpu import lease
 from autogpu.devices.model import by_uuid
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.allocation import Allocation
-    from autogpu.devices.model import Device, Inventory
+    from autogpu.devices.model import Device
     from autogpu.frameworks.base import Assignment, Framework, OutOfMemory
     from autogpu.selection.model import Claim, SelectionRequest
 
@@ -44,6 +45,7 @@ def lines_of(
         return []
     now = _Now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
     is_child = allocation.taken is not None and allocation.taken.is_parents
+    keeps, usable = assignment.growth and not framework.TAKES_FIRST_GPUS, assignment.usable.get(ordinal)
     shortage = Shortage(
         now.device.label,
         now.device.memory_total_bytes,
@@ -52,7 +54,7 @@ def lines_of(
         asked_bytes=error.asked_bytes,
         cap=_cap(error, request, assignment, ordinal, known, str(allocation.resolved.settings["memory.limit"].origin)),
         others=now.others(),
-        own_part=_own_part(framework, assignment, ordinal),
+        own_part=Cap(usable, f"default {framework.NAME}") if keeps and usable else None,
         elsewhere=() if is_child else now.elsewhere(visible),
         waits=request.policy.busy == "wait" or request.joins_at_once,
         claimed_bytes=demand_told(request).bytes or 0,
@@ -78,8 +80,6 @@ class _Now:
         devices: All of the host, by UUID.
         device: The GPU; as it was ``known`` before where the driver does not answer.
         held_bytes: What the driver shows of this process; 0 where it does not.
-        is_certain: It has told who is there. In a container it may list this process, which ``has_context`` there,
-            under another number, or not at all.
     """
 
     def __init__(self, allocation: Allocation, known: Device, *, has_context: bool) -> None:
@@ -87,8 +87,13 @@ class _Now:
         self.devices = by_uuid(inventory.devices if inventory else ())
         self.device = self.devices.get(known.uuid, known)
         self.held_bytes = bytes_by_pid(self.device).get(os.getpid(), 0) if known.uuid in self.devices else 0
-        self.is_certain = known.uuid in self.devices and (self.held_bytes > 0 or not has_context)
-        self._claims = _claims(allocation, inventory)
+        # In a container it may list this process under another number, or not at all.
+        self._is_certain = known.uuid in self.devices and (self.held_bytes > 0 or not has_context)
+        self._claims: Mapping[str, Sequence[Claim]] = {}
+        with suppress(AutoGpuError):
+            holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
+            processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
+            self._claims = claims_by_gpu(jobs_of(holders, processes, inventory, unix_s()))
 
     def others(self) -> Sequence[tuple[str, int]] | None:
         """Who else uses the GPU or claims a part of it, and how much each uses, the largest first."""
@@ -98,14 +103,14 @@ class _Now:
             pid = f" (pid {claim.pids[0]})" if claim.pids else ""
             name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
             found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
-        if self.is_certain:
+        if self._is_certain:
             for process in unmanaged_processes(device, claims, os.getpid()):
                 uid = owner(process.pid)
                 name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
                 found.append((name, process.memory_used_bytes or 0))
             hidden = unlisted_bytes(device)
             found += [("processes that the driver does not show", hidden)] if hidden else []
-        return sorted(found, key=lambda each: -each[1]) if found or self.is_certain else None
+        return sorted(found, key=lambda each: -each[1]) if found or self._is_certain else None
 
     def elsewhere(self, visible: Sequence[Device | None]) -> Sequence[tuple[str, int]]:
         """Of each other GPU that the process could have, its label, and what is neither used nor claimed there."""
@@ -113,16 +118,6 @@ class _Now:
         whole = [each for each in found if each.uuid != self.device.uuid and not each.mig_enabled]
         spare = [(each.label, spare_bytes(each, None, self._claims.get(each.uuid, ()))) for each in whole]
         return [(label, size) for label, size in spare if size is not None]
-
-
-def _claims(allocation: Allocation, inventory: Inventory | None) -> Mapping[str, Sequence[Claim]]:
-    """By UUID, those of other jobs."""
-    try:
-        holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
-    except AutoGpuError:
-        return {}
-    processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
-    return claims_by_gpu(jobs_of(holders, processes, inventory, unix_s()))
 
 
 def _whose(uid: int) -> str:
@@ -136,12 +131,6 @@ def _remedy(allocation: Allocation, request: SelectionRequest, now: _Now) -> str
     has_more = decision is not None and len(now.devices) > len(decision.visible)
     unlisted = _UNLISTED if has_more and is_shells and request.joins_at_once else ""
     return (decision.remedy if decision else "") or unlisted
-
-
-def _own_part(framework: Framework, assignment: Assignment, ordinal: int) -> Cap | None:
-    usable = assignment.usable.get(ordinal)
-    keeps = bool(assignment.growth) and not framework.TAKES_FIRST_GPUS
-    return Cap(usable, f"default {framework.NAME}") if keeps and usable else None
 
 
 def _cap(

@@ -71,11 +71,10 @@ class Watch:
         shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is not None:
             shell.events.register("post_run_cell", self.look)
-        elif type(prompt) is str:
+        elif type(prompt) in (str, _Prompt):
             # Python asks for its text before each prompt, which is the first moment after a traceback there.
-            sys.ps1 = _Prompt(prompt, [self])
-        elif type(prompt) is _Prompt:
-            prompt.watches.append(self)
+            sys.ps1 = _Prompt(prompt)
+            sys.ps1.look, sys.ps1.before = self.look, prompt
 
     def look(self, result: Any = None) -> None:
         """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
@@ -94,14 +93,9 @@ class Watch:
 class _Prompt(str):
     """A prompt that looks first; in every other way the text that it was."""
 
-    watches: list[Watch]
-
-    def __new__(cls, text: str, watches: list[Watch]) -> _Prompt:
-        prompt = super().__new__(cls, text)
-        prompt.watches = watches
-        return prompt
+    look: Callable[[], None]
+    before: str
 
     def __str__(self) -> str:
-        for watch in self.watches:
-            watch.look()
-        return self[:]
+        self.look()
+        return str(self.before)  # which may look as well

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Iterable, Iterator, Mapping, Sequence
 
 import click
@@ -15,7 +13,7 @@ import click
 from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.lease import Folder, Waiter
+from autogpu.lease import Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
@@ -33,63 +31,51 @@ VERSION = 1
 _MOST_NAMED = 12
 
 
-@dataclass(frozen=True)
-class JobHere:
-    """A job that holds GPUs, or waits for some, by the leases and tickets of one user that share a group.
+def name_of(job: Job) -> str:
+    """``train.py (pid 4121)``."""
+    return f"{job.script or '?'} (pid {job.pid or '?'})"
 
-    Attributes:
-        folder: The leases and tickets are in it.
-        gpus: The labels of its GPUs; empty where the driver was not read.
-    """
 
-    folder: Folder
-    records: tuple[Record, ...]
-    job: Job
-    gpus: tuple[str, ...]
+def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
+    """Their names in a message."""
+    names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
+    more = len(names) - _MOST_NAMED
+    return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Those of its processes that can be told in this pid namespace."""
-        return tuple(dict.fromkeys(self.job.pids_here))
 
-    @property
-    def is_own(self) -> bool:
-        """This command is part of it, and may keep its lease alive itself."""
-        return os.getpid() in self.job.pids_here
+def values_of(job: Job) -> Mapping[str, object]:
+    """The job in JSON."""
+    user = {"user": user_name(job.uid), "uid": job.uid}
+    return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
 
-    @property
-    def is_waiting(self) -> bool:
-        """It holds nothing yet."""
-        return all(isinstance(record, Waiter) for record in self.records)
 
-    @property
-    def name(self) -> str:
-        """``train.py (pid 4121)``."""
-        return f"{self.job.script or '?'} (pid {self.job.pid or '?'})"
-
-    def values(self) -> Mapping[str, object]:
-        """The job in JSON."""
-        user = {"user": user_name(self.job.uid), "uid": self.job.uid}
-        return {**user, "pid": self.job.pid, "script": self.job.script or "?", "is_waiting": self.is_waiting}
-
-    def described(self) -> str:
-        """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``."""
-        where = " waiting for a GPU" if self.is_waiting else ""
-        where = f" on {explain.gpu_names(self.gpus)}" if self.gpus else where
-        processes = f", {counted(len(self.pids), 'process', 'processes')}" if len(self.pids) > 1 else ""
-        age = f", for {span(self.job.age_s)}" if self.job.age_s is not None else ""
-        return self.name + where + processes + age + self._kept()
-
-    def _kept(self) -> str:
-        """That another process than the one that claimed keeps the lease alive, and would be ended; else ``""``."""
-        pids, pid = [record.pid for record in self.records], self.job.pid
-        if pid is None or pid not in self.pids or pid in pids:
-            return ""
+def described(job: Job, inventory: Inventory) -> str:
+    """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``; and which other process keeps its lease alive."""
+    gpus = _labels(job, inventory)
+    where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if _is_waiting(job) else ""
+    processes = f", {counted(len(job.pids_here), 'process', 'processes')}" if len(job.pids_here) > 1 else ""
+    age = f", for {span(job.age_s)}" if job.age_s is not None else ""
+    pids, pid, kept = [member.pid for member in job.members], job.pid, ""
+    if pid in job.pids_here and pid not in pids:
         keeper = f"{Names().process(pid)[1] or 'a program'}, which it started and which keeps its claim"
-        return f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
+        kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
+    return name_of(job) + where + processes + age + kept
 
 
-def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[JobHere]:
+def _labels(job: Job, inventory: Inventory) -> list[str]:
+    return [device.label for device in inventory.devices if device.uuid in job.claims]
+
+
+def _is_waiting(job: Job) -> bool:
+    return all(isinstance(member, Waiter) for member in job.members)
+
+
+def is_own(job: Job) -> bool:
+    """This command is part of it, and may keep its lease alive itself."""
+    return os.getpid() in job.pids_here
+
+
+def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[Job]:
     """The jobs of all users, in the order in which they claimed; those that wait come last.
 
     Args:
@@ -101,21 +87,9 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     read = read_leases(os.environ)
     if read.problem:
         raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
-    if read.folder is None:
-        return ()
-    groups: dict[tuple[int, str], list[Record]] = defaultdict(list)
     records: list[Record] = [*read.leases.holders, *read.leases.waiters]
-    for record in records:
-        groups[record.uid, record.group or record.name].append(record)
     asked = {os.getpid(), *compute_pids(inventory), *(pid for pid in map(_pid_of, names) if pid is not None)}
-    processes = lease.processes_of(records, asked, is_complete=True)
-    devices = inventory.devices if inventory else ()
-    found = []
-    for members in groups.values():
-        for job in jobs_of(members, processes, inventory, unix_s()):
-            gpus = tuple(device.label for device in devices if device.uuid in job.claims)
-            found.append(JobHere(read.folder, tuple(members), job, gpus))
-    return found
+    return jobs_of(records, lease.processes_of(records, asked, is_complete=True), inventory, unix_s())
 
 
 def uid_of(name: str) -> int:
@@ -135,34 +109,34 @@ def _pid_of(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else None
 
 
-def named(jobs: Sequence[JobHere], text: str) -> tuple[str, Sequence[JobHere]]:
+def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
     """Find the jobs that ``text`` means, a pid of one of its processes or a script's name; and say by which."""
     pid = _pid_of(text)
     if pid is None:
-        return f"called {printable(text, 80)}", [job for job in jobs if job.job.script == text.rpartition("/")[2]]
-    here = [job for job in jobs if pid in job.pids]
+        return f"called {printable(text, 80)}", [job for job in jobs if job.script == text.rpartition("/")[2]]
+    here = [job for job in jobs if pid in job.pids_here]
     # A container's processes count themselves; `status` shows these numbers.
-    return f"pid {pid}", here or [job for job in jobs if job.job.pid == pid and not job.pids]
+    return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
 
 
-def on_gpu(jobs: Sequence[JobHere], number: str) -> tuple[str, Sequence[JobHere]]:
+def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
     """Find the jobs that are on that GPU, or on an instance of it; and say so."""
-    found = [job for job in jobs if any(number in (label, label.partition(":")[0]) for label in job.gpus)]
+    found = [job for job in jobs if any(number in (gpu, gpu.partition(":")[0]) for gpu in _labels(job, inventory))]
     return f"on GPU {printable(number, 20)}", found
 
 
-def only_one(what: str, means: Sequence[JobHere], jobs: Sequence[JobHere], verb: str) -> JobHere:
+def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) -> Job:
     """The one that was found, apart from the job of this command; else an error that lists what there is."""
-    others = [job for job in means if not job.is_own]
+    others = [job for job in means if not is_own(job)]
     if len(others) == 1:
         return others[0]
     if others:
         raise AutoGpuError(
             f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}",
-            remedy=f"say which by its pid, as in `autogpu {verb} {others[0].job.pid}`",
+            remedy=f"say which by its pid, as in `autogpu {verb} {others[0].pid}`",
         )
     if means:
-        why = f"{means[0].name} is the job that this command is part of"
+        why = f"{name_of(means[0])} is the job that this command is part of"
         raise AutoGpuError(why, remedy=f"call `autogpu {verb}` outside of it")
     there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
     raise AutoGpuError(
@@ -170,19 +144,12 @@ def only_one(what: str, means: Sequence[JobHere], jobs: Sequence[JobHere], verb:
     )
 
 
-def names_of(jobs: Sequence[JobHere], *, with_users: bool = False) -> str:
-    """Their names in a message."""
-    names = [job.name + (f" of {user_name(job.job.uid)}" if with_users else "") for job in jobs]
-    more = len(names) - _MOST_NAMED
-    return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
-
-
 class Watch:
     """Tells whether some jobs still live, also where one got its GPU after it was in the queue, or lost a member."""
 
-    def __init__(self, jobs: Sequence[JobHere]) -> None:
-        self._folder = jobs[0].folder
-        self._keys = {key for job in jobs for record in job.records for key in _keys(record)}
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.folder = lease.find_folder(os.environ, make=False)
+        self._keys = {key for job in jobs for record in job.members for key in _keys(record)}
 
     def alive(self) -> list[Record]:
         """The leases and tickets of these jobs."""
@@ -190,7 +157,7 @@ class Watch:
         return self._alive_at_a_look() or self._alive_at_a_look()
 
     def _alive_at_a_look(self) -> list[Record]:
-        leases = lease.snapshot(self._folder)
+        leases = lease.snapshot(self.folder)
         records: list[Record] = [*leases.holders, *leases.waiters]
         known = [record for record in records if not self._keys.isdisjoint(_keys(record))]
         # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
@@ -208,18 +175,15 @@ def _keys(record: Record) -> Iterable[tuple[object, ...]]:
 
 @contextmanager
 def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dict[str, object]]:
-    """Print at the end what the body has put into the values, and why an error of ours has ended it."""
+    """Print the values at the end, as the body has changed them, and why an error of ours has ended it."""
     values: dict[str, object] = {"version": VERSION, "verdict": verdict, **told, "why": ""}
     begun_s = monotonic_s()
-
-    def tell() -> None:
-        if as_json:
-            click.echo(json.dumps({**values, "waited_s": round(monotonic_s() - begun_s, 1)}, indent=2))
 
     try:
         yield values
     except AutoGpuError as error:
         values["why"] = values["why"] or error.what
-        tell()
         raise
-    tell()
+    finally:
+        if as_json:
+            click.echo(json.dumps({**values, "waited_s": round(monotonic_s() - begun_s, 1)}, indent=2))

@@ -14,8 +14,9 @@ import click
 from autogpu.acquire import acquire, script_name
 from autogpu.cli.gpu_request import NoDriver, in_words, listing, read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.devices import probe
 from autogpu.devices.model import Inventory
-from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.errors import AutoGpuError
 from autogpu.install.files import template_folder
 from autogpu.policy import Policy, Resolved
 from autogpu.policy.model import BY_NAME
@@ -106,7 +107,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     tell = say if request.grant.is_first and not is_quiet else lambda line: None
-    acquired = acquire(request, environ, script, _read_again, WaitingReport(tell))
+    acquired = acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), WaitingReport(tell))
     if acquired.problem:
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     environ.update(_listed(acquired.decision, resolved.policy, inventory, printable(script), tell))
@@ -144,14 +145,6 @@ def name_of(command: Sequence[str]) -> str:
         if word in ("-m", "-c"):
             return following if word == "-m" and following else own
     return own
-
-
-def _read_again() -> Inventory | None:
-    """While the command waits; a reading that fails once is no reason to give the place in the queue up."""
-    try:
-        return read_gpus()
-    except DriverUnavailable:
-        return None
 
 
 def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:

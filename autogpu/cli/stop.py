@@ -6,20 +6,35 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 import click
 
 from autogpu import lease, process
-from autogpu.cli.jobs import JobHere, Watch, named, names_of, on_gpu, only_one, read_jobs, told_in_json, uid_of
+from autogpu.cli.jobs import (
+    Watch,
+    described,
+    name_of,
+    named,
+    names_of,
+    on_gpu,
+    only_one,
+    read_jobs,
+    told_in_json,
+    uid_of,
+    values_of,
+)
 from autogpu.cli.policy_options import duration
 from autogpu.devices import probe
+from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import listed, printable, span, user_name
+from autogpu.selection.jobs import Job
 
 _LOOK_EVERY_S = 0.05
 
@@ -67,44 +82,46 @@ def stop(
         uid = own if user is None else uid_of(user)
         if own not in (0, uid):
             raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
-        job = _job_to_stop(name, gpu, uid)
-        told["jobs"] = [job.values()]
+        inventory = probe.finish(probe.start(os.environ))
+        job = _job_to_stop(name, gpu, uid, inventory)
+        told["jobs"] = [values_of(job)]
         # Now: a person may take long to answer, and a pid may be another's by then.
-        known = _starts(process.with_descendants(job.pids) if is_killed else job.pids)
-        _ask(job, is_sure=is_sure)
+        known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
+        click.echo(described(job, inventory), err=True)
+        if not is_sure:
+            _ask(job)
         told["verdict"] = "running"
         if not _ends(job, known, number, grace_s):
-            remedy = f"to end it at once: autogpu stop {job.job.pid} --kill"
+            remedy = f"to end it at once: autogpu stop {job.pid} --kill"
             remedy += f" --user {printable(user)}" if user else ""
             raise WaitTimeout(
-                f"{job.name} still runs {span(grace_s)} after {number.name}",
+                f"{name_of(job)} still runs {span(grace_s)} after {number.name}",
                 remedy="`ps` shows what it waits for" if is_killed else remedy,
             )
-        told.update(verdict="ended", why=f"{job.name} has ended")
+        told.update(verdict="ended", why=f"{name_of(job)} has ended")
     say(str(told["why"]))
     return 0
 
 
-def _job_to_stop(name: str | None, gpu: str | None, uid: int) -> JobHere:
+def _job_to_stop(name: str | None, gpu: str | None, uid: int, inventory: Inventory) -> Job:
     """The one job of that user that is meant, if its processes can be told here."""
-    inventory = probe.finish(probe.start(os.environ))
     if gpu is not None and inventory.failure:
         raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
     jobs = read_jobs([name or ""], inventory)
-    what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "")
-    theirs = [job for job in found if job.job.uid == uid]
+    what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "", inventory)
+    theirs = [job for job in found if job.uid == uid]
     if found and not theirs:
         raise _of_others(what, found)
-    job = only_one(what, theirs, [each for each in jobs if each.job.uid == uid], "stop")
-    if not job.pids:
-        what = f"the processes of {job.name} can't be told here: they are in a container, or hidden"
+    job = only_one(what, theirs, [each for each in jobs if each.uid == uid], "stop")
+    if not job.pids_here:
+        what = f"the processes of {name_of(job)} can't be told here: they are in a container, or hidden"
         raise AutoGpuError(what, remedy="stop it where it was started")
     return job
 
 
-def _of_others(what: str, jobs: Sequence[JobHere]) -> AutoGpuError:
-    owners, command = [user_name(job.job.uid) for job in jobs], f"autogpu stop {jobs[0].job.pid} --user"
-    seen, roots = f"{jobs[0].name} is a job of {owners[0]}", f"{command} {owners[0]}"
+def _of_others(what: str, jobs: Sequence[Job]) -> AutoGpuError:
+    owners, command = [user_name(job.uid) for job in jobs], f"autogpu stop {jobs[0].pid} --user"
+    seen, roots = f"{name_of(jobs[0])} is a job of {owners[0]}", f"{command} {owners[0]}"
     if len(jobs) > 1:
         seen = f"{len(jobs)} jobs of other users are {what}: {names_of(jobs, with_users=True)}"
         roots = f"say which, as in `{roots}`"
@@ -112,16 +129,15 @@ def _of_others(what: str, jobs: Sequence[JobHere]) -> AutoGpuError:
     return AutoGpuError(f"nothing is stopped: {seen}", remedy=remedy)
 
 
-def _ask(job: JobHere, *, is_sure: bool) -> None:
-    click.echo(job.described(), err=True)
-    if not is_sure and not sys.stdin.isatty():
+def _ask(job: Job) -> None:
+    if not sys.stdin.isatty():
         why = "nothing is stopped: there is no terminal to ask on"
-        raise AutoGpuError(why, remedy=f"autogpu stop {job.job.pid} --yes")
-    if not is_sure and not click.confirm("Stop it?", err=True):
+        raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
+    if not click.confirm("Stop it?", err=True):
         raise AutoGpuError("nothing is stopped", remedy="")
 
 
-def _ends(job: JobHere, known: Mapping[int, int], number: signal.Signals, grace_s: float) -> bool:
+def _ends(job: Job, known: Mapping[int, int], number: signal.Signals, grace_s: float) -> bool:
     """Send the signal to those whose leases it are, and to what outlives them; the job has ended in time.
 
     What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
@@ -138,7 +154,7 @@ def _ends(job: JobHere, known: Mapping[int, int], number: signal.Signals, grace_
         targets = _starts(pids[0] for pids in holders.values() if pids)
         targets.update(alive if not left or number == signal.SIGKILL else {})
         for pid, start in targets.items() - sent:
-            _send(pid, start, job.job.uid, number)
+            _send(pid, start, job.uid, number)
         sent |= targets.items()
         if monotonic_s() >= until_s:
             return False
@@ -152,29 +168,19 @@ def _starts(pids: Iterable[int]) -> dict[int, int]:
 
 
 def _send(pid: int, start: int, uid: int, number: signal.Signals) -> None:
-    try:
-        descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-    except ProcessLookupError:
-        return
-    except OSError:  # a kernel before 5.3
-        descriptor = None
-    try:
+    send: Callable[[int], None] = partial(os.kill, pid)
+    with ExitStack() as stack, suppress(ProcessLookupError):
+        with suppress(AttributeError, OSError):  # Python before 3.9, or a kernel before 5.3
+            descriptor = os.pidfd_open(pid)
+            stack.callback(os.close, descriptor)
+            send = partial(signal.pidfd_send_signal, descriptor)
         # The descriptor stays with the process that it was opened for: what is true now is true of that one.
-        if process.start_time(pid) != start or _real_user(pid) != uid:
-            return
-        # A job that is stopped (Ctrl-Z) takes no other signal before it goes on.
-        for each in (number, signal.SIGCONT) if number != signal.SIGKILL else (number,):
-            if descriptor is None:
-                os.kill(pid, each)
-            else:
-                signal.pidfd_send_signal(descriptor, each)
-    except ProcessLookupError:
-        pass
-    except PermissionError as error:
-        say(f"pid {pid} can't be stopped: {error.strerror}")
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        if process.start_time(pid) == start and _real_user(pid) == uid:
+            try:
+                send(number)
+                send(signal.SIGCONT)  # a job that is stopped (Ctrl-Z) takes no other signal before it goes on
+            except PermissionError as error:
+                say(f"pid {pid} can't be stopped: {error.strerror}")
 
 
 def _real_user(pid: int) -> int | None:

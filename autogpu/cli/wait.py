@@ -82,7 +82,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         told.update(verdict=decision.verdict.name.lower(), why=why)
         if decision.verdict is Verdict.WAIT:
             remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
-            raise WaitTimeout(_not_free(why, timeout_s or 0), remedy=remedy)
+            raise WaitTimeout(f"gave up after {span(timeout_s or 0)}: {why}", remedy=remedy)
         if is_served:
             told["uuids"] = [device.uuid for device in decision.devices]
     if not is_served:
@@ -98,13 +98,6 @@ def _found(decision: Decision) -> str:
     if any(each.device in taken and each.tier is not Tier.FREE for each in decision.ranking.candidates):
         found = "has enough free memory" if is_one else "have enough free memory"
     return f"{explain.gpu_names(device.label for device in taken)} {found}"
-
-
-def _not_free(why: str, waited_s: float) -> str:
-    none = "no GPU is free"
-    if why.startswith(none):
-        return f"still no free GPU after {span(waited_s)}{why[len(none) :]}"
-    return f"still not enough free GPUs after {span(waited_s)}: {why}"
 
 
 def _decision_at_the_end(request: SelectionRequest, timeout_s: float | None) -> Decision:

@@ -42,7 +42,7 @@ class Job:
     script: str
     age_s: float | None
     newest_s: float
-    processes: int
+    members: Sequence[Record]
     claims: Mapping[str, int]
     caps: Mapping[str, int]
     ages_s: Mapping[str, float]
@@ -104,11 +104,11 @@ def _job(members: Sequence[Record], processes: Processes, gpus: _Gpus, now_s: fl
     return Job(
         uid=first.uid,
         pid=next(iter(processes.of(first)), first.pid),
-        pids_here=tuple(pids),
+        pids_here=tuple(dict.fromkeys(pids)),
         script=first.script,
         age_s=None if first.since_s is None else _age_s(first, now_s),
         newest_s=newest_s,
-        processes=len(members),
+        members=members,
         claims=claims,
         caps=caps,
         ages_s=ages_s,

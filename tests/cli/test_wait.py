@@ -90,7 +90,7 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
 @pytest.mark.parametrize(
     ("options", "status", "why"),
     [
-        (("--count", "3"), 75, "still not enough free GPUs after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
+        (("--count", "3"), 75, "gave up after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
         (("--count", "9"), 75, "waiting for 1 more; 9 are asked for, there are no more than 3"),
         (("--count", "9", "--devices", "0"), 75, "; 9 are asked for, there are no more than 1"),
         (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 has enough free memory now (not reserved)"),
@@ -116,7 +116,7 @@ def test_when_the_time_is_over_the_status_says_later(server):
     done = waited(server, "--devices", "0", "--timeout", "1s")
     assert (done.returncode, done.stdout) == (75, "")
     first, second = done.stderr.splitlines()
-    assert first.startswith("autogpu: still no free GPU after 1 s (GPU 0: ")
+    assert first.startswith("autogpu: gave up after 1 s: no GPU is free (GPU 0: ")
     assert second == "autogpu: to wait longer: --timeout 1h; `autogpu status` lists the holders"
 
 
