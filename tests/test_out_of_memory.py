@@ -164,7 +164,16 @@ def test_a_child_is_told_that_its_job_shares_the_gpu(started):
     assert third == "the processes of one job share its GPU: use it in fewer of them, or give memory back"
 
 
-def test_another_error_is_not_explained(started):
+def test_another_gpu_that_has_room_now(started):
+    process = started(gpu(0), gpu(1))
+    process.framework.take()
+    process.driver.change(1, compute_processes=(Process(os.getpid(), 4 * GIB), Process(7, 19 * GIB)))
+    assert ended(process)[-1] == "GPU 0 has 24.0 GiB free now: AUTOGPU_NEED=5GiB gets it"
+
+
+def test_an_error_that_it_led_to_is_explained_and_no_other(started):
     process = started(*ONE)
     process.framework.take()
-    assert ended(process, ValueError()) == []
+    led_to = KeyError("step 7")
+    led_to.__cause__ = MemoryError()
+    assert (bool(ended(process, led_to)), ended(process, ValueError())) == (True, [])

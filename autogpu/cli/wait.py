@@ -136,9 +136,12 @@ def _line_of_terminal() -> Iterator[Callable[[str], None]]:
     if not is_terminal():
         yield lambda line: None
         return
+    from rich.cells import set_cell_size
     from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
 
-    with Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True) as live:
-        yield lambda line: live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
+    width = Console(stderr=True).width - 1
+    try:
+        # In one piece: a line that Ctrl-C cuts in two would stand there twice.
+        yield lambda line: click.echo("\r" + set_cell_size(line, width), nl=False, err=True)
+    finally:
+        click.echo("\r\x1b[2K", nl=False, err=True)

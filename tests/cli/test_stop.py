@@ -124,46 +124,27 @@ def test_what_has_ended_while_a_person_was_asked_has_ended_and_the_next_run_of_i
             assert (status, "has ended" in said, is_running(following)) == (0, True, True)
 
 
-def test_without_a_terminal_and_without_yes_it_refuses(environ):
-    with other_job(environ, HELD, script="train.py") as job:
-        done = stopped("train.py")
-        assert (done.returncode, is_running(job)) == (1, True)
-        shown, *why = done.stderr.splitlines()
-        assert shown.startswith(f"train.py (pid {job.pid}), for ")
-        assert why == [
-            "autogpu: nothing is stopped: there is no terminal to ask on",
-            f"autogpu: autogpu stop {job.pid} --yes",
-        ]
-
-
-def test_what_is_of_no_job_is_left_alone_and_what_could_be_meant_is_listed(environ):
+def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ):
     bystander = subprocess.Popen(["sleep", "600"])
     try:
-        with other_job(environ, HELD, script="train.py") as job:
-            done = stopped(str(bystander.pid), "--yes")
-            assert (done.returncode, bystander.poll()) == (1, None)
-            there_are = f"there are train.py (pid {job.pid}) of {ME}"
-            assert f"autogpu: no job of autogpu's is pid {bystander.pid}; {there_are}\n" in done.stderr
-            assert f"no job of autogpu's is called evil.py; {there_are}" in stopped("evil.py", "--yes").stderr
-            assert is_running(job)
+        with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
+            named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
+            for what, why, status in (
+                ((str(bystander.pid), "--yes"), f"no job of autogpu's is pid {bystander.pid}; there are {named}\n", 1),
+                (("evil.py", "--yes"), f"no job of autogpu's is called evil.py; there are {named}\n", 1),
+                (("train.py", "--yes"), f"2 jobs are called train.py: {named}\n", 1),
+                (("train.py", "--yes"), f"say which by its pid, as in `autogpu stop {one.pid}`\n", 1),
+                ((str(one.pid),), "nothing is stopped: there is no terminal to ask on\n", 1),
+                ((str(one.pid),), f"autogpu: autogpu stop {one.pid} --yes\n", 1),
+                ((), "name one job", 2),
+                (("train.py", "--gpu", "1"), "name one job", 2),
+            ):
+                done = stopped(*what)
+                assert (done.returncode, why in done.stderr) == (status, True), (what, done.stderr)
+            assert (bystander.poll(), is_running(one), is_running(two)) == (None, True, True)
     finally:
         bystander.kill()
         bystander.wait()
-
-
-def test_a_name_of_several_jobs_is_answered_by_their_pids(environ):
-    with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
-        done = stopped("train.py", "--yes")
-        assert (done.returncode, is_running(one), is_running(two)) == (1, True, True)
-        named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
-        assert f"2 jobs are called train.py: {named}" in done.stderr
-        assert f"say which by its pid, as in `autogpu stop {one.pid}`" in done.stderr
-
-
-@pytest.mark.parametrize("options", [(), ("train.py", "--gpu", "1")], ids=["nothing", "both"])
-def test_one_job_has_to_be_named(options):
-    done = stopped(*options)
-    assert (done.returncode, "name one job" in done.stderr) == (2, True)
 
 
 @needs_root
