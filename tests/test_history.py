@@ -101,36 +101,24 @@ def test_the_file_has_a_bound(kept):
     assert len(found) > 400
 
 
-def corrupt(kept):
-    kept.folder.mkdir(parents=True)
-    file_of(kept).write_bytes(b"\x00garbage")
+# What may be in the place of the folder, whose parent is there.
+STATES = {
+    "corrupt": lambda folder: (folder.mkdir(), (folder / "runs").write_bytes(b"\x00garbage")),
+    "linked-folder": lambda folder: ((folder.parent / "other").mkdir(), folder.symlink_to("other")),
+    "linked-file": lambda folder: (
+        folder.mkdir(),
+        (folder / "other").write_text("0" * 32 + "\n"),
+        (folder / "runs").symlink_to("other"),
+    ),
+    "pipe": lambda folder: (folder.mkdir(), os.mkfifo(folder / "runs")),
+    "file": lambda folder: folder.write_text(""),
+}
 
 
-def linked_folder(kept):
-    kept.folder.parent.mkdir(parents=True)
-    (kept.folder.parent / "elsewhere").mkdir()
-    kept.folder.symlink_to("elsewhere")
-
-
-def linked_file(kept):
-    kept.folder.mkdir(parents=True)
-    (kept.folder / "other").write_text("0" * 32 + "\n")
-    file_of(kept).symlink_to("other")
-
-
-def a_pipe(kept):
-    kept.folder.mkdir(parents=True)
-    os.mkfifo(file_of(kept))
-
-
-def a_file_in_its_place(kept):
-    kept.folder.parent.mkdir(parents=True)
-    kept.folder.write_text("")
-
-
-@pytest.mark.parametrize("state", [corrupt, linked_folder, linked_file, a_pipe, a_file_in_its_place])
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
-    state(kept)
+    kept.folder.parent.mkdir(parents=True)
+    state(kept.folder)
 
     def found():
         return {path: path.is_file() and path.read_bytes() for path in kept.folder.parent.rglob("*")}
@@ -159,18 +147,8 @@ def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept
     assert kept.read() == ""
 
 
-def keep_on_a_full_disk(kept):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # Python ignores the signal for it
-    return failure_of(kept)
-
-
-def keep_where_nothing_may_be_written(kept):
-    os.setgroups([])
-    os.setuid(65533)
-    return failure_of(kept)
-
-
-def failure_of(kept):
+def failure_of(kept, prepare):
+    prepare()
     try:
         kept.keep(JOB, 1)
     except OSError as error:
@@ -182,7 +160,9 @@ def failure_of(kept):
 def test_a_full_disk_keeps_nothing_and_breaks_nothing(kept, has_file):
     if has_file:
         kept.keep(JOB, 1)
-    assert in_a_fork(lambda: keep_on_a_full_disk(kept)) == errno.EFBIG
+    # Python ignores the signal for it.
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
+    assert in_a_fork(lambda: failure_of(kept, full)) == errno.EFBIG
     assert [path.name for path in kept.folder.iterdir()] == ["runs"] * has_file
     assert len(peaks(kept)) == has_file
 
@@ -195,7 +175,7 @@ def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
     for folder in (tmp_path, kept.folder):
         os.chown(folder, 65533, 65533)
     kept.folder.chmod(0o500)
-    assert in_a_fork(lambda: keep_where_nothing_may_be_written(kept)) == errno.EACCES
+    assert in_a_fork(lambda: failure_of(kept, lambda: (os.setgroups([]), os.setuid(65533)))) == errno.EACCES
     assert list(kept.folder.iterdir()) == []
 
 

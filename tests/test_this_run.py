@@ -101,20 +101,19 @@ def test_the_lease_names_the_job_to_its_user(runs, script, tmp_path):
     assert runs(2).run not in ("", named)
 
 
-@pytest.mark.parametrize("other", ["arguments", "script", "policy", "count", "model"])
-def test_other_runs_are_no_runs_of_this_job(runs, script, other):
+OTHERS = {
+    "arguments": (["--batch", "64"], "train.py", {}, ONE),
+    "script": ([], "other.py", {}, ONE),
+    "policy": ([], "train.py", {"AUTOGPU_GROWTH": "0"}, ONE),
+    "count": ([], "train.py", {"AUTOGPU_COUNT": "2"}, ONE),
+    "model": ([], "train.py", {}, (gpu(0, name="NVIDIA A100"),)),
+}
+
+
+@pytest.mark.parametrize(("arguments", "name", "options", "gpus"), OTHERS.values(), ids=OTHERS)
+def test_other_runs_are_no_runs_of_this_job(runs, script, arguments, name, options, gpus):
     runs(2, 2, 2)
-    options, gpus = {}, ONE
-    if other == "arguments":
-        script("--batch", "64")
-    elif other == "script":
-        script(name="other.py")
-    elif other == "policy":
-        options = {"AUTOGPU_GROWTH": "0"}
-    elif other == "count":
-        options = {"AUTOGPU_COUNT": "2"}
-    else:
-        gpus = (gpu(0, name="NVIDIA A100"),)
+    script(*arguments, name=name)
     assert "last 3 runs" not in runs(2, gpus=gpus, **options).lines[0]
 
 
@@ -135,40 +134,34 @@ def test_a_run_that_teaches_nothing_is_not_kept(runs, tmp_path, gpus, options, s
     assert kept(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "after"),
-    [
-        pytest.param(ValueError("shape"), [2, 2, 2], id="another-error"),
-        pytest.param(KeyboardInterrupt(), [2, 2, 2], id="interrupted"),
-        pytest.param(MemoryError(), [2, 2, 2, 0], id="the-frameworks-out-of-memory"),
-        pytest.param(raised(RuntimeError("step 7"), MemoryError()), [2, 2, 2, 0], id="an-error-that-it-led-to"),
-    ],
-)
-def test_a_run_that_ends_by_an_error(runs, tmp_path, error, after):
+ENDS = {
+    "another-error": (ValueError("shape"), ONE, [2, 2, 2]),
+    "interrupted": (KeyboardInterrupt(), ONE, [2, 2, 2]),
+    "out-of-memory": (MemoryError(), ONE, [2, 2, 2, 0]),
+    "an-error-that-it-led-to": (raised(RuntimeError("step 7"), MemoryError()), ONE, [2, 2, 2, 0]),
+    "out-of-memory-under-a-limit": (MemoryError(), BUSY, [2, 2, 2, 0]),
+}
+
+
+@pytest.mark.parametrize(("error", "gpus", "after"), ENDS.values(), ids=ENDS)
+def test_a_run_that_ends_by_an_error(runs, tmp_path, error, gpus, after):
     runs(2, 2, 2)
-    runs(9, error=error)
+    runs(9, error=error, gpus=gpus)
     assert kept(tmp_path) == after
 
 
-def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs, tmp_path):
-    runs(2, 2, 2)
-    runs(2, gpus=BUSY, error=MemoryError())
-    assert kept(tmp_path)[-1] == 0
-    assert runs(2, AUTOGPU_NEED="learned").found == WHOLE
-
-
-@pytest.mark.parametrize("argv", [["-c"], [""], ["-"], [], None, [None], ["/no/such/file"], ["x" * 5000], ["a\0"]])
+@pytest.mark.parametrize(
+    "argv", [["-c"], ["notebook"], [""], ["-"], [], None, [None], ["/no/such/file"], ["x" * 5000], ["a\0"]]
+)
 def test_what_has_no_file_teaches_nothing_and_says_so(runs, tmp_path, monkeypatch, argv):
     monkeypatch.setattr(sys, "argv", argv)
+    if argv == ["notebook"]:
+        (tmp_path / "notebook").touch()
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
     last = runs(2, 2, 2, 2, AUTOGPU_NEED="learned")
     assert last.found == WHOLE
     assert last.lines[0].endswith("; select.need is learned only from runs of a script's file")
-    assert kept(tmp_path) == []
-
-
-def test_a_notebook_teaches_nothing(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
-    runs(2)
     assert kept(tmp_path) == []
 
 

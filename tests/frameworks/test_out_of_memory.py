@@ -11,50 +11,22 @@ from tests.support.framework_machines import BUSY
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
 
-FRAMEWORKS = ("torch", "jax", "tensorflow")
-
 # Allocate 1 GiB again and again, up to so many.
 ALLOCATE = {
-    "torch": """
-import torch
+    name: f"""
+import {name}
 kept = []
 def fill(most=99):
     while len(kept) < most:
-        kept.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
-""",
-    "jax": """
-import jax
-kept = []
-def fill(most=99):
-    while len(kept) < most:
-        kept.append(jax.numpy.zeros(1 << 30, dtype="uint8").block_until_ready())
-""",
-    "tensorflow": """
-import tensorflow as tf
-kept = []
-def fill(most=99):
-    while len(kept) < most:
-        kept.append(tf.random.uniform((256, 1024, 1024)))
-""",
+        kept.append({one})
+"""
+    for name, one in {
+        "torch": "torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
+        "jax": "jax.numpy.zeros(1 << 30, dtype='uint8').block_until_ready()",
+        "tensorflow": "tensorflow.random.uniform((256, 1024, 1024))",
+    }.items()
 }
 FILL = {name: script + "fill()\n" for name, script in ALLOCATE.items()}
-
-
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-memory")) for name in FRAMEWORKS])
-def framework(request) -> str:
-    return request.param
-
-
-@pytest.fixture
-def on(framework, machine_of, together):
-    """Make a machine for scripts of the framework."""
-    of = together["tensorflow"] if framework == "tensorflow" else framework
-    return lambda *gpus: machine_of(of, *gpus)
-
-
-@pytest.fixture
-def on_tensorflow(machine_of, together):
-    return machine_of(together["tensorflow"], Gpu())
 
 
 def told(ran) -> list[str]:
@@ -117,14 +89,15 @@ def test_what_jax_takes_by_itself_is_no_limit_for_one_that_is_told(machine_of):
     assert machine.run(script, fresh=True, **{setting: value}).exit_status == 0
 
 
-def test_a_model_that_fits_in_one_piece(on_tensorflow):
+def test_a_model_that_fits_in_one_piece(machine_of, together):
+    machine = machine_of(together["tensorflow"], Gpu())
     script = (
         "import tensorflow as tf\nkept = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for _ in '12']\n"
     )
-    first, remedy = told(on_tensorflow.run(script, fresh=True))
+    first, remedy = told(machine.run(script, fresh=True))
     assert "nothing limits this process there; it had" in first
     setting, _, value = remedy.rpartition(" ")[2].partition("=")
-    assert on_tensorflow.run(script, fresh=True, **{setting: value}).exit_status == 0
+    assert machine.run(script, fresh=True, **{setting: value}).exit_status == 0
 
 
 def test_two_jobs_that_meet(framework, on):

@@ -15,21 +15,9 @@ MIB, GIB = 1 << 20, 1 << 30
 
 # Take so many GiB each, at one time.
 TAKE = {
-    "torch": """
-import sys, torch
-kept = [torch.empty(gib << 30, dtype=torch.uint8, device="cuda") for gib in SIZES]
-del kept
-""",
-    "jax": """
-import sys, jax
-kept = [jax.numpy.zeros(gib << 30, dtype="uint8").block_until_ready() for gib in SIZES]
-del kept
-""",
-    "tensorflow": """
-import sys, tensorflow as tf
-kept = [tf.random.uniform((256 * gib, 1024, 1024)) for gib in SIZES]
-del kept
-""",
+    "torch": "import sys, torch\nx = [torch.empty(n << 30, dtype=torch.uint8, device='cuda') for n in SIZES]\ndel x\n",
+    "jax": "import sys, jax\nx = [jax.numpy.zeros(n << 30, 'uint8').block_until_ready() for n in SIZES]\ndel x\n",
+    "tensorflow": "import sys, tensorflow\nx = [tensorflow.random.uniform((256 * n, 1024, 1024)) for n in SIZES]\n",
 }
 KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
 OTHER_ERROR = "1 / 0\n"
@@ -50,26 +38,10 @@ os.wait()
 """
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-runs")) for name in ("torch", "jax", "tensorflow")
-    ]
-)
-def framework(request) -> str:
-    return request.param
-
-
 @pytest.fixture
-def on(framework, machine_of, on_tensorflow):
-    """Make a machine for scripts of the framework."""
-    return (
-        on_tensorflow if framework == "tensorflow" else lambda *gpus: Machine(machine_of(framework, *gpus), framework)
-    )
-
-
-@pytest.fixture
-def on_tensorflow(machine_of, together):
-    return lambda *gpus: Machine(machine_of(together["tensorflow"], *gpus), "tensorflow")
+def takes(framework, on):
+    """Make a machine for scripts that take some GiB."""
+    return lambda *gpus: Machine(on(*gpus), framework)
 
 
 class Machine:
@@ -103,8 +75,8 @@ class Machine:
 COUNTED = {"torch": (2, 3), "jax": (2, 4), "tensorflow": (3, 4.5)}
 
 
-def test_after_three_runs_the_next_start_says_what_they_took(framework, on):
-    machine, (two, three) = on(Gpu()), COUNTED[framework]
+def test_after_three_runs_the_next_start_says_what_they_took(framework, takes):
+    machine, (two, three) = takes(Gpu()), COUNTED[framework]
     for sizes in ((1, 1), (1, 1, 1), (1, 1)):
         assert "runs" not in machine.take(*sizes)
     assert machine.peaks == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
@@ -116,8 +88,8 @@ def test_after_three_runs_the_next_start_says_what_they_took(framework, on):
     assert len(machine.peaks) == 6
 
 
-def test_what_was_learned_is_enough_beside_others(framework, on):
-    machine = on(Gpu())
+def test_what_was_learned_is_enough_beside_others(framework, takes):
+    machine = takes(Gpu())
     for _ in range(3):
         machine.take(5, 5)
     # Of 12 GiB the first region would have 8, and what is left is less than 5.
@@ -131,17 +103,18 @@ def test_what_was_learned_is_enough_beside_others(framework, on):
     assert learned.end().exit_status == 0
 
 
-@pytest.mark.xdist_group("tensorflow-runs")
-def test_half_as_much_again_is_enough_for_growing_memory(on_tensorflow):
+@pytest.mark.xdist_group("tensorflow-memory")
+def test_half_as_much_again_is_enough_for_growing_memory(machine_of, together):
     for sizes in ((5, 5), (3, 3, 3), (1, 2, 4, 5), (5, 1, 1, 1, 1, 1)):
         need = 1.1 * 1.5 * sum(sizes) + 0.5
-        machine = on_tensorflow(Gpu(processes={5004242: f"{int(1024 * (23.9 - need))}MiB"}))
+        gpu = Gpu(processes={5004242: f"{int(1024 * (23.9 - need))}MiB"})
+        machine = Machine(machine_of(together["tensorflow"], gpu), "tensorflow")
         ran = machine.machine.run(machine.script(*sizes), AUTOGPU_NEED=f"{need:.1f}GiB")
         assert ran.exit_status == 0, (sizes, ran.stderr)
 
 
-def test_runs_that_teach_nothing(framework, on):
-    machine = on(BUSY)
+def test_runs_that_teach_nothing(framework, takes):
+    machine = takes(BUSY)
     assert "limited to what is free" in machine.take(1)  # capped beside another job
     machine.take(1, AUTOGPU_LIMIT="4GiB")
     machine.take(1, tail=KILLED, status=-15)
@@ -155,8 +128,8 @@ def test_runs_that_teach_nothing(framework, on):
         assert len(machine.peaks) == 1
 
 
-def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, on):
-    machine = on(Gpu(memory="6GiB"))
+def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, takes):
+    machine = takes(Gpu(memory="6GiB"))
     for _ in range(3):
         machine.take(1)
     assert "learned from 3 runs" in machine.take(1, AUTOGPU_NEED="learned")
