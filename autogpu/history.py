@@ -26,7 +26,6 @@ _DAYS = 90
 # Half of them are left when there are more: the file never has 64 KiB.
 _MOST_RUNS = 1000
 _MOST_BYTES = 128 << 10
-_MODE = 0o600
 _SAFELY = 0
 for _flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"):
     _SAFELY |= getattr(os, _flag, 0)
@@ -63,14 +62,9 @@ def runs_of(kept: str, key: str = "[0-9a-f]{16}") -> list[str]:
 
 
 class History:
-    """The file of this user. Whatever is wrong with it, nothing is known and nothing is kept.
-
-    Attributes:
-        folder: Where it is; ``None`` where no place is known.
-    """
+    """The file of this user, in ``folder`` if there is one. Whatever is wrong with it, nothing is known and kept."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Nothing is read yet."""
         base, home = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
         if not base.is_absolute():
             base = home / ".local" / "state"
@@ -94,12 +88,12 @@ class History:
             kept = _read(file)
         except FileNotFoundError:
             kept = os.urandom(16).hex() + "\n"
-            write_file(file, kept.encode(), _MODE)
+            write_file(file, kept.encode(), 0o600)
         run, runs = f"{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n", runs_of(kept)
         lines = kept.count("\n") - 1
         if len(runs) < lines or lines >= _MOST_RUNS:
             left = "".join(line + "\n" for line in runs[-_MOST_RUNS // 2 :])
-            write_file(file, (kept[: kept.index("\n") + 1] + left + run).encode(), _MODE)
+            write_file(file, (kept[: kept.index("\n") + 1] + left + run).encode(), 0o600)
             return
         descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | _SAFELY)
         try:

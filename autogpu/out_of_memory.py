@@ -38,10 +38,9 @@ def lines_of(
     Args:
         request: By which the framework got its GPUs.
     """
-    ordinal = _ordinal(error, framework, request, assignment)
-    visible = allocation.decision.visible if allocation.decision else ()
-    known = dict(enumerate(visible)).get(ordinal)
-    if known is None:
+    ordinal, decision = _ordinal(error, framework, request, assignment), allocation.decision
+    known = dict(enumerate(decision.visible)).get(ordinal) if decision else None
+    if decision is None or known is None:
         return []
     now = _Now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
     is_child = allocation.taken is not None and allocation.taken.is_parents
@@ -55,11 +54,12 @@ def lines_of(
         cap=_cap(error, request, assignment, ordinal, known, str(allocation.resolved.settings["memory.limit"].origin)),
         others=now.others(),
         own_part=Cap(usable, f"default {framework.NAME}") if keeps and usable else None,
-        elsewhere=() if is_child else now.elsewhere(visible),
+        elsewhere=() if is_child else now.elsewhere(decision.visible),
         waits=request.policy.busy == "wait" or request.joins_at_once,
         claimed_bytes=demand_told(request).bytes or 0,
         is_child=is_child,
-        remedy=_remedy(allocation, request, now),
+        remedy=decision.remedy
+        or (_UNLISTED if len(now.devices) > len(decision.visible) and _is_listed_alone(request) else ""),
         locked=request.policy.locked,
     )
     return advice(shortage)
@@ -74,13 +74,7 @@ def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest
 
 
 class _Now:
-    """A GPU at this moment, by the driver and the leases of other jobs.
-
-    Attributes:
-        devices: All of the host, by UUID.
-        device: The GPU; as it was ``known`` before where the driver does not answer.
-        held_bytes: What the driver shows of this process; 0 where it does not.
-    """
+    """A GPU at this moment, by the driver, which may not answer, and the leases of other jobs."""
 
     def __init__(self, allocation: Allocation, known: Device, *, has_context: bool) -> None:
         inventory = allocation.readings.take_outside(_DEADLINE_S)
@@ -124,13 +118,11 @@ def _whose(uid: int) -> str:
     return "your" if uid == os.getuid() else f"{user_name(uid)}'s"
 
 
-def _remedy(allocation: Allocation, request: SelectionRequest, now: _Now) -> str:
-    """How to have an idle GPU, where the script named a busy one, or the shell's list has no other to wait for."""
-    spec, decision = request.visible_spec, allocation.decision
+def _is_listed_alone(request: SelectionRequest) -> bool:
+    """The shell's list has no other GPU to wait for."""
+    spec = request.visible_spec
     is_shells = spec.value is not None and not spec.is_scripts and not request.grant.engine
-    has_more = decision is not None and len(now.devices) > len(decision.visible)
-    unlisted = _UNLISTED if has_more and is_shells and request.joins_at_once else ""
-    return (decision.remedy if decision else "") or unlisted
+    return is_shells and request.joins_at_once
 
 
 def _cap(

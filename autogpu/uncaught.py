@@ -13,9 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterator
 
-# Of exceptions in a row; one may be its own cause.
-_LONGEST = 20
-
 
 def at_end(look: Callable[[BaseException | None], None]) -> None:
     """Call ``look`` when this process ends, with the exception that ends it, or ``None``.
@@ -29,11 +26,7 @@ def at_end(look: Callable[[BaseException | None], None]) -> None:
 
         Finalize(None, lambda: look(_of_worker()), exitpriority=0)
     else:
-        atexit.register(lambda: look(_last()))
-
-
-def _last() -> BaseException | None:
-    return getattr(sys, "last_value", None)
+        atexit.register(lambda: look(getattr(sys, "last_value", None)))
 
 
 def _of_worker() -> BaseException | None:
@@ -45,7 +38,7 @@ def _of_worker() -> BaseException | None:
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """``error`` and those behind it, latest first, as far as a traceback shows them."""
-    for _ in range(_LONGEST):
+    for _ in range(20):  # one may be its own cause
         if error is None:
             return
         yield error
@@ -79,7 +72,7 @@ class Watch:
     def look(self, result: Any = None) -> None:
         """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
         # A script that the cell has run is not in its result.
-        self._tell(getattr(result, "error_in_exec", None) or _last())
+        self._tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
 
     def _tell(self, error: BaseException | None) -> None:
         # Not the exception itself: its frames hold what the script had on the GPU.

@@ -122,21 +122,14 @@ def test_alone_although_it_would_fit(started, growth, peak_gib, first, last):
     assert "".join(lines[1:]).startswith(last)
 
 
-def test_in_a_container_whose_pids_the_driver_does_not_count_by(started):
+def test_where_the_driver_does_not_answer_or_counts_by_other_pids_as_for_a_container(started):
     process = started(*ONE)
     process.framework.take()
     process.driver.change(0, compute_processes=(Process(os.getpid() + (1 << 22), 300 * MIB),))
-    assert ended(process) == [
-        OUT + "nothing limits this process there; it asked for 1.0 GiB more",
-        "`autogpu status` shows who is there",
-    ]
-
-
-def test_without_an_answer_of_the_driver(started):
-    process = started(*ONE)
-    process.framework.take()
+    said = [OUT + "nothing limits this process there; it asked for 1.0 GiB more", "`autogpu status` shows who is there"]
+    assert ended(process) == said
     process.driver.now = None
-    assert ended(process)[0] == OUT + "nothing limits this process there; it asked for 1.0 GiB more"
+    assert ended(process) == said
 
 
 def test_each_error_is_told_also_in_the_same_words(started, capfd):

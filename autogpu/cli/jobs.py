@@ -43,7 +43,7 @@ def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
     return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
 
 
-def values_of(job: Job) -> Mapping[str, object]:
+def _values_of(job: Job) -> Mapping[str, object]:
     """The job in JSON."""
     user = {"user": user_name(job.uid), "uid": job.uid}
     return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
@@ -92,19 +92,6 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     return jobs_of(records, lease.processes_of(records, asked, is_complete=True), inventory, unix_s())
 
 
-def uid_of(name: str) -> int:
-    """The number of a user of this host, whom an option names."""
-    import difflib
-    import pwd  # not on Windows
-
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        near = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
-        hint = f"; did you mean {printable(near[0], 32)}?" if near else ""
-        raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
-
-
 def _pid_of(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else None
 
@@ -130,18 +117,15 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     others = [job for job in means if not is_own(job)]
     if len(others) == 1:
         return others[0]
-    if others:
-        raise AutoGpuError(
-            f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}",
-            remedy=f"say which by its pid, as in `autogpu {verb} {others[0].pid}`",
-        )
-    if means:
-        why = f"{name_of(means[0])} is the job that this command is part of"
-        raise AutoGpuError(why, remedy=f"call `autogpu {verb}` outside of it")
     there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
-    raise AutoGpuError(
-        f"no job of autogpu's is {what}; {there_are}", remedy="`autogpu status` shows all that use a GPU"
-    )
+    why, remedy = f"no job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
+    if others:
+        why = f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}"
+        remedy = f"say which by its pid, as in `autogpu {verb} {others[0].pid}`"
+    elif means:
+        why = f"{name_of(means[0])} is the job that this command is part of"
+        remedy = f"call `autogpu {verb}` outside of it"
+    raise AutoGpuError(why, remedy=remedy)
 
 
 class Watch:
@@ -178,7 +162,6 @@ def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dic
     """Print the values at the end, as the body has changed them, and why an error of ours has ended it."""
     values: dict[str, object] = {"version": VERSION, "verdict": verdict, **told, "why": ""}
     begun_s = monotonic_s()
-
     try:
         yield values
     except AutoGpuError as error:
@@ -186,4 +169,5 @@ def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dic
         raise
     finally:
         if as_json:
-            click.echo(json.dumps({**values, "waited_s": round(monotonic_s() - begun_s, 1)}, indent=2))
+            values["waited_s"] = round(monotonic_s() - begun_s, 1)
+            click.echo(json.dumps(values, indent=2, default=_values_of))

@@ -18,8 +18,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
-from autogpu.cli.jobs import uid_of
-from autogpu.cli.policy_options import duration, resolve_here
+from autogpu.cli.policy_options import duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, fitted, on_console, page
 from autogpu.cli.status_table import ORDERS, View

@@ -14,20 +14,8 @@ from typing import Callable, Iterable, Mapping, Sequence
 import click
 
 from autogpu import lease, process
-from autogpu.cli.jobs import (
-    Watch,
-    described,
-    name_of,
-    named,
-    names_of,
-    on_gpu,
-    only_one,
-    read_jobs,
-    told_in_json,
-    uid_of,
-    values_of,
-)
-from autogpu.cli.policy_options import duration
+from autogpu.cli.jobs import Watch, described, name_of, named, names_of, on_gpu, only_one, read_jobs, told_in_json
+from autogpu.cli.policy_options import duration, uid_of
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -84,12 +72,15 @@ def stop(
             raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
         inventory = probe.finish(probe.start(os.environ))
         job = _job_to_stop(name, gpu, uid, inventory)
-        told["jobs"] = [values_of(job)]
+        told["jobs"] = [job]
         # Now: a person may take long to answer, and a pid may be another's by then.
         known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
         click.echo(described(job, inventory), err=True)
-        if not is_sure:
-            _ask(job)
+        if not is_sure and not sys.stdin.isatty():
+            why = "nothing is stopped: there is no terminal to ask on"
+            raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
+        if not is_sure and not click.confirm("Stop it?", err=True):
+            raise AutoGpuError("nothing is stopped", remedy="")
         told["verdict"] = "running"
         if not _ends(job, known, number, grace_s):
             remedy = f"to end it at once: autogpu stop {job.pid} --kill"
@@ -127,14 +118,6 @@ def _of_others(what: str, jobs: Sequence[Job]) -> AutoGpuError:
         roots = f"say which, as in `{roots}`"
     remedy = roots if os.getuid() == 0 else f"ask {listed([*dict.fromkeys(owners)])}"
     return AutoGpuError(f"nothing is stopped: {seen}", remedy=remedy)
-
-
-def _ask(job: Job) -> None:
-    if not sys.stdin.isatty():
-        why = "nothing is stopped: there is no terminal to ask on"
-        raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
-    if not click.confirm("Stop it?", err=True):
-        raise AutoGpuError("nothing is stopped", remedy="")
 
 
 def _ends(job: Job, known: Mapping[int, int], number: signal.Signals, grace_s: float) -> bool:

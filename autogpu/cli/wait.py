@@ -22,7 +22,7 @@ from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import listed, span
 from autogpu.selection import explain
-from autogpu.selection.model import Decision, SelectionRequest, Tier, Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
 # As often as a job in the queue reads them: processes without a claim change nothing in the folder.
 _READING_EVERY_S = 2.0
@@ -88,16 +88,9 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     if not is_served:
         say(f"waiting can't help: {why}")
         return 1
-    say(f"{_found(decision)} now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
+    found = explain.gpu_names(device.label for device in decision.devices)
+    say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
-
-
-def _found(decision: Decision) -> str:
-    taken, is_one = decision.devices, len(decision.devices) == 1
-    found = "is free" if is_one else "are free"
-    if any(each.device in taken and each.tier is not Tier.FREE for each in decision.ranking.candidates):
-        found = "has enough free memory" if is_one else "have enough free memory"
-    return f"{explain.gpu_names(device.label for device in taken)} {found}"
 
 
 def _decision_at_the_end(request: SelectionRequest, timeout_s: float | None) -> Decision:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Sequence
 
 from autogpu import lease
-from autogpu.cli.jobs import Watch, is_own, named, names_of, only_one, read_jobs, told_in_json, values_of
+from autogpu.cli.jobs import Watch, is_own, named, names_of, only_one, read_jobs, told_in_json
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import Folder
 from autogpu.process import monotonic_s
@@ -27,22 +27,18 @@ def wait_for_jobs(names: Sequence[str], timeout_s: float | None, *, as_json: boo
     until_s = math.inf if timeout_s is None else monotonic_s() + timeout_s
     with told_in_json("no_such_job", as_json=as_json, jobs=()) as told:
         jobs = left = _jobs_to_wait_for(names)
-        told.update(verdict="running", jobs=[values_of(job) for job in jobs])
+        told.update(verdict="running", jobs=jobs)
         if jobs and is_terminal():
             say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
         while left:
             if not _end_before(until_s, left):
-                is_one = len(left) == 1
-                still = f"{names_of(left)} still runs" if is_one else f"not all of {names_of(left)} have ended"
-                raise WaitTimeout(
-                    f"{still} after {span(timeout_s or 0)}",
-                    remedy="to wait longer: --timeout 1h; `autogpu status` shows them",
-                )
+                still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
+                remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
+                raise WaitTimeout(f"{still} after {span(timeout_s or 0)}", remedy=remedy)
             # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
             left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
-        why = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
-        if not jobs:
-            why = "you have no other job here that holds a GPU or waits for one"
+        ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
+        why = ended if jobs else "you have no other job here that holds a GPU or waits for one"
         told.update(verdict="ended", why=why)
     say(why)
     return 0

@@ -186,11 +186,7 @@ if TYPE_CHECKING:
             """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
 
         def needed_bytes(self, *, growth: bool) -> int:
-            """The same with what its allocator wants in advance, for the next run; 0 if that can't be told of this one.
-
-            Args:
-                growth: Memory was allocated as needed.
-            """
+            """The same with what its allocator takes in advance with ``growth``; 0 if that can't be learned here."""
 
         def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
             """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""

@@ -92,21 +92,22 @@ def advice(shortage: Shortage) -> list[str]:
             return [f"out of memory on {gpu}: this process had all of it and no limit: {_TOO_LARGE}"]
         cap = own if used and used + shortage.asked_bytes > own else None
     reason, remedy = _of_cap(cap, shortage)
-    lines = [f"out of memory on {gpu}: {reason}{_had(cap, shortage)}"]
-    if shortage.others:
-        named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
-        more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
-        lines.append("also there: " + "; ".join(named + more))
-    return [*lines, _open_to_all(remedy or _remedy(shortage), shortage.locked)]
+    named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others or ()]
+    more = [f"{len(named) - _MOST} more"] if len(named) > _MOST else []
+    there = ["also there: " + "; ".join(named[:_MOST] + more)] if named else []
+    last = _open_to_all(remedy or _remedy(shortage), shortage.locked)
+    return [f"out of memory on {gpu}: {reason}{_had(cap, shortage)}", *there, last]
 
 
 def _open_to_all(remedy: str, locked: Iterable[str]) -> str:
     """The ways that set no locked key, or whom to ask where each does."""
-    by_variable = {f"{PREFIX}{key.rpartition('.')[2].upper()}=": key for key in locked}
     ways = remedy.split(_OR)
-    left = [way for way in ways if not any(variable in way for variable in by_variable)]
-    named = [key for variable, key in sorted(by_variable.items()) if variable in remedy]
-    return _OR.join(left) or f"{named[0]} is locked on this host: ask who administers it"
+    for key in sorted(locked):
+        left = [way for way in ways if f"{PREFIX}{key.rpartition('.')[2].upper()}=" not in way]
+        if not left:
+            return f"{key} is locked on this host: ask who administers it"
+        ways = left
+    return _OR.join(ways)
 
 
 def _of_cap(cap: Cap | None, shortage: Shortage) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
     done = waited(server, "--count", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
-        "autogpu: GPU 2 and GPU 1 are free now (not reserved): the 2 idlest of 3; "
+        "autogpu: GPU 2 and GPU 1 could be had now (not reserved): the 2 idlest of 3; "
         "to reserve: `autogpu run --hold -- command`\n"
     )
     assert list(lease_folder.iterdir()) == []
@@ -47,7 +47,7 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
         (("--count", "3"), 75, "gave up after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
         (("--count", "9"), 75, "waiting for 1 more; 9 are asked for, there are no more than 3"),
         (("--count", "9", "--devices", "0"), 75, "; 9 are asked for, there are no more than 1"),
-        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 has enough free memory now (not reserved)"),
+        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 could be had now (not reserved)"),
         (("--devices", "0", "--need", "6GiB"), 75, "GPU 0: "),
         (("--need", "100GiB"), 1, "waiting can't help"),
         (("--count", "0"), 1, "select.count is 0"),
@@ -104,7 +104,7 @@ def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
         assert sorted(lease_folder.iterdir()) == before
         job.end()
         assert waiting.end() == ("", 0)
-    assert "GPU 2 is free now (not reserved)" in waiting.shown
+    assert "GPU 2 could be had now (not reserved)" in waiting.shown
 
 
 def test_a_process_without_a_claim_that_ends_ends_the_wait(server):

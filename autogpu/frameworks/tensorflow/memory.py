@@ -29,11 +29,10 @@ def needed_bytes(*, growth: bool) -> int:
 def with_growth(peak_bytes: int) -> int:
     """The bytes that TensorFlow's allocator needs for such a peak if it grows: half more. It counts that nowhere.
 
-    A region that it adds is twice the last one, or the next power of two above the tensor; where the GPU has less, it
-    tries tenths less down to the tensor's size. What is left at the ends of regions is of no use to larger tensors.
-    Source: ``BFCAllocator::Extend``. By its rules, of 900 random mixes of tensors of 16 MiB to 8 GiB none needed more
-    than 1.65 times its peak, which this is with the tenth that is added to every peak. The next power of two, which
-    costs as much, was too little for 50 of them.
+    What it adds is twice the last region, or the next power of two above the tensor, and less where the GPU has no
+    more; what is left at the ends of regions is of no use to larger tensors. Source: ``BFCAllocator::Extend``. By its
+    rules none of 900 random mixes of tensors of 16 MiB to 8 GiB needed more than 1.65 times its peak, which this is
+    with the tenth that is added to each. The next power of two, which costs as much, was too little for 50 of them.
     """
     return peak_bytes * 3 // 2
 

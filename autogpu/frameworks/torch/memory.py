@@ -8,10 +8,6 @@ import sys
 from autogpu.frameworks.base import OutOfMemory
 from autogpu.reporting.text import numbered, sized
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping
-
 # The second is the driver's, for a context or a library of CUDA.
 _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
 
@@ -29,7 +25,7 @@ def needed_bytes(*, growth: bool) -> int:
     return 0 if any(each.get("num_ooms") for each in _counted()) else peak_bytes()
 
 
-def _counted() -> list[Mapping[str, int]]:
+def _counted() -> list[dict[str, int]]:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return []
