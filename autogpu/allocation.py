@@ -109,7 +109,7 @@ class Allocation:
         self.told = told_of_siblings(environ)
         self.has_told_what_is_kept = False
         self._children = ChildrensLease(environ)
-        self.say_in_each_rank = say
+        self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = renewed_in_children(self)
 
     @property
@@ -162,7 +162,7 @@ class Allocation:
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
         try:
-            self.taken = acquire(request, environ, script, self.readings.take, waiting)
+            self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
         except KeyboardInterrupt as error:
             waiting.interrupted(error)
             raise

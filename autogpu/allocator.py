@@ -261,7 +261,7 @@ class Allocator:
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         selection = SelectionRequest(
-            policy=allocation.this_run.policy_for(inventory),
+            policy=allocation.policy,
             visible_spec=visible.spec,
             inventory=inventory,
             uuids=uuids,
@@ -274,6 +274,7 @@ class Allocator:
             asked_count=request.count,
             count_is_set=allocation.resolved.settings["select.count"].overrides is not None,
             grant=allocation.grant,
+            learned=allocation.this_run.learned(inventory, visible.candidates or uuids or ()),
             in_use=[o for o in allocation.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
         wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
@@ -336,7 +337,7 @@ class Allocator:
             ordinals=ordinals if decision.is_ours else None,
             growth=True if policy.growth else None,
             caps=self._caps(decision, ordinals),
-            logical_gpus=policy.virtual_gpus,
+            logical_gpus=self._logical_gpus,
             moved=decision.moved,
             ceilings=ceilings(decision, selection),
             usable=usable_bytes(decision.visible, self.framework.DEFAULT_SHARE),
@@ -350,7 +351,12 @@ class Allocator:
                 inventory = allocation.readings.take()
             measured = own_memory_bytes(inventory, allocation.counted_uuids or (), os.getpid())
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
-        return caps(policy, decision, reserves, default_share=self.framework.DEFAULT_SHARE)
+        share = self.framework.DEFAULT_SHARE
+        return caps(policy, decision, reserves, default_share=share, parts=self._logical_gpus)
+
+    @property
+    def _logical_gpus(self) -> int:
+        return self.allocation.policy.virtual_gpus if self.framework.HAS_LOGICAL_GPUS else 1
 
     # What the framework tells afterwards
 

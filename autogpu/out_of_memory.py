@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from autogpu import lease
 from autogpu.devices.model import by_uuid
@@ -11,6 +12,7 @@ from autogpu.process import owner, unix_s
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.memory import demand_told
 from autogpu.selection.model import Cap
 from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unmanaged_processes
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Mapping, Sequence
 
     from autogpu.allocation import Allocation
-    from autogpu.devices.model import Device, Inventory
+    from autogpu.devices.model import Device
     from autogpu.frameworks.base import Assignment, Framework, OutOfMemory
     from autogpu.selection.model import Claim, SelectionRequest
 
@@ -36,38 +38,84 @@ def lines_of(
     Args:
         request: By which the framework got its GPUs.
     """
-    decision, ordinal = allocation.decision, _ordinal(error, request, assignment, by_cuda=framework.TAKES_FIRST_GPUS)
-    visible = decision.visible if decision else ()
-    known = visible[ordinal] if ordinal < len(visible) else None
+    ordinal, decision = _ordinal(error, framework, request, assignment), allocation.decision
+    known = dict(enumerate(decision.visible)).get(ordinal) if decision else None
     if decision is None or known is None:
         return []
-    inventory = allocation.readings.take_outside(_DEADLINE_S)
-    now, claims = by_uuid(inventory.devices if inventory else ()), _claims(allocation, inventory)
-    device = now.get(known.uuid, known)
-    held = bytes_by_pid(device).get(os.getpid(), 0) if known.uuid in now else 0
-    # In a container the driver may list this process under another number, or not at all.
-    is_certain = known.uuid in now and (held > 0 or ordinal not in allocation.cuda.ordinals_in_use())
+    now = _Now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
     is_child = allocation.taken is not None and allocation.taken.is_parents
-    others = [now[each.uuid] for each in visible if each and each is not known and each.uuid in now]
-    need = request.policy.need_bytes
+    keeps, usable = assignment.growth and not framework.TAKES_FIRST_GPUS, assignment.usable.get(ordinal)
     shortage = Shortage(
-        device.label,
-        device.memory_total_bytes,
-        held_bytes=held,
+        now.device.label,
+        now.device.memory_total_bytes,
+        held_bytes=now.held_bytes,
         used_bytes=framework.peak_bytes(),
         asked_bytes=error.asked_bytes,
         cap=_cap(error, request, assignment, ordinal, known, str(allocation.resolved.settings["memory.limit"].origin)),
-        others=_others(device, claims.get(device.uuid, ()), lists_processes=is_certain),
-        is_certain=is_certain,
-        own_part=_own_part(framework, assignment, ordinal),
-        elsewhere=() if is_child else _elsewhere(others, claims),
+        others=now.others(),
+        own_part=Cap(usable, f"default {framework.NAME}") if keeps and usable else None,
+        elsewhere=() if is_child else now.elsewhere(decision.visible),
         waits=request.policy.busy == "wait" or request.joins_at_once,
-        claimed_bytes=need if isinstance(need, int) else 0,
+        claimed_bytes=demand_told(request).bytes or 0,
         is_child=is_child,
-        remedy=decision.remedy or (_UNLISTED if len(now) > len(visible) and _is_listed_alone(request) else ""),
+        remedy=decision.remedy
+        or (_UNLISTED if len(now.devices) > len(decision.visible) and _is_listed_alone(request) else ""),
         locked=request.policy.locked,
     )
     return advice(shortage)
+
+
+def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest, assignment: Assignment) -> int:
+    # As CUDA counts, and not those alone that it was assigned.
+    if framework.TAKES_FIRST_GPUS:
+        return error.ordinal
+    place, ordinals = error.ordinal // assignment.logical_gpus, assignment.ordinals or tuple(request.named or ())
+    return ordinals[min(place, len(ordinals) - 1)] if ordinals else place
+
+
+class _Now:
+    """A GPU at this moment, by the driver, which may not answer, and the leases of other jobs."""
+
+    def __init__(self, allocation: Allocation, known: Device, *, has_context: bool) -> None:
+        inventory = allocation.readings.take_outside(_DEADLINE_S)
+        self.devices = by_uuid(inventory.devices if inventory else ())
+        self.device = self.devices.get(known.uuid, known)
+        self.held_bytes = bytes_by_pid(self.device).get(os.getpid(), 0) if known.uuid in self.devices else 0
+        # In a container it may list this process under another number, or not at all.
+        self._is_certain = known.uuid in self.devices and (self.held_bytes > 0 or not has_context)
+        self._claims: Mapping[str, Sequence[Claim]] = {}
+        with suppress(AutoGpuError):
+            holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
+            processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
+            self._claims = claims_by_gpu(jobs_of(holders, processes, inventory, unix_s()))
+
+    def others(self) -> Sequence[tuple[str, int]] | None:
+        """Who else uses the GPU or claims a part of it, and how much each uses, the largest first."""
+        device, claims = self.device, self._claims.get(self.device.uuid, ())
+        used, found = bytes_by_pid(device), []
+        for claim in claims:
+            pid = f" (pid {claim.pids[0]})" if claim.pids else ""
+            name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
+            found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
+        if self._is_certain:
+            for process in unmanaged_processes(device, claims, os.getpid()):
+                uid = owner(process.pid)
+                name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
+                found.append((name, process.memory_used_bytes or 0))
+            hidden = device.unlisted_bytes
+            found += [("processes that the driver does not show", hidden)] if hidden else []
+        return sorted(found, key=lambda each: -each[1]) if found or self._is_certain else None
+
+    def elsewhere(self, visible: Sequence[Device | None]) -> Sequence[tuple[str, int]]:
+        """Of each other GPU that the process could have, its label, and what is neither used nor claimed there."""
+        found = [self.devices[each.uuid] for each in visible if each and each.uuid in self.devices]
+        whole = [each for each in found if each.uuid != self.device.uuid and not each.mig_enabled]
+        spare = [(each.label, spare_bytes(each, None, self._claims.get(each.uuid, ()))) for each in whole]
+        return [(label, size) for label, size in spare if size is not None]
+
+
+def _whose(uid: int) -> str:
+    return "your" if uid == os.getuid() else f"{user_name(uid)}'s"
 
 
 def _is_listed_alone(request: SelectionRequest) -> bool:
@@ -75,61 +123,6 @@ def _is_listed_alone(request: SelectionRequest) -> bool:
     spec = request.visible_spec
     is_shells = spec.value is not None and not spec.is_scripts and not request.grant.engine
     return is_shells and request.joins_at_once
-
-
-def _ordinal(error: OutOfMemory, request: SelectionRequest, assignment: Assignment, *, by_cuda: bool) -> int:
-    # As CUDA counts, and not those alone that it was assigned.
-    if by_cuda:
-        return error.ordinal
-    place, ordinals = error.ordinal // assignment.logical_gpus, assignment.ordinals or tuple(request.named or ())
-    return ordinals[min(place, len(ordinals) - 1)] if ordinals else place
-
-
-def _claims(allocation: Allocation, inventory: Inventory | None) -> Mapping[str, Sequence[Claim]]:
-    """By UUID, those of other jobs."""
-    try:
-        holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
-    except AutoGpuError:
-        return {}
-    processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
-    return claims_by_gpu(jobs_of(holders, processes, inventory, unix_s()))
-
-
-def _others(device: Device, claims: Sequence[Claim], *, lists_processes: bool) -> tuple[tuple[str, int], ...]:
-    """Who else uses the GPU or claims a part of it, and how much each uses; the largest first.
-
-    Args:
-        lists_processes: None that the driver lists without a claim is this one.
-    """
-    used = bytes_by_pid(device)
-    found = []
-    for claim in claims:
-        pid = f" (pid {claim.pids[0]})" if claim.pids else ""
-        name = f"{_whose(claim.uid)} {printable(claim.script, 80) or 'job'}{pid}"
-        found.append((name, sum(used.get(pid, 0) for pid in set(claim.pids))))
-    hidden = device.unlisted_bytes if lists_processes else 0
-    for process in unmanaged_processes(device, claims, os.getpid()) if lists_processes else ():
-        uid = owner(process.pid)
-        name = f"pid {process.pid}" if uid is None else f"{_whose(uid)} process {process.pid}"
-        found.append((name, process.memory_used_bytes or 0))
-    if hidden:
-        found.append(("processes that the driver does not show", hidden))
-    return tuple(sorted(found, key=lambda each: -each[1]))
-
-
-def _whose(uid: int) -> str:
-    return "your" if uid == os.getuid() else f"{user_name(uid)}'s"
-
-
-def _elsewhere(devices: Sequence[Device], claims: Mapping[str, Sequence[Claim]]) -> tuple[tuple[str, int], ...]:
-    spare = [(device, spare_bytes(device, None, claims.get(device.uuid, ()))) for device in devices]
-    return tuple((device.label, size) for device, size in spare if size is not None and not device.mig_enabled)
-
-
-def _own_part(framework: Framework, assignment: Assignment, ordinal: int) -> Cap | None:
-    usable = assignment.usable.get(ordinal)
-    keeps = bool(assignment.growth) and not framework.TAKES_FIRST_GPUS
-    return Cap(usable, f"default {framework.NAME}") if keeps and usable else None
 
 
 def _cap(

@@ -34,7 +34,7 @@ class Reports:
         self._selection, self._assignment = selection, assignment
         caps = assignment.caps if assignment is not None else {}
         is_limited = self._is_limited_by_script or not caps.keys().isdisjoint(usage.ordinals)
-        allocation.this_run.uses(self._framework, allocation.readings.newest, is_limited=is_limited)
+        allocation.this_run.uses(self._framework, is_limited=is_limited)
         if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
             self._watching_pid = os.getpid()
             uncaught.Watch(self.on_uncaught)
@@ -52,7 +52,7 @@ class Reports:
             allocation.say(lines)
             return
         if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
-            last = allocation.this_run.line(inventory, own.devices, by_script=self._is_limited_by_script)
+            last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
             lines[0] += f"; {last}" if last else ""
         if decision is None and visible.names_none and inventory is not None:
             last_index = max([device.index for device in inventory.devices], default=0)
@@ -76,7 +76,6 @@ class Reports:
             from autogpu.out_of_memory import lines_of
 
             lines = lines_of(found, self._framework, self._allocation, selection, assignment)
-            text = "\nautogpu: ".join(lines)  # in one piece: others print there as well
-            if text:
-                stderr.forget(text)
-                self._allocation.say_in_each_rank(text)
+            if lines:
+                stderr.forget()
+                self._allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from autogpu import history, uncaught
-from autogpu.frozen import replace
+from autogpu.reporting.text import GIB, size
 from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.selection.model import MemoryDemand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,82 +27,89 @@ _WORTH_SHARING = 0.75
 
 
 class ThisRun:
-    """One run; its script, arguments, policy and GPUs say which others were runs of the same job."""
+    """One run; its script, arguments, policy and GPUs say which others were runs of the same job.
+
+    Attributes:
+        key: The job's, for its lease; ``""`` until the GPUs are known, and where nothing is kept.
+    """
 
     def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant) -> None:
         """Nothing is read yet. The arguments are those of now: a script may change them later."""
         # What a worker of an engine runs is not told by its arguments.
-        is_script = policy.history and not is_engine_worker(environ)
-        self._arguments = history.script_arguments() if is_script else ()
-        # As its lease shows it; not of the file that a link leads to.
-        self._name = str(sys.argv[0]).rpartition(os.sep)[2] if self._arguments else ""
+        self._arguments = _script_arguments() if policy.history and not is_engine_worker(environ) else ()
         self._history = history.History(environ)
         self._policy = policy
         self._ranks = grant.rank.size if grant.rank is not None else 1
-        self._models: Sequence[str] = ()
-        self._peaks: Sequence[int] | None = None
+        self._job: Sequence[object] = ()
+        self._peaks: Sequence[int] = ()
         self._frameworks: list[Framework] = []
         self._is_limited = False
         self._pid: int | None = None
+        self.key = ""
 
-    def policy_for(self, inventory: Inventory | None) -> Policy:
-        """The policy with what was learned as its need: the whole GPU where that is nothing yet."""
-        if self._policy.need_bytes != "learned":
-            return self._policy
-        return replace(self._policy, need_bytes=self._need_bytes(inventory))
+    def learned(self, inventory: Inventory | None, uuids: Sequence[str]) -> MemoryDemand | None:
+        """The claim of a script that may have these GPUs, where the policy wants it by the script's last runs."""
+        self._know(inventory)
+        if self._policy.need_bytes != "learned" or not self._need_bytes or inventory is None:
+            return None
+        totals = [device.memory_total_bytes or 0 for device in inventory.devices if device.uuid in uuids]
+        # Where none has the tenth that is added, the runs were right all the same.
+        return MemoryDemand(bytes=self._need_bytes, is_limit=self._need_bytes > max(totals, default=0))
 
-    def _need_bytes(self, inventory: Inventory | None) -> int | None:
-        peak_bytes = self._peak_bytes(inventory)
-        return None if peak_bytes is None else history.need_of(peak_bytes, CONTEXT_BYTES)
-
-    def line(self, inventory: Inventory | None, taken: Sequence[Device], *, by_script: bool) -> str:
-        """What the line that names the GPUs says of the last runs; ``""`` where that is of no use."""
-        if self._policy.need_bytes == "learned":
-            if not self._policy.history:
-                return "select.need is not learned, for report.history is false"
-            if not self._arguments:
-                return "select.need is learned only from runs of a script's file"
-            if self._policy.limit is not None:
-                return "select.need is not learned under memory.limit"
-            need_bytes = self._need_bytes(inventory)
-            return history.learned(len(self._peaks or ()) // self._ranks, need_bytes)
-        peak_bytes = self._peak_bytes(inventory)
-        totals = [device.memory_total_bytes or 0 for device in taken]
-        is_told = by_script or self._policy.need_bytes is not None or self._policy.limit is not None
-        if peak_bytes is None or is_told or not totals:
+    def line(self, taken: Sequence[Device], *, by_script: bool) -> str:
+        """The end of the line that names the GPUs; ``""`` where the last runs are of no use."""
+        policy, least = self._policy, min((device.memory_total_bytes or 0 for device in taken), default=0)
+        if policy.need_bytes == "learned":
+            return self._how_learned(least)
+        is_told = by_script or policy.need_bytes is not None or policy.limit is not None
+        if is_told or not 0 < self._need_bytes <= _WORTH_SHARING * least:
             return ""
-        is_worth_it = history.need_of(peak_bytes, CONTEXT_BYTES) <= _WORTH_SHARING * min(totals)
-        return history.advice(peak_bytes, CONTEXT_BYTES) if is_worth_it else ""
+        took = history.took_at_most(self._peak_bytes or 0, CONTEXT_BYTES)
+        return f"{took}: AUTOGPU_NEED={-(-self._need_bytes // GIB)}GiB lets others share this GPU"
 
-    def uses(self, framework: Framework, inventory: Inventory | None, *, is_limited: bool) -> None:
-        """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
+    def _how_learned(self, total_bytes: int) -> str:
+        if not self._policy.history:
+            return "select.need is not learned, for report.history is false"
         if not self._arguments:
+            return "select.need is learned only from runs of a script's file"
+        if self._policy.limit is not None:
+            return "select.need is not learned under memory.limit"
+        if self._peak_bytes is None:
+            runs = len(self._peaks) // self._ranks
+            there_are = f"there {'is' if runs == 1 else 'are'} {runs}"
+            return f"select.need is learned from {history.RUNS} runs, of which {there_are}"
+        return f"claims {size(min(self._need_bytes, total_bytes))}, learned from {history.RUNS} runs"
+
+    def uses(self, framework: Framework, *, is_limited: bool) -> None:
+        """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
+        if not self._job:
             return
         if self._pid != os.getpid():
             self._pid, self._frameworks, self._is_limited = os.getpid(), [], False
             # Later than those of the framework, so that it runs before them.
             uncaught.at_end(self._at_end)
-        self._know(inventory)
         self._is_limited |= is_limited
         if framework not in self._frameworks:
             self._frameworks.append(framework)
 
-    def _peak_bytes(self, inventory: Inventory | None) -> int | None:
-        if self._peaks is None:
-            self._know(inventory)
-            peaks = self._history.peaks(*self._job) if self._arguments else ()
-            self._peaks = history.since_out_of_memory(peaks)
+    @property
+    def _peak_bytes(self) -> int | None:
         return history.peak_of(self._peaks, self._ranks)
 
-    def _know(self, inventory: Inventory | None) -> None:
-        if not self._models and inventory is not None:
-            self._models = sorted({device.name for device in inventory.devices})
-
     @property
-    def _job(self) -> tuple[object, ...]:
-        policy = self._policy
+    def _need_bytes(self) -> int:
+        """A tenth more than it took at most, and the CUDA context; 0 where that is not known."""
+        return self._peak_bytes * 11 // 10 + CONTEXT_BYTES if self._peak_bytes else 0
+
+    def _know(self, inventory: Inventory | None) -> None:
+        if self._job or not self._arguments or inventory is None:
+            return
+        policy, models = self._policy, sorted({device.name for device in inventory.devices})
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
-        return (*self._arguments, *memory, policy.count, self._ranks, *self._models)
+        self._job = (*self._arguments, *memory, policy.count, self._ranks, *models)
+        kept = self._history.read()
+        self.key = history.key_of(kept, *self._job)
+        self._peaks = history.peaks_of(kept, self.key)
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid == os.getpid():
@@ -110,8 +119,19 @@ class ThisRun:
     def _keep(self, error: BaseException | None) -> None:
         ran_out = any(used.out_of_memory(each) for each in uncaught.chain(error) for used in self._frameworks)
         # An error or Ctrl-C may have come before the memory was needed, and a limit hides what would have been taken.
-        if not ran_out and (error is not None or self._is_limited):
-            return
-        peak_bytes = 0 if ran_out else sum(framework.peak_bytes() for framework in self._frameworks)
-        if peak_bytes or ran_out:
-            self._history.keep(self._job, self._name, peak_bytes)
+        if ran_out:
+            self._history.keep(self._job, 0)
+        elif error is None and not self._is_limited:
+            needed = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
+            if all(needed):
+                self._history.keep(self._job, sum(needed))
+
+
+def _script_arguments() -> tuple[str, ...]:
+    """The file of the running script and its arguments; ``()`` at a prompt, in a notebook, and for ``-c`` and stdin."""
+    argv = [str(each) for each in getattr(sys, "argv", None) or ()]
+    try:
+        is_script = bool(argv) and not hasattr(sys, "ps1") and Path(argv[0]).is_file()
+    except (OSError, ValueError):  # a folder that may not be entered, or no name at all
+        is_script = False
+    return (os.path.realpath(argv[0]), *argv[1:]) if is_script else ()

@@ -13,9 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterator
 
-# Of exceptions in a row; one may be its own cause.
-_LONGEST = 20
-
 
 def at_end(look: Callable[[BaseException | None], None]) -> None:
     """Call ``look`` when this process ends, with the exception that ends it, or ``None``.
@@ -29,15 +26,11 @@ def at_end(look: Callable[[BaseException | None], None]) -> None:
 
         Finalize(None, lambda: look(_of_worker()), exitpriority=0)
     else:
-        atexit.register(lambda: look(_last()))
-
-
-def _last() -> BaseException | None:
-    return getattr(sys, "last_value", None)
+        atexit.register(lambda: look(getattr(sys, "last_value", None)))
 
 
 def _of_worker() -> BaseException | None:
-    """What is on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
+    """The error on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
     error = sys.exc_info()[1]
     # Some frameworks' workers write it down for their parent, and leave.
     return error.__context__ if isinstance(error, SystemExit) else error
@@ -45,7 +38,7 @@ def _of_worker() -> BaseException | None:
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """``error`` and those behind it, latest first, as far as a traceback shows them."""
-    for _ in range(_LONGEST):
+    for _ in range(20):  # one may be its own cause
         if error is None:
             return
         yield error
@@ -70,20 +63,16 @@ class Watch:
         prompt: Any = getattr(sys, "ps1", None)
         shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is not None:
-            shell.events.register("post_run_cell", self._after_cell)
-        elif type(prompt) is str:
+            shell.events.register("post_run_cell", self.look)
+        elif type(prompt) in (str, _Prompt):
             # Python asks for its text before each prompt, which is the first moment after a traceback there.
-            sys.ps1 = _Prompt(prompt, [self])
-        elif type(prompt) is _Prompt:
-            prompt.watches.append(self)
+            sys.ps1 = _Prompt(prompt)
+            sys.ps1.look, sys.ps1.before = self.look, prompt
 
-    def look(self) -> None:
-        """Report the last exception that Python has printed, once."""
-        self._tell(_last())
-
-    def _after_cell(self, result: Any = None) -> None:
-        # A script that the cell has run is not in the result.
-        self._tell(getattr(result, "error_in_exec", None) or _last())
+    def look(self, result: Any = None) -> None:
+        """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
+        # A script that the cell has run is not in its result.
+        self._tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
 
     def _tell(self, error: BaseException | None) -> None:
         # Not the exception itself: its frames hold what the script had on the GPU.
@@ -97,14 +86,9 @@ class Watch:
 class _Prompt(str):
     """A prompt that looks first; in every other way the text that it was."""
 
-    watches: list[Watch]
-
-    def __new__(cls, text: str, watches: list[Watch]) -> _Prompt:
-        prompt = super().__new__(cls, text)
-        prompt.watches = watches
-        return prompt
+    look: Callable[[], None]
+    before: str
 
     def __str__(self) -> str:
-        for watch in self.watches:
-            watch.look()
-        return self[:]
+        self.look()
+        return str(self.before)  # which may look as well

@@ -20,6 +20,9 @@ WORKER = PREFIX + "WORKER"  # which of several workers this process is, that a p
 WRITTEN_VISIBLE_DEVICES = PREFIX + "ORIG_WRITTEN"
 ORIGINAL_VISIBLE_DEVICES = PREFIX + "ORIG_CUDA_VISIBLE_DEVICES"
 
+# With a key's name in capitals: the value that an option of `autogpu run` has, beside the key's own variable.
+TYPED = PREFIX + "RUN_"
+
 # These are not keys of the policy, and no mistakes.
 INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER)
-INTERNAL_PREFIXES = (PREFIX + "ORIG_", PREFIX + "TEST_")
+INTERNAL_PREFIXES = (PREFIX + "ORIG_", TYPED, PREFIX + "TEST_")

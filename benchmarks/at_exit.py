@@ -59,8 +59,8 @@ NEXT_START = (
     + """
 begun = time.perf_counter()
 begin()
-run.policy_for(inventory)
-run.line(inventory, (), by_script=False)
+run.learned(inventory, ())
+run.line((), by_script=False)
 print(1000 * (time.perf_counter() - begun))
 """
 )
@@ -69,13 +69,14 @@ END_OF_A_RUN = (
     PREPARED
     + """
 class Framework:
-    def peak_bytes(self):
+    def needed_bytes(self, *, growth):
         return 1 << 30
 begin()
 import atexit
 atexit.register(lambda: print(1000 * (used + time.perf_counter() - at_exit)))
 begun = time.perf_counter()
-run.uses(Framework(), inventory, is_limited=False)
+run.learned(inventory, ())
+run.uses(Framework(), is_limited=False)
 used = time.perf_counter() - begun
 def end():
     global at_exit
@@ -113,7 +114,7 @@ def _fill(environ: dict[str, str]) -> None:
     from autogpu.history import History
 
     for number in range(900):
-        History(environ).keep((number,), f"script{number}.py", 1 << 30)
+        History(environ).keep((number,), 1 << 30)
 
 
 def _printed(command: list[str], environ: dict[str, str]) -> float:

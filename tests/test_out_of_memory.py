@@ -11,14 +11,23 @@ from autogpu.frozen import replace
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
+from tests.support.fakes import FakeFramework
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
+
+
+class Unsplit(FakeFramework):
+    """As PyTorch and JAX, which have no logical GPUs."""
+
+    HAS_LOGICAL_GPUS = False
+
 
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
 HAD = "; it had 0.3 GiB and it asked for 1.0 GiB more"
 OUT = "out of memory on GPU 0 (24.0 GiB): "
 MAY = OUT + "this process may take "
-LIMIT, SPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}
+VARIABLE = "AUTOGPU_LIMIT", "AUTOGPU_LIMIT=3GiB"
+LIMIT, SPLIT, UNSPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}, {"kind": Unsplit}
 
 
 def ended(process, error=None) -> list[str]:
@@ -37,6 +46,7 @@ def case(rule, gpus, options, said, first):
     [
         case("limit", ONE, LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)"),
         case("of-each-logical-gpu", ONE, {**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit"),
+        case("of-two-that-are-one", ONE, {**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB there, by memory.limit"),
         case("in-parts", ONE, SPLIT, {}, "10.6 GiB there, in each of its logical GPUs"),
         case("scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's"),
         case("scripts-fraction", ONE, {}, {"fraction": 0.25}, "6.0 GiB there, by the script's own"),
@@ -48,6 +58,21 @@ def test_the_cap_and_whose_word_it_is(started, gpus, options, said, first):
     lines = ended(process)
     assert lines[0].startswith(MAY + first) and lines[0].endswith(HAD)
     assert len(lines) == 2
+
+
+def test_one_that_has_no_logical_gpus_is_not_told_of_them(started):
+    process = started(*ONE, **SPLIT, **UNSPLIT)
+    process.framework.take()
+    assert "nothing limits this process there" in ended(process)[0]
+
+
+@pytest.mark.parametrize(("typed", "word", "remedy"), [("2GiB", "--limit", "--limit 3GiB"), ("1GiB", *VARIABLE)])
+def test_an_option_that_was_typed_is_named_as_it_is_typed(started, typed, word, remedy):
+    process = started(*ONE, **LIMIT, AUTOGPU_RUN_LIMIT=typed)
+    process.framework.take()
+    first, last = ended(process)
+    assert f"by memory.limit ({word})" in first
+    assert last == f"to have more: {remedy}"
 
 
 def test_beside_others(started):
@@ -97,21 +122,14 @@ def test_alone_although_it_would_fit(started, growth, peak_gib, first, last):
     assert "".join(lines[1:]).startswith(last)
 
 
-def test_in_a_container_whose_pids_the_driver_does_not_count_by(started):
+def test_where_the_driver_does_not_answer_or_counts_by_other_pids_as_for_a_container(started):
     process = started(*ONE)
     process.framework.take()
     process.driver.change(0, compute_processes=(Process(os.getpid() + (1 << 22), 300 * MIB),))
-    assert ended(process) == [
-        OUT + "nothing limits this process there; it asked for 1.0 GiB more",
-        "`autogpu status` shows who is there",
-    ]
-
-
-def test_without_an_answer_of_the_driver(started):
-    process = started(*ONE)
-    process.framework.take()
+    said = [OUT + "nothing limits this process there; it asked for 1.0 GiB more", "`autogpu status` shows who is there"]
+    assert ended(process) == said
     process.driver.now = None
-    assert ended(process)[0] == OUT + "nothing limits this process there; it asked for 1.0 GiB more"
+    assert ended(process) == said
 
 
 def test_each_error_is_told_also_in_the_same_words(started, capfd):
@@ -139,7 +157,16 @@ def test_a_child_is_told_that_its_job_shares_the_gpu(started):
     assert third == "the processes of one job share its GPU: use it in fewer of them, or give memory back"
 
 
-def test_another_error_is_not_explained(started):
+def test_another_gpu_that_has_room_now(started):
+    process = started(gpu(0), gpu(1))
+    process.framework.take()
+    process.driver.change(1, compute_processes=(Process(os.getpid(), 4 * GIB), Process(7, 19 * GIB)))
+    assert ended(process)[-1] == "GPU 0 has 24.0 GiB free now: AUTOGPU_NEED=5GiB gets it"
+
+
+def test_an_error_that_it_led_to_is_explained_and_no_other(started):
     process = started(*ONE)
     process.framework.take()
-    assert ended(process, ValueError()) == []
+    led_to = KeyError("step 7")
+    led_to.__cause__ = MemoryError()
+    assert (bool(ended(process, led_to)), ended(process, ValueError())) == (True, [])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autogpu.history import History
+from autogpu.history import History, peaks_of, runs_of
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import DASK_WORKER
 from tests.support.processes import Process, in_a_fork
@@ -40,8 +40,8 @@ def runs(script, tmp_path):
             process.framework.peak = int(peak * GIB)
             process.framework.take(**(said or {}))
             process.allocation.this_run._at_end(error)
-            if process.holders:
-                process.found = process.claims[0]
+            for holder in process.holders:
+                process.found, process.run = process.claims[0], holder.run
             process.allocation.release()
         return process
 
@@ -54,7 +54,7 @@ def raised(error, cause):
 
 
 def kept(folder):
-    return [run.peak_bytes / GIB for run in History({"HOME": str(folder)}).read()]
+    return [int(run.split()[-1]) / GIB for run in runs_of(History({"HOME": str(folder)}).read())]
 
 
 def test_the_whole_gpu_until_three_runs_are_known(runs):
@@ -67,46 +67,53 @@ def test_the_whole_gpu_until_three_runs_are_known(runs):
     assert last.lines[0].endswith("; claims 4.9 GiB, learned from 3 runs")
 
 
-@pytest.mark.parametrize("options", [{"AUTOGPU_NEED": "5GiB"}, {"AUTOGPU_LIMIT": "5GiB"}, {"AUTOGPU_LEVEL": "quiet"}])
-def test_nothing_is_said_where_it_is_known_or_unwanted(runs, options):
-    runs(2, 2, 2)
-    assert "last 3 runs took" in runs(2).lines[0]
-    assert "last 3 runs" not in "".join(runs(2, **options).lines)
-
-
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("peak", "options", "said"),
     [
-        ({"AUTOGPU_LIMIT": "5GiB"}, "under memory.limit"),
-        ({"AUTOGPU_HISTORY": "false"}, ", for report.history is false"),
+        (4.7, {}, "its last 3 runs took at most 5.2 GiB: AUTOGPU_NEED=6GiB lets others share this GPU"),
+        (18, {}, ""),
+        (2, {"AUTOGPU_NEED": "5GiB"}, ""),
+        (2, {"AUTOGPU_LIMIT": "5GiB"}, ""),
+        (2, {"AUTOGPU_LEVEL": "quiet"}, ""),
+        # More than any GPU has, with what is added to it.
+        (22, {"AUTOGPU_NEED": "learned"}, "claims 24.0 GiB, learned from 3 runs"),
+        (2, {"AUTOGPU_NEED": "learned", "AUTOGPU_LIMIT": "5GiB"}, "select.need is not learned under memory.limit"),
+        (
+            *(2, {"AUTOGPU_NEED": "learned", "AUTOGPU_HISTORY": "false"}),
+            "select.need is not learned, for report.history is false",
+        ),
     ],
 )
-def test_why_nothing_is_ever_learned_is_said(runs, options, why):
-    assert (
-        runs(2, 2, AUTOGPU_NEED="learned", **options).lines[0].rpartition("; select.need is not learned")[2].strip()
-        == why
-    )
+def test_what_is_said_of_three_runs(runs, peak, options, said):
+    runs(peak, peak, peak)
+    last = runs(peak, **options)
+    told = "".join(last.lines)
+    assert ("last 3 runs" in told or "learned" in told) == bool(said)
+    assert told.endswith(said)
+    assert last.found
 
 
-def test_nothing_is_said_where_the_rest_is_of_no_use(runs):
-    runs(18, 18, 18)
-    assert "last 3 runs" not in runs(18).lines[0]
+def test_the_lease_names_the_job_to_its_user(runs, script, tmp_path):
+    assert runs(2).run == ""
+    named = runs(2).run
+    assert peaks_of(History({"HOME": str(tmp_path)}).read(), named) == [2 * GIB, 2 * GIB]
+    script("--batch", "64")
+    assert runs(2).run not in ("", named)
 
 
-@pytest.mark.parametrize("other", ["arguments", "script", "policy", "count", "model"])
-def test_other_runs_are_no_runs_of_this_job(runs, script, other):
+OTHERS = {
+    "arguments": (["--batch", "64"], "train.py", {}, ONE),
+    "script": ([], "other.py", {}, ONE),
+    "policy": ([], "train.py", {"AUTOGPU_GROWTH": "0"}, ONE),
+    "count": ([], "train.py", {"AUTOGPU_COUNT": "2"}, ONE),
+    "model": ([], "train.py", {}, (gpu(0, name="NVIDIA A100"),)),
+}
+
+
+@pytest.mark.parametrize(("arguments", "name", "options", "gpus"), OTHERS.values(), ids=OTHERS)
+def test_other_runs_are_no_runs_of_this_job(runs, script, arguments, name, options, gpus):
     runs(2, 2, 2)
-    options, gpus = {}, ONE
-    if other == "arguments":
-        script("--batch", "64")
-    elif other == "script":
-        script(name="other.py")
-    elif other == "policy":
-        options = {"AUTOGPU_GROWTH": "0"}
-    elif other == "count":
-        options = {"AUTOGPU_COUNT": "2"}
-    else:
-        gpus = (gpu(0, name="NVIDIA A100"),)
+    script(*arguments, name=name)
     assert "last 3 runs" not in runs(2, gpus=gpus, **options).lines[0]
 
 
@@ -127,40 +134,34 @@ def test_a_run_that_teaches_nothing_is_not_kept(runs, tmp_path, gpus, options, s
     assert kept(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "after"),
-    [
-        pytest.param(ValueError("shape"), [2, 2, 2], id="another-error"),
-        pytest.param(KeyboardInterrupt(), [2, 2, 2], id="interrupted"),
-        pytest.param(MemoryError(), [2, 2, 2, 0], id="the-frameworks-out-of-memory"),
-        pytest.param(raised(RuntimeError("step 7"), MemoryError()), [2, 2, 2, 0], id="an-error-that-it-led-to"),
-    ],
-)
-def test_a_run_that_ends_by_an_error(runs, tmp_path, error, after):
+ENDS = {
+    "another-error": (ValueError("shape"), ONE, [2, 2, 2]),
+    "interrupted": (KeyboardInterrupt(), ONE, [2, 2, 2]),
+    "out-of-memory": (MemoryError(), ONE, [2, 2, 2, 0]),
+    "an-error-that-it-led-to": (raised(RuntimeError("step 7"), MemoryError()), ONE, [2, 2, 2, 0]),
+    "out-of-memory-under-a-limit": (MemoryError(), BUSY, [2, 2, 2, 0]),
+}
+
+
+@pytest.mark.parametrize(("error", "gpus", "after"), ENDS.values(), ids=ENDS)
+def test_a_run_that_ends_by_an_error(runs, tmp_path, error, gpus, after):
     runs(2, 2, 2)
-    runs(9, error=error)
+    runs(9, error=error, gpus=gpus)
     assert kept(tmp_path) == after
 
 
-def test_a_limited_run_that_runs_out_says_that_what_is_known_is_not_enough(runs, tmp_path):
-    runs(2, 2, 2)
-    runs(2, gpus=BUSY, error=MemoryError())
-    assert kept(tmp_path)[-1] == 0
-    assert runs(2, AUTOGPU_NEED="learned").found == WHOLE
-
-
-@pytest.mark.parametrize("argv", [["-c"], [""], ["-"], [], None, [None], ["/no/such/file"], ["x" * 5000], ["a\0"]])
+@pytest.mark.parametrize(
+    "argv", [["-c"], ["notebook"], [""], ["-"], [], None, [None], ["/no/such/file"], ["x" * 5000], ["a\0"]]
+)
 def test_what_has_no_file_teaches_nothing_and_says_so(runs, tmp_path, monkeypatch, argv):
     monkeypatch.setattr(sys, "argv", argv)
+    if argv == ["notebook"]:
+        (tmp_path / "notebook").touch()
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
     last = runs(2, 2, 2, 2, AUTOGPU_NEED="learned")
     assert last.found == WHOLE
     assert last.lines[0].endswith("; select.need is learned only from runs of a script's file")
-    assert kept(tmp_path) == []
-
-
-def test_a_notebook_teaches_nothing(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
-    runs(2)
     assert kept(tmp_path) == []
 
 
@@ -172,14 +173,14 @@ def test_a_forked_child_keeps_nothing_of_its_parents(runs, tmp_path):
     assert kept(tmp_path) == [2, 2]
 
 
-def test_what_two_frameworks_took_is_added(runs, script, tmp_path):
+@pytest.mark.parametrize(("peaks", "after"), [((2, 2), [4]), ((2, 0), [])])
+def test_what_two_frameworks_took_is_added_if_both_have_counted(script, tmp_path, peaks, after):
     process = Process(tmp_path, *ONE).imports()
-    other = process.imports_another()
-    for framework in (process.framework, other):
-        framework.peak = 2 * GIB
+    for framework, peak in zip((process.framework, process.imports_another()), peaks):
+        framework.peak = peak * GIB
         framework.take()
     process.allocation.this_run._at_end(None)
-    assert kept(tmp_path) == [4]
+    assert kept(tmp_path) == after
 
 
 @pytest.mark.parametrize("error", [OSError, KeyError, KeyboardInterrupt])
@@ -189,7 +190,7 @@ def test_whatever_fails_at_the_end_is_not_seen(runs, tmp_path, capfd, error):
     def fail():
         raise error
 
-    process.framework.peak_bytes = fail
+    process.framework.needed_bytes = fail
     process.allocation.this_run._at_end(None)
     assert kept(tmp_path) == [2]
     assert capfd.readouterr() == ("", "")

@@ -90,25 +90,9 @@ def test_what_ends_a_worker(version, method, ending, told, tmp_path):
     assert done.returncode == told
 
 
-def raised(*types, hide=False):
-    """The last of errors of which each was raised in the handling of the one before."""
-    error = None
-    for each in types:
-        try:
-            try:
-                if error is not None:
-                    raise error
-            finally:
-                raise each()
-        except each as new:
-            error = new
-    if hide:
-        error.__suppress_context__ = True
-    return error
-
-
-def caused(error, cause):
-    error.__cause__ = cause
+def linked(error, **links):
+    for name, value in links.items():
+        setattr(error, f"__{name}__", value)
     return error
 
 
@@ -116,14 +100,16 @@ class _RemoteTraceback(Exception):
     """As ``concurrent.futures`` has it."""
 
 
+WHILE_HANDLED = linked(ValueError(), context=linked(OSError(), context=KeyError()))
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         pytest.param(None, [], id="none"),
-        pytest.param(raised(KeyError), ["KeyError"], id="alone"),
-        pytest.param(raised(KeyError, OSError, ValueError), ["ValueError", "OSError", "KeyError"], id="while-handled"),
-        pytest.param(raised(KeyError, OSError, hide=True), ["OSError"], id="from-none"),
-        pytest.param(caused(raised(KeyError, OSError), ValueError()), ["OSError", "ValueError"], id="from-another"),
+        pytest.param(WHILE_HANDLED, ["ValueError", "OSError", "KeyError"], id="while-handled"),
+        pytest.param(linked(OSError(), context=KeyError(), suppress_context=True), ["OSError"], id="from-none"),
+        pytest.param(linked(OSError(), context=KeyError(), cause=ValueError()), ["OSError", "ValueError"], id="from"),
     ],
 )
 def test_errors_behind_an_error_are_those_that_a_traceback_shows(error, expected):
@@ -132,13 +118,13 @@ def test_errors_behind_an_error_are_those_that_a_traceback_shows(error, expected
 
 def test_an_error_that_is_its_own_cause_has_an_end():
     error = OSError()
-    assert len(list(chain(caused(error, error)))) == 20
+    assert len(list(chain(linked(error, cause=error)))) == 20
 
 
 def test_an_error_of_another_process_is_known_by_its_traceback_in_words():
-    assert is_of_another_process(caused(OSError(), _RemoteTraceback()))
+    assert is_of_another_process(linked(OSError(), cause=_RemoteTraceback()))
     assert is_of_another_process(type("RayTaskError(OSError)", (OSError,), {})())
-    assert not is_of_another_process(caused(OSError(), KeyError()))
+    assert not is_of_another_process(linked(OSError(), cause=KeyError()))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -16,7 +16,7 @@ from autogpu.cli.main import VerbGroup
 from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
-from autogpu.history import History
+from autogpu.history import History, runs_of
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Problem, Resolved, Setting
 from autogpu.policy.model import DEFAULT, ENVIRONMENT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
@@ -102,7 +102,7 @@ def forget() -> None:
 
 def _history_lines() -> Iterator[str]:
     history = History(os.environ)
-    count = len(history.read())
+    count = len(runs_of(history.read()))
     if count:
         where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
         yield ""

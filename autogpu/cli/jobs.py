@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Iterable, Iterator, Mapping, Sequence, Tuple
+from typing import Iterable, Iterator, Mapping, Sequence
 
 import click
 
 from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.lease import Folder, Holder, LeaseSnapshot, Processes, Waiter
+from autogpu.lease import Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
@@ -23,81 +21,61 @@ from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
 from autogpu.status.snapshot import Names, read_leases
 
-VERSION = 1
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.lease.model import Holder
 
-# By what it was looked for, and the jobs that were found.
-Found = Tuple[str, Sequence["JobHere"]]
+VERSION = 1
 
 # Of a list in a message.
 _MOST_NAMED = 12
 
 
-@dataclass(frozen=True)
-class JobHere:
-    """A job that holds GPUs, or waits for some, by the leases and tickets of one user that share a group.
-
-    Attributes:
-        folder: The leases and tickets are in it.
-        gpus: The labels of its GPUs; empty where the driver was not read.
-    """
-
-    folder: Folder
-    records: tuple[Holder, ...]
-    job: Job
-    gpus: tuple[str, ...]
-
-    @property
-    def uid(self) -> int:
-        """Of its user, as the kernel says."""
-        return self.job.uid
-
-    @property
-    def pid(self) -> int | None:
-        """As ``status`` shows it."""
-        return self.job.pid
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Those of its processes that can be told in this pid namespace."""
-        return tuple(dict.fromkeys(self.job.pids_here))
-
-    @property
-    def is_own(self) -> bool:
-        """This command is part of it, and may keep its lease alive itself."""
-        return os.getpid() in self.job.pids_here
-
-    @property
-    def is_waiting(self) -> bool:
-        """It holds nothing yet."""
-        return all(isinstance(record, Waiter) for record in self.records)
-
-    @property
-    def name(self) -> str:
-        """``train.py (pid 4121)``."""
-        return f"{self.job.script or '?'} (pid {self.pid or '?'})"
-
-    def values(self) -> Mapping[str, object]:
-        """What a program is told of it."""
-        job = {"pid": self.pid, "script": self.job.script or "?", "is_waiting": self.is_waiting}
-        return {"user": user_name(self.uid), "uid": self.uid, **job}
-
-    def described(self) -> str:
-        """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``."""
-        where = " waiting for a GPU" if self.is_waiting else ""
-        where = f" on {explain.gpu_names(self.gpus)}" if self.gpus else where
-        processes = f", {counted(len(self.pids), 'process', 'processes')}" if len(self.pids) > 1 else ""
-        return f"{self.name}{where}{processes}, for {span(self.job.age_s)}{self._kept()}"
-
-    def _kept(self) -> str:
-        """That another process than the one that claimed keeps the lease alive, and would be ended; else ``""``."""
-        pids = [record.pid for record in self.records]
-        if self.pid is None or self.pid not in self.pids or self.pid in pids:
-            return ""
-        keeper = f"{Names().process(self.pid)[1] or 'a program'}, which it started and which keeps its claim"
-        return f"; the process that claimed (pid {pids[0]}) has ended, and pid {self.pid} is {keeper}"
+def name_of(job: Job) -> str:
+    """``train.py (pid 4121)``."""
+    return f"{job.script or '?'} (pid {job.pid or '?'})"
 
 
-def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[JobHere]:
+def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
+    """Their names in a message."""
+    names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
+    more = len(names) - _MOST_NAMED
+    return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
+
+
+def _values_of(job: Job) -> Mapping[str, object]:
+    """The job in JSON."""
+    user = {"user": user_name(job.uid), "uid": job.uid}
+    return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
+
+
+def described(job: Job, inventory: Inventory) -> str:
+    """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``; and which other process keeps its lease alive."""
+    gpus = _labels(job, inventory)
+    where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if _is_waiting(job) else ""
+    processes = f", {counted(len(job.pids_here), 'process', 'processes')}" if len(job.pids_here) > 1 else ""
+    age = f", for {span(job.age_s)}"
+    pids, pid, kept = [member.pid for member in job.members], job.pid, ""
+    if pid in job.pids_here and pid not in pids:
+        keeper = f"{Names().process(pid)[1] or 'a program'}, which it started and which keeps its claim"
+        kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
+    return name_of(job) + where + processes + age + kept
+
+
+def _labels(job: Job, inventory: Inventory) -> list[str]:
+    return [device.label for device in inventory.devices if device.uuid in job.claims]
+
+
+def _is_waiting(job: Job) -> bool:
+    return all(isinstance(member, Waiter) for member in job.members)
+
+
+def is_own(job: Job) -> bool:
+    """This command is part of it, and may keep its lease alive itself."""
+    return os.getpid() in job.pids_here
+
+
+def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[Job]:
     """The jobs of all users, in the order in which they claimed; those that wait come last.
 
     Args:
@@ -109,106 +87,53 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     read = read_leases(os.environ, inventory)
     if read.problem:
         raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
-    if read.folder is None:
-        return ()
-    groups: dict[tuple[int, str], list[Holder]] = defaultdict(list)
-    records = _records_of(read.leases)
-    for record in records:
-        groups[record.uid, record.group or record.name].append(record)
+    records: list[Holder] = [*read.leases.holders, *read.leases.waiters]
     asked = {os.getpid(), *compute_pids(inventory), *(pid for pid in map(_pid_of, names) if pid is not None)}
-    processes = processes_of(records, asked)
-    devices = inventory.devices if inventory else ()
-    found = []
-    for members in groups.values():
-        for job in jobs_of(members, processes, inventory, unix_s()):
-            gpus = tuple(device.label for device in devices if device.uuid in job.claims)
-            found.append(JobHere(read.folder, tuple(members), job, gpus))
-    return found
-
-
-def _records_of(leases: LeaseSnapshot) -> Sequence[Holder]:
-    return [*leases.holders, *leases.waiters]
-
-
-def processes_of(records: Iterable[Holder], asked: Iterable[int] = ()) -> Processes:
-    """Those that hold or wait, and those of ``asked`` that are of their jobs."""
-    return lease.processes_of(records, asked, is_complete=True)
-
-
-def uid_of(name: str) -> int:
-    """The number of a user of this host, whom an option names."""
-    import difflib
-    import pwd  # not on Windows
-
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        near = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
-        hint = f"; did you mean {printable(near[0], 32)}?" if near else ""
-        raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
+    return jobs_of(records, lease.processes_of(records, asked, is_complete=True), inventory, unix_s())
 
 
 def _pid_of(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else None
 
 
-def named(jobs: Sequence[JobHere], text: str) -> Found:
-    """Find the jobs that ``text`` means: a pid of one of its processes, or a script's name."""
+def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
+    """Find the jobs that ``text`` means, a pid of one of its processes or a script's name; and say by which."""
     pid = _pid_of(text)
     if pid is None:
-        return f"called {printable(text, 80)}", [job for job in jobs if job.job.script == text.rpartition("/")[2]]
-    here = [job for job in jobs if pid in job.pids]
+        return f"called {printable(text, 80)}", [job for job in jobs if job.script == text.rpartition("/")[2]]
+    here = [job for job in jobs if pid in job.pids_here]
     # A container's processes count themselves; `status` shows these numbers.
-    return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids]
+    return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
 
 
-def on_gpu(jobs: Sequence[JobHere], number: str) -> Found:
-    """Find the jobs that are on that GPU, or on an instance of it."""
-    found = [job for job in jobs if any(number in (label, label.partition(":")[0]) for label in job.gpus)]
+def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
+    """Find the jobs that are on that GPU, or on an instance of it; and say so."""
+    found = [job for job in jobs if any(number in (gpu, gpu.partition(":")[0]) for gpu in _labels(job, inventory))]
     return f"on GPU {printable(number, 20)}", found
 
 
-def only_one(found: Found, jobs: Sequence[JobHere], verb: str) -> JobHere:
+def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) -> Job:
     """The one that was found, apart from the job of this command; else an error that lists what there is."""
-    what, means = found
-    others = [job for job in means if not job.is_own]
+    others = [job for job in means if not is_own(job)]
     if len(others) == 1:
         return others[0]
+    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
+    why, remedy = f"no job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
-        raise AutoGpuError(
-            f"{len(others)} jobs are {what}: {of_users(others)}",
-            remedy=f"say which by its pid, as in `autogpu {verb} {others[0].pid}`",
-        )
-    if means:
-        why = f"{means[0].name} is the job that this command is part of"
-        raise AutoGpuError(why, remedy=f"call `autogpu {verb}` outside of it")
-    there_are = f"there are {of_users(jobs)}" if jobs else "there is none"
-    raise AutoGpuError(
-        f"no job of autogpu's is {what}; {there_are}", remedy="`autogpu status` shows all that use a GPU"
-    )
-
-
-def of_users(jobs: Sequence[JobHere]) -> str:
-    """What they are called and whose they are, in a message."""
-    return _in_a_list([f"{job.name} of {user_name(job.uid)}" for job in jobs])
-
-
-def names_of(jobs: Sequence[JobHere]) -> str:
-    """What they are called, in a message."""
-    return _in_a_list([job.name for job in jobs])
-
-
-def _in_a_list(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
+        why = f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}"
+        remedy = f"say which by its pid, as in `autogpu {verb} {others[0].pid}`"
+    elif means:
+        why = f"{name_of(means[0])} is the job that this command is part of"
+        remedy = f"call `autogpu {verb}` outside of it"
+    raise AutoGpuError(why, remedy=remedy)
 
 
 class Watch:
     """Tells whether some jobs still live, also where one got its GPU after it was in the queue, or lost a member."""
 
-    def __init__(self, jobs: Sequence[JobHere]) -> None:
-        self._folder = jobs[0].folder
-        self._keys = {key for job in jobs for record in job.records for key in _keys(record)}
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.folder = lease.find_folder(os.environ, make=False)
+        self._keys = {key for job in jobs for record in job.members for key in _keys(record)}
 
     def alive(self) -> list[Holder]:
         """The leases and tickets of these jobs."""
@@ -216,7 +141,8 @@ class Watch:
         return self._alive_at_a_look() or self._alive_at_a_look()
 
     def _alive_at_a_look(self) -> list[Holder]:
-        records = _records_of(lease.snapshot(self._folder))
+        leases = lease.snapshot(self.folder)
+        records: list[Holder] = [*leases.holders, *leases.waiters]
         known = [record for record in records if not self._keys.isdisjoint(_keys(record))]
         # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
         groups = {(record.uid, record.group) for record in known if record.group}
@@ -233,18 +159,15 @@ def _keys(record: Holder) -> Iterable[tuple[object, ...]]:
 
 @contextmanager
 def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dict[str, object]]:
-    """Print at the end what the body has put into the values, and why an error of ours has ended it."""
+    """Print the values at the end, as the body has changed them, and why an error of ours has ended it."""
     values: dict[str, object] = {"version": VERSION, "verdict": verdict, **told, "why": ""}
     begun_s = monotonic_s()
-
-    def tell() -> None:
-        if as_json:
-            click.echo(json.dumps({**values, "waited_s": round(monotonic_s() - begun_s, 1)}, indent=2))
-
     try:
         yield values
     except AutoGpuError as error:
         values["why"] = values["why"] or error.what
-        tell()
         raise
-    tell()
+    finally:
+        if as_json:
+            values["waited_s"] = round(monotonic_s() - begun_s, 1)
+            click.echo(json.dumps(values, indent=2, default=_values_of))

@@ -11,6 +11,7 @@ from autogpu import policy
 from autogpu.policy import KEYS, Resolved, kinds
 from autogpu.policy.model import COMMAND_LINE
 from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -24,6 +25,19 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> f
         raise click.BadParameter(f"can't be {kinds.quoted(value)}; {why}", ctx, param) from None
     assert isinstance(seconds, float)
     return seconds
+
+
+def uid_of(name: str) -> int:
+    """The number of a user of this host, whom an option names."""
+    import difflib
+    import pwd  # not on Windows
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        near = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
+        hint = f"; did you mean {printable(near[0], 32)}?" if near else ""
+        raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -14,8 +14,9 @@ import click
 from autogpu.acquire import acquire, script_name
 from autogpu.cli.gpu_request import NoDriver, in_words, listing, read_gpus, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.devices import probe
 from autogpu.devices.model import Inventory
-from autogpu.errors import AutoGpuError, DriverUnavailable
+from autogpu.errors import AutoGpuError
 from autogpu.install.files import template_folder
 from autogpu.policy import Policy, Resolved
 from autogpu.policy.model import BY_NAME
@@ -24,11 +25,7 @@ from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, Verdict
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
-
-# As shells report them.
-EXIT_NOT_EXECUTABLE = 126
-EXIT_NOT_FOUND = 127
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
 # What a supervisor sends to this process and means for the command. What a terminal sends (Ctrl-C, Ctrl-\\) reaches
 # the command by itself, and would otherwise come twice.
@@ -61,6 +58,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
         raise _NotFound("COMMAND is empty, so nothing can be started")
     resolved = resolve_or_complain(flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
+    environ.update({TYPED + name.upper(): text for name, text in flags.items()})
     # In front of what is there; an empty element would mean the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
     if is_held and not resolved.policy.enabled:
@@ -82,11 +80,11 @@ def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
 
 
 class _NotFound(click.ClickException):
-    exit_code = EXIT_NOT_FOUND
+    exit_code = 127  # as shells report it
 
 
 class _NotExecutable(click.ClickException):
-    exit_code = EXIT_NOT_EXECUTABLE
+    exit_code = 126
 
 
 def _not_started(name: str, error: OSError) -> click.ClickException:
@@ -108,7 +106,9 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     tell = say if request.grant.is_first and not is_quiet else lambda line: None
-    acquired = acquire(request, environ, script, _read_again, messages.WaitingReport(tell))
+    acquired = acquire(
+        request, environ, script, lambda: probe.finish(probe.start(os.environ)), messages.WaitingReport(tell)
+    )
     if acquired.problem:
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     environ.update(_listed(acquired.decision, resolved.policy, inventory, printable(script), tell))
@@ -146,14 +146,6 @@ def name_of(command: Sequence[str]) -> str:
         if word in ("-m", "-c"):
             return following if word == "-m" and following else own
     return own
-
-
-def _read_again() -> Inventory | None:
-    """While the command waits; a reading that fails once is no reason to give the place in the queue up."""
-    try:
-        return read_gpus()
-    except DriverUnavailable:
-        return None
 
 
 def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:

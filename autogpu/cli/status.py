@@ -7,6 +7,7 @@ import os
 import select
 import sys
 import time
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,16 +18,15 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
-from autogpu.cli.jobs import uid_of
-from autogpu.cli.policy_options import duration, resolve_here
+from autogpu.cli.policy_options import duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, PIPE_WIDTH, fitted, page
 from autogpu.cli.status_table import ORDERS, View
-from autogpu.reporting.text import listed, printable, user_name
+from autogpu.reporting.text import listed, user_name
 from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.status.json import to_json
-from autogpu.status.model import Answer, HostStatus
-from autogpu.status.snapshot import read_status
+from autogpu.status.model import Answer
+from autogpu.status.snapshot import read_leases, read_status
 
 Ask = Callable[[], Sequence[Answer]]
 
@@ -121,20 +121,22 @@ def status(
         click.echo(json.dumps(_as_values(answers, view.user), indent=2))
     else:
         lines = [*page(answers, view)]
-        lines += map(Text, _last_runs(answers[0].status) if is_mine and hosts is None else ())
+        lines += map(Text, _last_runs() if is_mine and hosts is None else ())
         for line in lines:
             show(console, line)
     return int(any(map(_has_failed, answers)))
 
 
-def _last_runs(here: HostStatus | None) -> Iterator[str]:
-    """For each of one's own scripts that run: what its last runs took, whatever their arguments were."""
-    jobs = [job for gpu in (here.gpus if here else ()) for job in gpu.jobs if job.uid == os.getuid()]
-    kept = history.History(os.environ)
-    for script in dict.fromkeys(job.script for job in jobs):
-        peak_bytes = history.peak_of(kept.peaks(script))
+def _last_runs() -> Iterator[str]:
+    """For each of one's own jobs that run: what its last runs took."""
+    kept, ranks = history.History(os.environ).read(), defaultdict(list)
+    for holder in read_leases(os.environ, None).leases.holders:
+        if holder.uid == os.getuid():
+            ranks[holder.run].append(holder)
+    for run, holders in ranks.items():
+        peak_bytes = history.peak_of(history.peaks_of(kept, run), len(holders))
         if peak_bytes is not None:
-            yield f"{printable(script, 80)}: {history.took_at_most(peak_bytes, CONTEXT_BYTES)}"
+            yield f"{holders[0].script} (pid {holders[0].pid}): {history.took_at_most(peak_bytes, CONTEXT_BYTES)}"
 
 
 def named(text: str) -> list[str]:

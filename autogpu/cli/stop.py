@@ -6,40 +6,25 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Iterable, NamedTuple, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 import click
 
-from autogpu import process
-from autogpu.cli.jobs import (
-    JobHere,
-    Watch,
-    named,
-    of_users,
-    on_gpu,
-    only_one,
-    processes_of,
-    read_jobs,
-    told_in_json,
-    uid_of,
-)
-from autogpu.cli.policy_options import duration
+from autogpu import lease, process
+from autogpu.cli.jobs import Watch, described, name_of, named, names_of, on_gpu, only_one, read_jobs, told_in_json
+from autogpu.cli.policy_options import duration, uid_of
 from autogpu.devices import probe
+from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import listed, printable, span, user_name
+from autogpu.selection.jobs import Job
 
 _LOOK_EVERY_S = 0.05
-
-
-class _Process(NamedTuple):
-    """One for ever: its pid may be another's later, with another start."""
-
-    pid: int
-    start: int
 
 
 @click.command(
@@ -81,124 +66,104 @@ def stop(
         )
     number = signal.SIGKILL if is_killed else signal.SIGTERM
     with told_in_json("not_stopped", as_json=as_json, jobs=()) as told:
-        job = _job_to_stop(name, gpu, _uid_for(user))
-        told["jobs"] = [job.values()]
+        own = os.getuid()
+        uid = own if user is None else uid_of(user)
+        if own not in (0, uid):
+            raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
+        inventory = probe.finish(probe.start(os.environ))
+        job = _job_to_stop(name, gpu, uid, inventory)
+        told["jobs"] = [job]
         # Now: a person may take long to answer, and a pid may be another's by then.
-        known = _running(process.with_descendants(job.pids) if is_killed else job.pids)
-        _ask(job, is_sure=is_sure)
+        known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
+        click.echo(described(job, inventory), err=True)
+        if not is_sure and not sys.stdin.isatty():
+            why = "nothing is stopped: there is no terminal to ask on"
+            raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
+        if not is_sure and not click.confirm("Stop it?", err=True):
+            raise AutoGpuError("nothing is stopped", remedy="")
         told["verdict"] = "running"
         if not _ends(job, known, number, grace_s):
             remedy = f"to end it at once: autogpu stop {job.pid} --kill"
             remedy += f" --user {printable(user)}" if user else ""
             raise WaitTimeout(
-                f"{job.name} still runs {span(grace_s)} after {number.name}",
+                f"{name_of(job)} still runs {span(grace_s)} after {number.name}",
                 remedy="`ps` shows what it waits for" if is_killed else remedy,
             )
-        told.update(verdict="ended", why=f"{job.name} has ended")
+        told.update(verdict="ended", why=f"{name_of(job)} has ended")
     say(str(told["why"]))
     return 0
 
 
-def _uid_for(user: str | None) -> int:
-    own = os.getuid()
-    uid = own if user is None else uid_of(user)
-    if own not in (0, uid):
-        raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
-    return uid
-
-
-def _job_to_stop(name: str | None, gpu: str | None, uid: int) -> JobHere:
+def _job_to_stop(name: str | None, gpu: str | None, uid: int, inventory: Inventory) -> Job:
     """The one job of that user that is meant, if its processes can be told here."""
-    inventory = probe.finish(probe.start(os.environ))
     if gpu is not None and inventory.failure:
         raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
     jobs = read_jobs([name or ""], inventory)
-    what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "")
+    what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "", inventory)
     theirs = [job for job in found if job.uid == uid]
     if found and not theirs:
         raise _of_others(what, found)
-    job = only_one((what, theirs), [each for each in jobs if each.uid == uid], "stop")
-    if not job.pids:
-        what = f"the processes of {job.name} can't be told here: they are in a container, or hidden"
+    job = only_one(what, theirs, [each for each in jobs if each.uid == uid], "stop")
+    if not job.pids_here:
+        what = f"the processes of {name_of(job)} can't be told here: they are in a container, or hidden"
         raise AutoGpuError(what, remedy="stop it where it was started")
     return job
 
 
-def _of_others(what: str, jobs: Sequence[JobHere]) -> AutoGpuError:
-    owners, is_one = [user_name(job.uid) for job in jobs], len(jobs) == 1
-    seen = f"{jobs[0].name} is a job of {owners[0]}"
-    if not is_one:
-        seen = f"{len(jobs)} jobs of other users are {what}: {of_users(jobs)}"
-    command = f"autogpu stop {jobs[0].pid} --user {owners[0]}"
-    roots = command if is_one else f"say which, as in `{command}`"
+def _of_others(what: str, jobs: Sequence[Job]) -> AutoGpuError:
+    owners, command = [user_name(job.uid) for job in jobs], f"autogpu stop {jobs[0].pid} --user"
+    seen, roots = f"{name_of(jobs[0])} is a job of {owners[0]}", f"{command} {owners[0]}"
+    if len(jobs) > 1:
+        seen = f"{len(jobs)} jobs of other users are {what}: {names_of(jobs, with_users=True)}"
+        roots = f"say which, as in `{roots}`"
     remedy = roots if os.getuid() == 0 else f"ask {listed([*dict.fromkeys(owners)])}"
     return AutoGpuError(f"nothing is stopped: {seen}", remedy=remedy)
 
 
-def _ask(job: JobHere, *, is_sure: bool) -> None:
-    click.echo(job.described(), err=True)
-    if is_sure:
-        return
-    if not sys.stdin.isatty():
-        raise AutoGpuError("nothing is stopped: there is no terminal to ask on", remedy=f"autogpu stop {job.pid} --yes")
-    if not click.confirm("Stop it?", err=True):
-        raise AutoGpuError("nothing is stopped", remedy="")
-
-
-def _ends(job: JobHere, known: Sequence[_Process], number: signal.Signals, grace_s: float) -> bool:
+def _ends(job: Job, known: Mapping[int, int], number: signal.Signals, grace_s: float) -> bool:
     """Send the signal to those whose leases it are, and to what outlives them; the job has ended in time.
 
     What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
     handler that writes a checkpoint. SIGKILL can't be handed on, and goes to all of them.
     """
     watch, until_s = Watch([job]), monotonic_s() + grace_s
-    sent: set[_Process] = set()
+    sent: set[tuple[int, int]] = set()
     while True:
         left = watch.alive()
-        alive = [each for each in known if process.start_time(each.pid) == each.start]
+        alive = {pid: start for pid, start in known.items() if process.start_time(pid) == start}
         if not left and not alive:
             return True
-        targets = _running(pids[0] for pids in processes_of(left).of_lease.values() if pids)
-        targets += alive if not left or number == signal.SIGKILL else []
-        for each in targets:
-            if each not in sent:
-                sent.add(each)
-                _send(each, job.uid, number)
+        holders = lease.processes_of(left, (), is_complete=True).of_lease
+        targets = _starts(pids[0] for pids in holders.values() if pids)
+        targets.update(alive if not left or number == signal.SIGKILL else {})
+        for pid, start in targets.items() - sent:
+            _send(pid, start, job.uid, number)
+        sent |= targets.items()
         if monotonic_s() >= until_s:
             return False
         time.sleep(_LOOK_EVERY_S)
 
 
-def _running(pids: Iterable[int]) -> list[_Process]:
+def _starts(pids: Iterable[int]) -> dict[int, int]:
+    """By pid, when each process started: with that it is one for ever, and the pid may be another's later."""
     starts = {pid: process.start_time(pid) for pid in pids}
-    return [_Process(pid, start) for pid, start in starts.items() if start is not None]
+    return {pid: start for pid, start in starts.items() if start is not None}
 
 
-def _send(target: _Process, uid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that still is the one that it was, and this user's."""
-    try:
-        descriptor = os.pidfd_open(target.pid) if hasattr(os, "pidfd_open") else None
-    except ProcessLookupError:
-        return
-    except OSError:  # a kernel before 5.3
-        descriptor = None
-    try:
+def _send(pid: int, start: int, uid: int, number: signal.Signals) -> None:
+    send: Callable[[int], None] = partial(os.kill, pid)
+    with ExitStack() as stack, suppress(ProcessLookupError):
+        with suppress(AttributeError, OSError):  # Python before 3.9, or a kernel before 5.3
+            descriptor = os.pidfd_open(pid)
+            stack.callback(os.close, descriptor)
+            send = partial(signal.pidfd_send_signal, descriptor)
         # The descriptor stays with the process that it was opened for: what is true now is true of that one.
-        if process.start_time(target.pid) != target.start or _real_user(target.pid) != uid:
-            return
-        # A job that is stopped (Ctrl-Z) takes no other signal before it goes on.
-        for each in (number, signal.SIGCONT) if number != signal.SIGKILL else (number,):
-            if descriptor is None:
-                os.kill(target.pid, each)
-            else:
-                signal.pidfd_send_signal(descriptor, each)
-    except ProcessLookupError:
-        pass
-    except PermissionError as error:
-        say(f"pid {target.pid} can't be stopped: {error.strerror}")
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        if process.start_time(pid) == start and _real_user(pid) == uid:
+            try:
+                send(number)
+                send(signal.SIGCONT)  # a job that is stopped (Ctrl-Z) takes no other signal before it goes on
+            except PermissionError as error:
+                say(f"pid {pid} can't be stopped: {error.strerror}")
 
 
 def _real_user(pid: int) -> int | None:

@@ -22,7 +22,7 @@ from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import listed, span
 from autogpu.selection import explain
-from autogpu.selection.model import Decision, SelectionRequest, Tier, Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
 # As often as a job in the queue reads them: processes without a claim change nothing in the folder.
 _READING_EVERY_S = 2.0
@@ -82,29 +82,15 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         told.update(verdict=decision.verdict.name.lower(), why=why)
         if decision.verdict is Verdict.WAIT:
             remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
-            raise WaitTimeout(_not_free(why, timeout_s or 0), remedy=remedy)
+            raise WaitTimeout(f"gave up after {span(timeout_s or 0)}: {why}", remedy=remedy)
         if is_served:
             told["uuids"] = [device.uuid for device in decision.devices]
     if not is_served:
         say(f"waiting can't help: {why}")
         return 1
-    say(f"{_found(decision)} now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
+    found = explain.gpu_names(device.label for device in decision.devices)
+    say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
-
-
-def _found(decision: Decision) -> str:
-    taken, is_one = decision.devices, len(decision.devices) == 1
-    found = "is free" if is_one else "are free"
-    if any(each.device in taken and each.tier is not Tier.FREE for each in decision.ranking.candidates):
-        found = "has enough free memory" if is_one else "have enough free memory"
-    return f"{explain.gpu_names(device.label for device in taken)} {found}"
-
-
-def _not_free(why: str, waited_s: float) -> str:
-    none = "no GPU is free"
-    if why.startswith(none):
-        return f"still no free GPU after {span(waited_s)}{why[len(none) :]}"
-    return f"still not enough free GPUs after {span(waited_s)}: {why}"
 
 
 def _decision_at_the_end(request: SelectionRequest, timeout_s: float | None) -> Decision:
@@ -143,9 +129,12 @@ def _line_of_terminal() -> Iterator[Callable[[str], None]]:
     if not is_terminal():
         yield lambda line: None
         return
+    from rich.cells import set_cell_size
     from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
 
-    with Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True) as live:
-        yield lambda line: live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
+    width = Console(stderr=True).width - 1
+    try:
+        # In one piece: a line that Ctrl-C cuts in two would stand there twice.
+        yield lambda line: click.echo("\r" + set_cell_size(line, width), nl=False, err=True)
+    finally:
+        click.echo("\r\x1b[2K", nl=False, err=True)

@@ -188,6 +188,10 @@ if TYPE_CHECKING:
         def TAKES_FIRST_GPUS(self) -> bool:
             """It takes the GPUs that CUDA counts first, and can't be told others."""
 
+        @property
+        def HAS_LOGICAL_GPUS(self) -> bool:
+            """It can split a GPU."""
+
         def find_hooks(self) -> Hooks:
             """Look for the entry points of the imported framework; changes nothing."""
 
@@ -200,6 +204,9 @@ if TYPE_CHECKING:
 
         def peak_bytes(self) -> int:
             """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
+
+        def needed_bytes(self, *, growth: bool) -> int:
+            """The same with what its allocator takes in advance with ``growth``; 0 if that can't be learned here."""
 
         def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
             """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""

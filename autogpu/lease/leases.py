@@ -48,7 +48,9 @@ class Lease(LockedFile):
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
-    def __init__(self, folder: Folder, script: str, group: str, caps: Callable[[], Mapping[str, Cap]]) -> None:
+    def __init__(
+        self, folder: Folder, script: str, group: str, caps: Callable[[], Mapping[str, Cap]], run: str = ""
+    ) -> None:
         """Hold nothing yet."""
         super().__init__(folder)
         # Looks into /proc; others don't have to wait for that.
@@ -56,12 +58,13 @@ class Lease(LockedFile):
         self.problem: Uncoordinated | None = None
         self._group = group
         self._caps = caps
+        self._run = run
         self.claims: Mapping[str, int] = {}
 
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name = record.new_name("job")
-        fields = {**self.identity, "group": self._group or name}
+        fields = {**self.identity, "group": self._group or name, "run": self._run}
         text = record.encode_lease(fields, claims, self._caps())
         self.claims = dict(claims)
         self.put(descriptor, name, text)
@@ -84,6 +87,7 @@ def acquire_lease(
     choose: Choose,
     *,
     script: str,
+    run: str = "",
     group: str = "",
     caps: Callable[[], Mapping[str, Cap]] = dict,
 ) -> Lease | None:
@@ -94,6 +98,7 @@ def acquire_lease(
             others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times, and the last result counts. What it raises comes through.
         script: The running script; only its name is kept, never its folder or arguments.
+        run: Tells its user alone which runs of the script these were: a hash with a salt of the user's.
         group: Shared by the members of one job; ``""`` for a job of one process.
         caps: Tells after ``choose`` what each member of the job may allocate, by GPU UUID.
 
@@ -101,7 +106,7 @@ def acquire_lease(
         Uncoordinated: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
-    lease, reader = Lease(folder, script, group, caps), FolderReader()
+    lease, reader = Lease(folder, script, group, caps, run), FolderReader()
     try:
         with folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before

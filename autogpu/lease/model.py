@@ -50,6 +50,7 @@ class Holder:
         group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
         caps: By GPU UUID, what each member of the job may allocate there; no entry where nothing caps them.
+        run: By which its user finds what the last runs of the script took; else empty.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Holder:
     group: str = ""
     claims: Mapping[str, int] = MappingProxyType({})
     caps: Mapping[str, Cap] = MappingProxyType({})
+    run: str = ""
 
     @property
     def pid_here(self) -> int | None:

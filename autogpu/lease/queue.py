@@ -48,6 +48,7 @@ def wait_for_lease(
     *,
     demand: Demand,
     script: str,
+    run: str = "",
     timeout_s: float,
     on_wait: Callable[[QueueState], None] = lambda state: None,
     before_look: Callable[[], None] = lambda: None,
@@ -73,7 +74,7 @@ def wait_for_lease(
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
-    place = _Place(folder, choose, demand, Lease(folder, script, group, caps), group)
+    place = _Place(folder, choose, demand, Lease(folder, script, group, caps, run), group)
     second_looks: list[float] = []
     try:
         with Watch(folder.path) as watch:

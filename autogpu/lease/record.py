@@ -87,6 +87,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
     return {
         **_of_process(fields),
         "group": _name(fields.get("group")),
+        "run": _name(fields.get("run", "")),
         "claims": _claims(fields.get("gpus")),
         "caps": {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps},
     }

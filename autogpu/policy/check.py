@@ -72,8 +72,10 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     layer = Layer(model.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
-        text = environ.get(name, "").strip()
-        origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
+        text, typed = environ.get(name, "").strip(), environ.get(variables.TYPED + name[len(variables.PREFIX) :])
+        # As it was typed for `autogpu run`.
+        is_typed = name in keys and typed is not None and typed == environ.get(name)
+        origin = Origin(model.ENVIRONMENT, keys[name].flag if is_typed else printable(name, _LONGEST_NAME))
         if text and name in keys:
             layer.take(keys[name], text, origin)
         elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):

@@ -196,6 +196,13 @@ class Resolved:
     project_file: Path | None
     files: tuple[Path, ...]
 
+    def as_typed(self, text: str) -> str:
+        """``text`` with the options of ``autogpu run`` that were typed in place of the variables that they override."""
+        for key in KEYS:
+            if self.settings[key.dotted].origin.place == key.flag:
+                text = text.replace(f"{key.variable}=", f"{key.flag} ")
+        return text
+
 
 # Section titles, in the order in which the generated documents show them.
 SECTIONS = {

@@ -9,7 +9,7 @@ from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Iterable, Sequence
 
     from autogpu.selection.model import Cap
 
@@ -35,24 +35,20 @@ _OF_ONE_JOB = "the processes of one job share its GPU: use it in fewer of them, 
 
 @frozen
 class Shortage:
-    """What is known of a GPU and a process at the moment at which memory ran out.
+    """A GPU and a process at the moment at which memory ran out; numbers are 0 where they are unknown.
 
     Attributes:
-        gpu: Its label.
-        total_bytes: ``None`` where the driver does not tell.
-        held_bytes: What the driver shows of the process; 0 where it does not.
-        used_bytes: What the framework counted; 0 where it did not.
-        asked_bytes: What it could not allocate; 0 where the framework does not say.
+        held_bytes: By the driver.
+        used_bytes: By the framework.
+        asked_bytes: What the framework could not allocate.
         cap: The most that it might allocate; ``None`` where nothing limited it.
-        others: Who else is there, in words, with what they use.
-        is_certain: The driver has told who is there now.
-        own_part: What a framework takes at most, if it keeps memory, with gaps that may be too small.
+        others: Who else is there, in words, with what they use; ``None`` where that is unknown.
+        own_part: The most that a framework takes by itself, if it keeps memory, with gaps that may be too small.
         elsewhere: Of each other GPU that the process could have, its label, and what is neither used nor claimed there.
         waits: It waits for a free GPU already, or would not wait.
-        claimed_bytes: What the policy says that it needs; 0 where it does not.
+        claimed_bytes: By what it said that it needs.
         is_child: It has what its job has, whatever else is free.
         remedy: How to have an idle GPU, where the script named a busy one.
-        locked: The policy's keys that nobody but the host's administrator can set.
     """
 
     gpu: str
@@ -61,10 +57,9 @@ class Shortage:
     used_bytes: int = 0
     asked_bytes: int = 0
     cap: Cap | None = None
-    others: tuple[tuple[str, int], ...] = ()
-    is_certain: bool = True
+    others: Sequence[tuple[str, int]] | None = ()
     own_part: Cap | None = None
-    elsewhere: tuple[tuple[str, int], ...] = ()
+    elsewhere: Sequence[tuple[str, int]] = ()
     waits: bool = False
     claimed_bytes: int = 0
     is_child: bool = False
@@ -74,11 +69,11 @@ class Shortage:
     @property
     def is_alone(self) -> bool:
         """Nobody else is on the GPU."""
-        return self.is_certain and not self.others
+        return self.others is not None and not self.others
 
     @property
     def needed_bytes(self) -> int:
-        """What it used and asked for, with its CUDA context; 0 where that is unknown."""
+        """It used and asked for so much, with its CUDA context; 0 where that is unknown."""
         had = self.used_bytes + CONTEXT_BYTES if self.used_bytes else self.held_bytes
         return had + self.asked_bytes if had else 0
 
@@ -97,21 +92,22 @@ def advice(shortage: Shortage) -> list[str]:
             return [f"out of memory on {gpu}: this process had all of it and no limit: {_TOO_LARGE}"]
         cap = own if used and used + shortage.asked_bytes > own else None
     reason, remedy = _of_cap(cap, shortage)
-    lines = [f"out of memory on {gpu}: {reason}{_had(cap, shortage)}"]
-    if shortage.others:
-        named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others[:_MOST]]
-        more = [f"{len(shortage.others) - _MOST} more"] if len(shortage.others) > _MOST else []
-        lines.append("also there: " + "; ".join(named + more))
-    return [*lines, _open_to_all(remedy or _remedy(shortage), shortage.locked)]
+    named = [f"{who}, {size(used)}" if used else who for who, used in shortage.others or ()]
+    more = [f"{len(named) - _MOST} more"] if len(named) > _MOST else []
+    there = ["also there: " + "; ".join(named[:_MOST] + more)] if named else []
+    last = _open_to_all(remedy or _remedy(shortage), shortage.locked)
+    return [f"out of memory on {gpu}: {reason}{_had(cap, shortage)}", *there, last]
 
 
 def _open_to_all(remedy: str, locked: Iterable[str]) -> str:
     """The ways that set no locked key, or whom to ask where each does."""
-    by_variable = {f"{PREFIX}{key.rpartition('.')[2].upper()}=": key for key in locked}
     ways = remedy.split(_OR)
-    left = [way for way in ways if not any(variable in way for variable in by_variable)]
-    named = [key for variable, key in sorted(by_variable.items()) if variable in remedy]
-    return _OR.join(left) or f"{named[0]} is locked on this host: ask who administers it"
+    for key in sorted(locked):
+        left = [way for way in ways if f"{PREFIX}{key.rpartition('.')[2].upper()}=" not in way]
+        if not left:
+            return f"{key} is locked on this host: ask who administers it"
+        ways = left
+    return _OR.join(ways)
 
 
 def _of_cap(cap: Cap | None, shortage: Shortage) -> tuple[str, str]:

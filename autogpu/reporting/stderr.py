@@ -32,9 +32,9 @@ def say(message: str) -> None:
         _write(stderr, line)
 
 
-def forget(message: str) -> None:
-    """Let it be printed again: it is of another moment."""
-    _printed.discard("autogpu: " + message)
+def forget() -> None:
+    """Let everything be printed again: what follows is of another moment."""
+    _printed.clear()
 
 
 def _write(stderr: Any, line: str) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.lease import Demand, Holder, Processes, Waiter
+    from autogpu.lease import Demand, Processes, Waiter
+    from autogpu.lease.model import Holder
     from autogpu.selection.model import Candidate, IsAwaited
 
 
@@ -41,7 +42,7 @@ class Job:
     script: str
     age_s: float
     newest_s: float
-    processes: int
+    members: Sequence[Holder]
     claims: Mapping[str, int]
     caps: Mapping[str, int]
     ages_s: Mapping[str, float]
@@ -103,11 +104,11 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
     return Job(
         uid=first.uid,
         pid=next(iter(processes.of(first)), first.pid),
-        pids_here=tuple(pids),
+        pids_here=tuple(dict.fromkeys(pids)),
         script=first.script,
         age_s=_age_s(first, now_s),
         newest_s=newest_s,
-        processes=len(members),
+        members=members,
         claims=claims,
         caps=caps,
         ages_s=ages_s,

@@ -68,8 +68,8 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
 
 
 def demand_told(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims by the script's own word, else by the policy's."""
-    return request.script_demand or memory_demand(request.policy)
+    """How much a process claims by the script's own word, else by its last runs or the policy."""
+    return request.script_demand or request.learned or memory_demand(request.policy)
 
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
@@ -133,16 +133,18 @@ def caps(
     context_reserves: Mapping[int, int] = MappingProxyType({}),
     *,
     default_share: float = 1.0,
+    parts: int = 1,
 ) -> Mapping[int, Cap]:
     """By CUDA ordinal, also of GPUs that a script may name later, the most bytes that each logical GPU may allocate.
 
     Args:
         context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
         default_share: Of the free memory, the part that the framework takes where nothing limits it.
+        parts: Into how many the framework splits each GPU.
     """
     found = {}
     # In equal parts what the framework would take whole.
-    usable_whole = usable_bytes(decision.visible, default_share) if policy.virtual_gpus > 1 else {}
+    usable_whole = usable_bytes(decision.visible, default_share) if parts > 1 else {}
     for ordinal, device in enumerate(decision.visible):
         if device is None:
             continue
@@ -154,7 +156,7 @@ def caps(
             known.append(Cap(usable_whole[ordinal], "split"))
         if known:
             least = min(known)
-            found[ordinal] = Cap(least // policy.virtual_gpus, least.cause)
+            found[ordinal] = Cap(least // parts, least.cause)
     return found
 
 

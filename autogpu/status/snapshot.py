@@ -216,7 +216,7 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         pid=job.pid,
         script=job.script,
         age_s=job.age_s,
-        processes=job.processes,
+        processes=len(job.members),
         claim_bytes=job.claims[device.uuid],
         used_bytes=_used_bytes(job, device),
         is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -33,3 +37,35 @@ def autogpu(server, *arguments, **environ):
 def running(server, *arguments, **options):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return server.popen([*AUTOGPU, "run", *arguments], **pipes, **options)
+
+
+class OnTerminal:
+    """``autogpu wait`` whose stderr is a terminal, and what it has shown there."""
+
+    def __init__(self, popen, *options):
+        self._controller, terminal = pty.openpty()
+        self.process = popen([*AUTOGPU, "wait", *options], stdout=subprocess.PIPE, stderr=terminal, text=True)
+        os.close(terminal)
+        self.shown = ""
+
+    def until_shown(self, text):
+        end_s = time.monotonic() + 60
+        while text not in self.shown:
+            assert select.select([self._controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
+            self._read()
+
+    def end(self):
+        """Its stdout and exit status."""
+        printed = self.process.communicate(timeout=60)[0]
+        while select.select([self._controller], [], [], 0)[0] and self._read():
+            pass
+        os.close(self._controller)
+        return printed, self.process.returncode
+
+    def _read(self):
+        try:
+            part = os.read(self._controller, 65536)
+        except OSError:  # Linux says so that the other side is closed
+            part = b""
+        self.shown += part.decode()
+        return part

@@ -57,7 +57,7 @@ def test_changed_leaves_the_defaults_out(run, monkeypatch):
 def test_the_runs_that_are_kept_are_told_and_forgotten(run, project):
     assert run("config", "forget") == (0, "nothing is kept\n", "")
     history = History(os.environ)
-    history.keep(("a", "--token", "secret"), "a", 1)
+    history.keep(("a", "--token", "secret"), 1)
     *_, last = run("config", "--changed")[1].splitlines()
     where = "kept in ~/.local/state/autogpu, for you alone"
     assert last == f"1 run of your scripts {where}; to delete: autogpu config forget"

@@ -190,14 +190,20 @@ def test_inside_of_what_is_held_status_and_pick_name_it(server):
 
 
 @pytest.mark.slow
-def test_a_claim_outlives_the_process_that_made_it_and_ends_with_the_program(server, lease_folder):
-    job = running(server, "--hold", "--", "sh", "-c", "exec 3>/dev/null; echo runs; exec cat >/dev/null")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("print('runs', flush=True); os.kill(os.getppid(), 9)", id="holder-killed"),
+        pytest.param("os.fork() and (print('runs', flush=True), os._exit(0)); os.setsid()", id="daemon"),
+    ],
+)
+def test_a_claim_outlives_the_process_that_made_it_and_ends_with_what_the_program_left(server, lease_folder, program):
+    program = f"import os, sys; {program}; sys.stdin.read()"
+    job = running(server, "--hold", "--", sys.executable, "-c", program)
     assert job.stdout.readline() == "runs\n"
-    job.kill()
     job.wait(60)
-    assert holders(lease_folder) == ["sh"]
-    done = autogpu(server, "run", "--hold", "--", "true")
-    assert "GPU 1 for true" in done.stderr
+    assert len(holders(lease_folder)) == 1
+    assert "GPU 1 for true" in autogpu(server, "run", "--hold", "--", "true").stderr
     job.stdin.close()
     until(lambda: holders(lease_folder) == [])
 
@@ -232,17 +238,6 @@ def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_ki
     assert rest == [5 << 30, []]
     os.kill(keeper, signal.SIGTERM)
     os.kill(program, signal.SIGTERM)
-    until(lambda: holders(lease_folder) == [])
-
-
-@pytest.mark.slow
-def test_a_claim_lasts_as_long_as_a_daemon_that_the_program_left_behind(server, lease_folder):
-    program = "import os, sys; os.fork() and (print('runs', flush=True), os._exit(0)); os.setsid(); sys.stdin.read()"
-    job = running(server, "--hold", "--", sys.executable, "-c", program)
-    assert job.stdout.readline() == "runs\n"
-    assert job.wait(60) == 0
-    assert len(holders(lease_folder)) == 1
-    job.stdin.close()
     until(lambda: holders(lease_folder) == [])
 
 
@@ -299,6 +294,9 @@ def test_a_flag_is_the_policy_of_the_command_and_its_path_keeps_what_it_had(serv
     assert (need, alone[0], os.pathsep in alone) == ("6GiB", "/", False)
     _, both = json.loads(autogpu(server, *command, PYTHONPATH="/mine").stdout)
     assert both == os.pathsep.join([alone, "/mine"])
+    # Told by the option, which overrides the variable.
+    told = autogpu(server, "run", "--need", "6GiB", "--", *AUTOGPU, "config", "--changed").stdout
+    assert told.startswith('select.need  "6GiB"  --need, overrides')
 
 
 @pytest.mark.tensorflow

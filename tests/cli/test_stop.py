@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
-import pwd
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -30,20 +28,12 @@ HELD = {"GPU-0": 1 << 30}
 ME = user_name(os.getuid())
 
 # Says its pid, counts the SIGTERMs that it gets, and ends at the end of its stdin, or by the signal if it may.
-COUNTS = textwrap.dedent(
-    """
-    import os, signal, sys
-
-    def counted(*_):
-        os.write(1, b"TERM\\n")
-        if sys.argv[1:] != ["stays"]:
-            os._exit(3)
-
-    signal.signal(signal.SIGTERM, counted)
-    print(os.getpid(), flush=True)
-    sys.stdin.read()
-    """
-)
+COUNTS = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"TERM\\n"), sys.argv[1:] == ["stays"] or os._exit(3)))
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -75,6 +65,25 @@ def held(server, *command, **options):
     )
 
 
+class Asking:
+    """``autogpu stop`` on a terminal, which has shown the job."""
+
+    def __init__(self, name):
+        self._controller, terminal = pty.openpty()
+        command = [*AUTOGPU, "stop", name]
+        self._process = subprocess.Popen(command, stdin=terminal, stderr=subprocess.PIPE, text=True)
+        os.close(terminal)
+        self.shown = self._process.stderr.readline()
+
+    def answer(self, letter):
+        """Its exit status, and what it says then."""
+        os.write(self._controller, f"{letter}\n".encode())
+        with self._process as process:
+            said = process.stderr.read()
+        os.close(self._controller)
+        return process.returncode, said
+
+
 @pytest.mark.parametrize("by", ["pid", "script", "path"])
 def test_a_job_of_mine_ends_and_no_other(environ, by):
     with other_job(environ, HELD, script="train.py") as job, other_job(environ, HELD, script="eval.py") as other:
@@ -91,82 +100,64 @@ def test_a_job_of_mine_ends_and_no_other(environ, by):
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_on_a_terminal_it_asks(environ, answer):
     with other_job(environ, HELD, script="train.py") as job:
-        controller, terminal = pty.openpty()
-        asking = subprocess.Popen([*AUTOGPU, "stop", "train.py"], stdin=terminal, stderr=subprocess.PIPE, text=True)
-        os.close(terminal)
-        os.write(controller, f"{answer}\n".encode())
-        said = asking.communicate(timeout=60)[1]
-        os.close(controller)
+        status, said = Asking("train.py").answer(answer)
         assert "Stop it? [y/N]: " in said
-        assert is_running(job) == (answer == "n")
-        assert (asking.returncode, "nothing is stopped" in said) == ((1, True) if answer == "n" else (0, False))
+        is_left = answer == "n"
+        assert (is_running(job), status, "nothing is stopped" in said) == (is_left, int(is_left), is_left)
 
 
-def test_without_a_terminal_and_without_yes_it_refuses(environ):
-    with other_job(environ, HELD, script="train.py") as job:
-        done = stopped("train.py")
-        assert (done.returncode, is_running(job)) == (1, True)
-        shown, *why = done.stderr.splitlines()
-        assert shown.startswith(f"train.py (pid {job.pid}), for ")
-        assert why == [
-            "autogpu: nothing is stopped: there is no terminal to ask on",
-            f"autogpu: autogpu stop {job.pid} --yes",
-        ]
+def test_what_has_ended_while_a_person_was_asked_has_ended_and_the_next_run_of_its_group_is_another_job(environ):
+    with other_job(environ, HELD, script="train.py", group="ranks.0123") as job:
+        asking = Asking("train.py")
+        assert asking.shown.startswith("train.py (pid ")
+        job.end()
+        with other_job(environ, HELD, script="next.py", group="ranks.0123") as following:
+            status, said = asking.answer("y")
+            assert (status, "has ended" in said, is_running(following)) == (0, True, True)
 
 
-def test_what_is_of_no_job_is_left_alone_and_what_could_be_meant_is_listed(environ):
+def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ):
     bystander = subprocess.Popen(["sleep", "600"])
     try:
-        with other_job(environ, HELD, script="train.py") as job:
-            done = stopped(str(bystander.pid), "--yes")
-            assert (done.returncode, bystander.poll()) == (1, None)
-            there_are = f"there are train.py (pid {job.pid}) of {ME}"
-            assert f"autogpu: no job of autogpu's is pid {bystander.pid}; {there_are}\n" in done.stderr
-            assert f"no job of autogpu's is called evil.py; {there_are}" in stopped("evil.py", "--yes").stderr
-            assert is_running(job)
+        with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
+            named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
+            for what, why, status in (
+                ((str(bystander.pid), "--yes"), f"no job of autogpu's is pid {bystander.pid}; there are {named}\n", 1),
+                (("evil.py", "--yes"), f"no job of autogpu's is called evil.py; there are {named}\n", 1),
+                (("train.py", "--yes"), f"2 jobs are called train.py: {named}\n", 1),
+                (("train.py", "--yes"), f"say which by its pid, as in `autogpu stop {one.pid}`\n", 1),
+                ((str(one.pid),), "nothing is stopped: there is no terminal to ask on\n", 1),
+                ((str(one.pid),), f"autogpu: autogpu stop {one.pid} --yes\n", 1),
+                ((), "name one job", 2),
+                (("train.py", "--gpu", "1"), "name one job", 2),
+            ):
+                done = stopped(*what)
+                assert (done.returncode, why in done.stderr) == (status, True), (what, done.stderr)
+            assert (bystander.poll(), is_running(one), is_running(two)) == (None, True, True)
     finally:
         bystander.kill()
         bystander.wait()
-
-
-def test_a_name_of_several_jobs_is_answered_by_their_pids(environ):
-    with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
-        done = stopped("train.py", "--yes")
-        assert (done.returncode, is_running(one), is_running(two)) == (1, True, True)
-        named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
-        assert f"2 jobs are called train.py: {named}" in done.stderr
-        assert f"say which by its pid, as in `autogpu stop {one.pid}`" in done.stderr
-
-
-@pytest.mark.parametrize("options", [(), ("train.py", "--gpu", "1")], ids=["nothing", "both"])
-def test_one_job_has_to_be_named(options):
-    done = stopped(*options)
-    assert (done.returncode, "name one job" in done.stderr) == (2, True)
 
 
 @needs_root
 def test_another_users_job_only_root_ends_who_says_whose(path):
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
     user = "nobody"
-    uid = 65534 if user_name(65534) == user else ALICE
-    with other_job(environ, HELD, script="theirs.py", uid=uid) as theirs, other_job(environ, HELD, "mine.py") as mine:
+    with other_job(environ, HELD, script="theirs.py", uid=65534) as theirs, other_job(environ, HELD, "mine.py") as mine:
         done = stopped(str(theirs.pid), "--yes", env=environ)
         assert (done.returncode, is_running(theirs)) == (1, True)
-        assert f"theirs.py (pid {theirs.pid}) is a job of {user_name(uid)}" in done.stderr
-        assert f"autogpu: autogpu stop {theirs.pid} --user {user_name(uid)}" in done.stderr
-        with other_job(environ, HELD, script="theirs.py", uid=uid) as more:
+        assert f"theirs.py (pid {theirs.pid}) is a job of {user}" in done.stderr
+        command = f"autogpu stop {theirs.pid} --user {user}"
+        assert f"autogpu: {command}\n" in done.stderr
+        with other_job(environ, HELD, script="theirs.py", uid=65534) as more:
             done = stopped("theirs.py", "--yes", env=environ)
-            named = (
-                f"theirs.py (pid {theirs.pid}) of {user_name(uid)} and theirs.py (pid {more.pid}) of {user_name(uid)}"
-            )
+            named = f"theirs.py (pid {theirs.pid}) of {user} and theirs.py (pid {more.pid}) of {user}"
             assert f"nothing is stopped: 2 jobs of other users are called theirs.py: {named}\n" in done.stderr
-            assert f"say which, as in `autogpu stop {theirs.pid} --user {user_name(uid)}`\n" in done.stderr
+            assert f"say which, as in `{command}`\n" in done.stderr
         # The kernel says whose the lease is: nobody has none of that name.
         assert stopped("mine.py", "--user", user, "--yes", env=environ).returncode == 1
-        assert is_running(mine)
-        if uid != ALICE:
-            assert stopped("theirs.py", "--user", user, "--yes", env=environ).returncode == 0
-            assert not is_running(theirs)
+        assert stopped("theirs.py", "--user", user, "--yes", env=environ).returncode == 0
+        assert (is_running(mine), is_running(theirs)) == (True, False)
     done = stopped("x.py", "--user", "no-such-user", env=environ)
     assert "there is no user no-such-user" in done.stderr
 
@@ -191,38 +182,26 @@ def test_a_plain_user_may_not_end_anothers(path):
             assert ("ask root" in done.stderr, "--user root" in done.stderr) == (True, False)
 
 
-@needs_root
-def test_root_ends_no_process_of_its_own_that_anothers_lease_names(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("lie", "options"),
+    [
+        pytest.param({"start": -1}, (), id="another-start"),
+        pytest.param({"bystander": ALICE}, (), id="of-another-user", marks=needs_root),
+        pytest.param(
+            {"holder": 65534}, ("--user", "nobody"), id="of-another-user-in-a-job-of-theirs", marks=needs_root
+        ),
+    ],
+)
+def test_a_lease_that_names_another_process_ends_none(path, monkeypatch, lie, options):
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
-    bystander = subprocess.Popen(["sleep", "600"])
+    bystander = subprocess.Popen(["sleep", "600"], user=lie.get("bystander"))
+    named = {"pid": bystander.pid, "start": start_time(bystander.pid) + lie.get("start", 0)}
     identity = record.identity
-    named = {"pid": bystander.pid, "start": start_time(bystander.pid)}
     monkeypatch.setattr(record, "identity", lambda script: {**identity(script), **named})
     try:
-        with other_job(environ, HELD, script="theirs.py", uid=pwd.getpwnam("nobody").pw_uid):
-            stopped("theirs.py", "--user", "nobody", "--yes", "--kill", "--grace", "1s", env=environ)
+        with other_job(environ, HELD, script="train.py", uid=lie.get("holder")):
+            stopped("train.py", "--yes", "--kill", "--grace", "1s", *options, env=environ)
             assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
-
-
-@pytest.mark.parametrize("lie", ["start", pytest.param("user", marks=needs_root)])
-def test_a_lease_that_names_another_process_ends_none(environ, monkeypatch, lie):
-    change = (lambda: os.setuid(ALICE)) if lie == "user" else None
-    bystander = subprocess.Popen(["sleep", "600"], preexec_fn=change)
-    identity = record.identity
-
-    def lying(script):
-        start = start_time(bystander.pid) - (lie == "start")
-        return {**identity(script), "pid": bystander.pid, "start": start}
-
-    monkeypatch.setattr(record, "identity", lying)
-    try:
-        with other_job(environ, HELD, script="train.py") as job:
-            stopped("train.py", "--yes", "--kill", "--grace", "1s")
-            assert bystander.poll() is None
-            assert job.pid
     finally:
         bystander.kill()
         bystander.wait()
@@ -263,14 +242,11 @@ def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_kil
     if is_killed:
         holder.kill()
         holder.wait(timeout=60)
-    done = server.run([*AUTOGPU, "stop", str(pid if is_killed else holder.pid), "--yes"])
+    named = pid if is_killed else holder.pid
+    done = server.run([*AUTOGPU, "stop", str(named), "--yes"])
     shown, ended = done.stderr.splitlines()
     kept = f"(pid {holder.pid}) has ended, and pid {pid} is python"
-    assert (done.returncode, kept in shown, f"(pid {pid if is_killed else holder.pid})" in ended) == (
-        0,
-        is_killed,
-        True,
-    )
+    assert (done.returncode, kept in shown, f"(pid {named})" in ended) == (0, is_killed, True)
     assert holder.communicate(timeout=60)[0] == "TERM\n"
     assert snapshot(find_folder(environ)).holders == ()
 
@@ -297,42 +273,6 @@ def test_a_job_in_the_queue_ends_as_well(server, environ):
         done = server.run([*AUTOGPU, "stop", "cat", "--yes"])
         assert (done.returncode, f"cat (pid {queued.pid}) waiting for a GPU" in done.stderr) == (0, True)
         assert queued.wait(timeout=60) == -signal.SIGTERM
-
-
-def test_it_does_not_end_itself(server):
-    done = server.run([*AUTOGPU, "run", "--hold", "--", *AUTOGPU, "stop", "autogpu", "--yes"])
-    assert (done.returncode, "is the job that this command is part of" in done.stderr) == (1, True)
-
-
-def test_one_that_ended_while_a_person_was_asked_has_ended(environ):
-    with other_job(environ, HELD, script="train.py") as job:
-        controller, terminal = pty.openpty()
-        asking = subprocess.Popen([*AUTOGPU, "stop", "train.py"], stdin=terminal, stderr=subprocess.PIPE, text=True)
-        os.close(terminal)
-        shown = asking.stderr.readline()
-        assert shown.startswith("train.py (pid ")
-        job.end()
-        time.sleep(0.1)
-        os.write(controller, b"y\n")
-        assert "has ended" in asking.communicate(timeout=60)[1]
-        assert asking.returncode == 0
-        os.close(controller)
-
-
-def test_the_next_run_of_the_same_group_is_not_the_job_that_was_shown(environ, monkeypatch):
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    with other_job(environ, HELD, script="train.py", group="ranks.0123") as job:
-        controller, terminal = pty.openpty()
-        asking = subprocess.Popen([*AUTOGPU, "stop", "train.py"], stdin=terminal, stderr=subprocess.PIPE, text=True)
-        os.close(terminal)
-        assert "train.py" in asking.stderr.readline()
-        job.end()
-        with other_job(environ, HELD, script="next.py", group="ranks.0123") as following:
-            os.write(controller, b"y\n")
-            assert "train.py" in asking.communicate(timeout=60)[1]
-            assert is_running(following)
-        os.close(controller)
 
 
 PARENT = f"""

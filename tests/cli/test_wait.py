@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import sys
-import time
 
 import pytest
 
 from autogpu.cli import main as frame
 from autogpu.lease import find_folder, snapshot
-from tests.gpusim import Gpu, Server
+from tests.cli.lab import AUTOGPU, OnTerminal, server
 from tests.lease.conftest import until
 from tests.support.holders import other_job
 
+__all__ = ["server"]  # a fixture
+
 pytestmark = pytest.mark.slow
 
-# GPU 0 is a colleague's.
-LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
 WHOLE = 24 << 30
-AUTOGPU = [sys.executable, "-m", "autogpu"]
-
-
-@pytest.fixture
-def server(tmp_path, lease_folder):
-    (tmp_path / "server").mkdir()
-    with Server(LAB, folder=tmp_path / "server") as running:
-        yield running
 
 
 @pytest.fixture
@@ -44,44 +31,11 @@ def waited(server, *options):
     return server.run([*AUTOGPU, "wait", *options])
 
 
-class OnTerminal:
-    """``autogpu wait`` whose stderr is a terminal, and what it has shown there."""
-
-    def __init__(self, server, *options):
-        self._controller, terminal = pty.openpty()
-        command = [*AUTOGPU, "wait", *options]
-        self.process = server.popen(command, stdout=subprocess.PIPE, stderr=terminal)
-        os.close(terminal)
-        self.shown = ""
-
-    def until_shown(self, text):
-        end_s = time.monotonic() + 60
-        while text not in self.shown:
-            assert select.select([self._controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
-            self._read()
-
-    def end(self):
-        """Its stdout and exit status."""
-        printed = self.process.communicate(timeout=60)[0]
-        while select.select([self._controller], [], [], 0)[0] and self._read():
-            pass
-        os.close(self._controller)
-        return printed, self.process.returncode
-
-    def _read(self):
-        try:
-            part = os.read(self._controller, 65536)
-        except OSError:  # Linux says so that the other side is closed
-            part = b""
-        self.shown += part.decode()
-        return part
-
-
 def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
     done = waited(server, "--count", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
-        "autogpu: GPU 2 and GPU 1 are free now (not reserved): the 2 idlest of 3; "
+        "autogpu: GPU 2 and GPU 1 could be had now (not reserved): the 2 idlest of 3; "
         "to reserve: `autogpu run --hold -- command`\n"
     )
     assert list(lease_folder.iterdir()) == []
@@ -90,10 +44,10 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
 @pytest.mark.parametrize(
     ("options", "status", "why"),
     [
-        (("--count", "3"), 75, "still not enough free GPUs after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
+        (("--count", "3"), 75, "gave up after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more"),
         (("--count", "9"), 75, "waiting for 1 more; 9 are asked for, there are no more than 3"),
         (("--count", "9", "--devices", "0"), 75, "; 9 are asked for, there are no more than 1"),
-        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 has enough free memory now (not reserved)"),
+        (("--devices", "0", "--need", "3GiB"), 0, "GPU 0 could be had now (not reserved)"),
         (("--devices", "0", "--need", "6GiB"), 75, "GPU 0: "),
         (("--need", "100GiB"), 1, "waiting can't help"),
         (("--count", "0"), 1, "select.count is 0"),
@@ -116,7 +70,7 @@ def test_when_the_time_is_over_the_status_says_later(server):
     done = waited(server, "--devices", "0", "--timeout", "1s")
     assert (done.returncode, done.stdout) == (75, "")
     first, second = done.stderr.splitlines()
-    assert first.startswith("autogpu: still no free GPU after 1 s (GPU 0: ")
+    assert first.startswith("autogpu: gave up after 1 s: no GPU is free (GPU 0: ")
     assert second == "autogpu: to wait longer: --timeout 1h; `autogpu status` lists the holders"
 
 
@@ -144,17 +98,17 @@ def test_json_ends_with_json_without_a_driver_and_a_wrong_time_is_a_usage_error(
 def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
     with other_job(environ, {gpu.uuid: WHOLE for gpu in server.gpus}) as job:
         before = sorted(lease_folder.iterdir())
-        waiting = OnTerminal(server)
+        waiting = OnTerminal(server.popen)
         waiting.until_shown("waiting, without a place in the queue: no GPU is free")
         waiting.until_shown("claimed by other.py")
         assert sorted(lease_folder.iterdir()) == before
         job.end()
         assert waiting.end() == ("", 0)
-    assert "GPU 2 is free now (not reserved)" in waiting.shown
+    assert "GPU 2 could be had now (not reserved)" in waiting.shown
 
 
 def test_a_process_without_a_claim_that_ends_ends_the_wait(server):
-    waiting = OnTerminal(server, "--count", "3")
+    waiting = OnTerminal(server.popen, "--count", "3")
     waiting.until_shown("waiting for 1 more")
     server.change(0, processes={}, utilization=0)
     assert waiting.end() == ("", 0)
@@ -169,7 +123,7 @@ def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
         # GPU 2 is free, and the two that the other job needs begin with it.
         done = waited(server, "--timeout", "0")
         assert (done.returncode, "a job in the queue waits for it" in done.stderr) == (75, True)
-        waiting = OnTerminal(server)
+        waiting = OnTerminal(server.popen)
         waiting.until_shown("a job in the queue waits for it")
         job.end()
         until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
@@ -183,7 +137,7 @@ def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
 
 
 def test_ctrl_c_ends_the_line_that_is_written_again_and_never_longer_than_the_terminal(server):
-    waiting = OnTerminal(server, "--devices", "0", "--timeout", "90s")
+    waiting = OnTerminal(server.popen, "--devices", "0", "--timeout", "90s")
     waiting.until_shown("Ctrl-C stops")
     waiting.until_shown(" of 90 s: ")
     waiting.process.send_signal(signal.SIGINT)

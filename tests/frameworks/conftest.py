@@ -46,3 +46,19 @@ def machine_of(tmp_path, newest):
     yield machine
     for each in made:
         each.__exit__(None, None, None)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-memory")) for name in ("torch", "jax", "tensorflow")
+    ]
+)
+def framework(request) -> str:
+    """Each of them in turn."""
+    return request.param
+
+
+@pytest.fixture
+def on(framework, machine_of, together):
+    """Make a machine for scripts of the framework."""
+    return lambda *gpus: machine_of(together["tensorflow"] if framework == "tensorflow" else framework, *gpus)

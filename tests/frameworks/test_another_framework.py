@@ -36,6 +36,7 @@ import sys
 from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
 
 NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 1.0, False, False
+HAS_LOGICAL_GPUS = False
 
 
 def find_hooks():

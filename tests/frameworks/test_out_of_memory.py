@@ -11,50 +11,22 @@ from tests.support.framework_machines import BUSY
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
 
-FRAMEWORKS = ("torch", "jax", "tensorflow")
-
 # Allocate 1 GiB again and again, up to so many.
 ALLOCATE = {
-    "torch": """
-import torch
+    name: f"""
+import {name}
 kept = []
 def fill(most=99):
     while len(kept) < most:
-        kept.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
-""",
-    "jax": """
-import jax
-kept = []
-def fill(most=99):
-    while len(kept) < most:
-        kept.append(jax.numpy.zeros(1 << 30, dtype="uint8").block_until_ready())
-""",
-    "tensorflow": """
-import tensorflow as tf
-kept = []
-def fill(most=99):
-    while len(kept) < most:
-        kept.append(tf.random.uniform((256, 1024, 1024)))
-""",
+        kept.append({one})
+"""
+    for name, one in {
+        "torch": "torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
+        "jax": "jax.numpy.zeros(1 << 30, dtype='uint8').block_until_ready()",
+        "tensorflow": "tensorflow.random.uniform((256, 1024, 1024))",
+    }.items()
 }
 FILL = {name: script + "fill()\n" for name, script in ALLOCATE.items()}
-
-
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-memory")) for name in FRAMEWORKS])
-def framework(request) -> str:
-    return request.param
-
-
-@pytest.fixture
-def on(framework, machine_of, together):
-    """Make a machine for scripts of the framework."""
-    of = together["tensorflow"] if framework == "tensorflow" else framework
-    return lambda *gpus: machine_of(of, *gpus)
-
-
-@pytest.fixture
-def on_tensorflow(machine_of, together):
-    return machine_of(together["tensorflow"], Gpu())
 
 
 def told(ran) -> list[str]:
@@ -117,14 +89,15 @@ def test_what_jax_takes_by_itself_is_no_limit_for_one_that_is_told(machine_of):
     assert machine.run(script, fresh=True, **{setting: value}).exit_status == 0
 
 
-def test_a_model_that_fits_in_one_piece(on_tensorflow):
+def test_a_model_that_fits_in_one_piece(machine_of, together):
+    machine = machine_of(together["tensorflow"], Gpu())
     script = (
         "import tensorflow as tf\nkept = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for _ in '12']\n"
     )
-    first, remedy = told(on_tensorflow.run(script, fresh=True))
+    first, remedy = told(machine.run(script, fresh=True))
     assert "nothing limits this process there; it had" in first
     setting, _, value = remedy.rpartition(" ")[2].partition("=")
-    assert on_tensorflow.run(script, fresh=True, **{setting: value}).exit_status == 0
+    assert machine.run(script, fresh=True, **{setting: value}).exit_status == 0
 
 
 def test_two_jobs_that_meet(framework, on):
@@ -140,85 +113,6 @@ def test_two_jobs_that_meet(framework, on):
     assert re.fullmatch(rf"also there: your job2.py \(pid {other.pid}\), 1.\d GiB", second), second
     assert re.fullmatch(r"to say what it needs at least: AUTOGPU_NEED=\dGiB", third), third
     other.kill()
-
-
-def test_another_gpu_that_has_room_now(machine_of):
-    machine = machine_of("torch", Gpu(memory="8GiB"), Gpu(memory="8GiB"))
-    script = ALLOCATE["torch"] + "fill(1)\nprint('ready', flush=True)\ninput()\nfill()\n"
-    jobs = []
-    for _ in range(3):
-        jobs.append(machine.start(script, fresh=True, AUTOGPU_WAIT="0"))
-        assert jobs[-1].line() == "ready"
-    (gpu,), last = jobs[2].contexts, jobs.pop()
-    (elsewhere,) = [job for job in jobs if job.contexts != [gpu]]
-    elsewhere.kill()
-    last.go_on()
-    first, _, third = told(last.end())
-    assert first.startswith(f"out of memory on GPU {gpu} (8.0 GiB): this process may take ")
-    assert re.fullmatch(rf"GPU {1 - gpu} has 8.0 GiB free now: AUTOGPU_NEED=[4-8]GiB gets it", third), third
-    for job in jobs:
-        job.kill()
-
-
-# One that is caught, and one that ends no more than a thread.
-HARMLESS = """
-fill(1)
-try:
-    fill()
-except Exception as error:
-    print(type(error).__name__)
-import threading
-thread = threading.Thread(target=fill)
-thread.start()
-thread.join()
-"""
-
-
-def test_an_error_that_ends_nothing(framework, on):
-    ran = on(Gpu(memory="4GiB")).run(ALLOCATE[framework] + HARMLESS, fresh=True)
-    assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
-    assert "Exception in thread" in ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("tail", "status"),
-    [
-        pytest.param("import sys\ntry:\n    fill()\nexcept Exception:\n    sys.exit(7)\n", 7, id="caught-and-left"),
-        pytest.param("import os\ntry:\n    fill()\nfinally:\n    os._exit(8)\n", 8, id="ended-in-the-middle"),
-        # The child ends by what its parent has caught.
-        pytest.param(
-            "import os\ntry:\n    fill()\nexcept Exception:\n    if not os.fork():\n        raise\nos.wait()\n",
-            0,
-            id="in-a-forked-child",
-        ),
-        pytest.param("1 / 0\n", 1, id="another-error"),
-    ],
-)
-def test_an_end_by_something_else(machine_of, tail, status):
-    ran = machine_of("torch", Gpu(memory="4GiB")).run(ALLOCATE["torch"] + "fill(1)\n" + tail, fresh=True)
-    assert (ran.exit_status, len(ran.said)) == (status, 1), ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("head", "environ", "lines"),
-    [
-        pytest.param("import sys\nsys.excepthook = lambda *error: print('mine')\n", {}, 2, id="excepthook-of-its-own"),
-        pytest.param("", {"AUTOGPU_LEVEL": "quiet"}, 0, id="quiet"),
-        pytest.param("import sys\nsys.stderr.close()\n", {}, 0, id="stderr-closed"),
-    ],
-)
-def test_how_it_is_told(machine_of, head, environ, lines):
-    ran = machine_of("torch", Gpu(memory="4GiB")).run(head + FILL["torch"], fresh=True, **environ)
-    assert (ran.exit_status, len(ran.said)) == (1, lines), ran.stderr
-    assert ("mine" in ran.stdout) == ("excepthook" in head)
-
-
-def test_an_error_that_it_led_to(framework, on):
-    script = (
-        ALLOCATE[framework] + "try:\n    fill()\nexcept Exception as error:\n    raise KeyError('step 7') from error\n"
-    )
-    line = told(on(Gpu(memory="4GiB")).run(script, fresh=True))[0]
-    assert line.startswith(f"out of memory on GPU 0 (4.0 GiB): {ALONE[framework][0]}")
 
 
 CHILD = """
@@ -276,21 +170,18 @@ def test_a_limit_that_the_script_sets_itself(machine_of):
         first, second = told(machine_of("torch", Gpu()).run(each, fresh=True))
         assert "this process may take 2.4 GiB there, by the script's own limit; it had 2." in first
         assert second == "to have more: raise the limit in the script"
+    assert machine_of("torch", Gpu()).run(script, fresh=True, AUTOGPU_LEVEL="quiet").said == []
 
 
-def test_which_of_several_gpus(machine_of):
-    script = (
-        "import torch\nkept = [torch.empty(1 << 30, dtype=torch.uint8, device=f'cuda:{n}') for n in (0, *[1] * 30)]\n"
-    )
-    machine = machine_of("torch", *[Gpu(memory="4GiB")] * 3)
-    (line,) = told(machine.run(script, fresh=True, AUTOGPU_COUNT="2"))
-    assert line.startswith("out of memory on GPU 1 ("), line
+# The second of a process's GPUs, as CUDA counts them, and as they were assigned.
+SECOND = {
+    "torch": "import torch\nx = [torch.empty(1 << 30, dtype=torch.uint8, device=f'cuda:{n}') for n in (0, *[1] * 9)]\n",
+    "jax": "import jax\nx = [jax.device_put(jax.numpy.zeros(1 << 30, 'uint8'), jax.devices()[1]) for n in range(9)]\n",
+}
 
 
-def test_which_of_several_gpus_that_were_assigned(machine_of):
-    script = (
-        "import jax\nkept = [jax.device_put(jax.numpy.zeros(1 << 30, 'uint8'), jax.devices()[1]) for n in range(9)]\n"
-    )
-    machine = machine_of("jax", *[Gpu(memory="4GiB")] * 2, Gpu(memory="9GiB"))
-    (line,) = told(machine.run(script, fresh=True, AUTOGPU_COUNT="2"))
+@pytest.mark.parametrize("framework", SECOND)
+def test_which_of_several_gpus(machine_of, framework):
+    machine = machine_of(framework, *[Gpu(memory="4GiB")] * 2, Gpu(memory="9GiB"))
+    (line,) = told(machine.run(SECOND[framework], fresh=True, AUTOGPU_COUNT="2"))
     assert line.startswith("out of memory on GPU 1 ("), line

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.gpusim import Gpu
@@ -11,26 +13,20 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# Take some GiB, at one time.
+# Take so many GiB each, at one time.
 TAKE = {
-    "torch": """
-import sys, torch
-kept = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(GIB)]
-del kept
-""",
-    "jax": """
-import sys, jax
-kept = [jax.numpy.zeros(1 << 30, dtype="uint8").block_until_ready() for _ in range(GIB)]
-del kept
-""",
-    "tensorflow": """
-import sys, tensorflow as tf
-kept = [tf.random.uniform((256, 1024, 1024)) for _ in range(GIB)]
-del kept
-""",
+    "torch": "import sys, torch\nx = [torch.empty(n << 30, dtype=torch.uint8, device='cuda') for n in SIZES]\ndel x\n",
+    "jax": "import sys, jax\nx = [jax.numpy.zeros(n << 30, 'uint8').block_until_ready() for n in SIZES]\ndel x\n",
+    "tensorflow": "import sys, tensorflow\nx = [tensorflow.random.uniform((256 * n, 1024, 1024)) for n in SIZES]\n",
 }
 KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
 OTHER_ERROR = "1 / 0\n"
+CAUGHT = """
+try:
+    torch.empty(30 << 30, dtype=torch.uint8, device="cuda")
+except RuntimeError:
+    sys.exit(1)
+"""
 # A child that only ends as Python does: what it has of its parent's is its parent's.
 FORKED = """
 import os
@@ -42,20 +38,10 @@ os.wait()
 """
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-runs")) for name in ("torch", "jax", "tensorflow")
-    ]
-)
-def framework(request) -> str:
-    return request.param
-
-
 @pytest.fixture
-def on(framework, machine_of, together):
-    """Make a machine for scripts of the framework."""
-    of = together["tensorflow"] if framework == "tensorflow" else framework
-    return lambda *gpus: Machine(machine_of(of, *gpus), framework)
+def takes(framework, on):
+    """Make a machine for scripts that take some GiB."""
+    return lambda *gpus: Machine(on(*gpus), framework)
 
 
 class Machine:
@@ -66,10 +52,14 @@ class Machine:
         self._script = TAKE[framework]
         self._file = machine.project.parent / "home/.local/state/autogpu/runs"
 
-    def take(self, gib, tail="", status=0, **environ):
-        """The line of a run that ends in that way."""
+    def script(self, *sizes, tail=""):
+        """That takes so many GiB each, and ends in that way."""
+        return self._script.replace("SIZES", repr(sizes)) + tail
+
+    def take(self, *sizes, tail="", status=0, **environ):
+        """The line of a run."""
         # The same file each time: what is taken is no argument.
-        ran = self.machine.run(self._script.replace("GIB", str(gib)) + tail, fresh=True, **environ)
+        ran = self.machine.run(self.script(*sizes, tail=tail), fresh=True, **environ)
         assert ran.exit_status == status, ran.stderr
         (line, *_) = ran.said
         return line
@@ -81,33 +71,65 @@ class Machine:
         return [int(line.split()[-1]) / GIB for line in lines]
 
 
-def test_after_three_runs_the_next_start_says_what_they_took(framework, on):
-    machine = on(Gpu())
-    for gib in (2, 3, 2):
-        assert "runs" not in machine.take(gib)
-    assert [round(peak) for peak in machine.peaks] == [2, 3, 2]
-    assert max(machine.peaks) < 3.3
-    line = machine.take(2)
-    assert line.endswith("; its last 3 runs took at most 3.5 GiB: AUTOGPU_NEED=4GiB lets others share this GPU")
+# What is counted for 2 and 3 tensors of 1 GiB: JAX counts what it has reserved, and TensorFlow half as much again.
+COUNTED = {"torch": (2, 3), "jax": (2, 4), "tensorflow": (3, 4.5)}
+
+
+def test_after_three_runs_the_next_start_says_what_they_took(framework, takes):
+    machine, (two, three) = takes(Gpu()), COUNTED[framework]
+    for sizes in ((1, 1), (1, 1, 1), (1, 1)):
+        assert "runs" not in machine.take(*sizes)
+    assert machine.peaks == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
+    gib = int(1.1 * three + 1.5)
+    line = machine.take(1)
+    assert f"; its last 3 runs took at most {three + 0.5} GiB: AUTOGPU_NEED={gib}GiB lets others share this GPU" in line
     assert "last 3 runs" not in machine.take(1, AUTOGPU_NEED="5GiB")
-    assert "claims 2.7 GiB, learned from 3 runs" in machine.take(1, AUTOGPU_NEED="learned")
-    assert [round(peak) for peak in machine.peaks] == [2, 3, 2, 2, 1, 1]
+    assert f"claims {1.1 * two + 0.5:.1f} GiB, learned from 3 runs" in machine.take(1, AUTOGPU_NEED="learned")
+    assert len(machine.peaks) == 6
 
 
-def test_runs_that_teach_nothing(framework, on):
-    machine = on(BUSY)
+def test_what_was_learned_is_enough_beside_others(framework, takes):
+    machine = takes(Gpu())
+    for _ in range(3):
+        machine.take(5, 5)
+    # Of 12 GiB the first region would have 8, and what is left is less than 5.
+    machine.machine.server.change(0, processes={5004242: "12GiB"})
+    learned = machine.machine.start(machine.script(5, 5), name="train.py", fresh=True, AUTOGPU_NEED="learned")
+    if framework == "torch":
+        assert "learned from 3 runs" in learned.heard("claims 11.5 GiB")
+    else:
+        (need,) = re.findall(r"([0-9.]+) GiB do not fit", learned.heard("do not fit"))
+        machine.machine.server.change(0, processes={5004242: f"{int(1024 * (23.9 - float(need)))}MiB"})
+    assert learned.end().exit_status == 0
+
+
+@pytest.mark.xdist_group("tensorflow-memory")
+def test_half_as_much_again_is_enough_for_growing_memory(machine_of, together):
+    for sizes in ((5, 5), (3, 3, 3), (1, 2, 4, 5), (5, 1, 1, 1, 1, 1)):
+        need = 1.1 * 1.5 * sum(sizes) + 0.5
+        gpu = Gpu(processes={5004242: f"{int(1024 * (23.9 - need))}MiB"})
+        machine = Machine(machine_of(together["tensorflow"], gpu), "tensorflow")
+        ran = machine.machine.run(machine.script(*sizes), AUTOGPU_NEED=f"{need:.1f}GiB")
+        assert ran.exit_status == 0, (sizes, ran.stderr)
+
+
+def test_runs_that_teach_nothing(framework, takes):
+    machine = takes(BUSY)
     assert "limited to what is free" in machine.take(1)  # capped beside another job
     machine.take(1, AUTOGPU_LIMIT="4GiB")
-    machine.take(1, KILLED, status=-15)
-    machine.take(1, OTHER_ERROR, status=1)
+    machine.take(1, tail=KILLED, status=-15)
+    machine.take(1, tail=OTHER_ERROR, status=1)
     machine.take(1, AUTOGPU_NEED="4GiB", AUTOGPU_HISTORY="false")
     assert machine.peaks == []
-    machine.take(1, FORKED + "sys.exit(7)\n", status=7, AUTOGPU_NEED="4GiB")
-    assert [round(peak) for peak in machine.peaks] == [1]
+    machine.take(1, tail=FORKED + "sys.exit(7)\n", status=7, AUTOGPU_NEED="4GiB")
+    assert len(machine.peaks) == 1
+    if framework == "torch":  # the others do not count it
+        machine.take(1, tail=CAUGHT, status=1, AUTOGPU_NEED="4GiB")
+        assert len(machine.peaks) == 1
 
 
-def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, on):
-    machine = on(Gpu(memory="6GiB"))
+def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, takes):
+    machine = takes(Gpu(memory="6GiB"))
     for _ in range(3):
         machine.take(1)
     assert "learned from 3 runs" in machine.take(1, AUTOGPU_NEED="learned")

@@ -57,7 +57,7 @@ def test_a_job_has_the_oldest_of_its_processes_and_all_of_their_claims():
     first, second = holder(group="j"), holder(8, name="b", group="j", since_s=95.0)
     second = replace(second, pid=8, claims={other: GIB})
     (job,) = jobs([first, second], inventory(gpu(0), gpu(1)), a=(7, 11))
-    assert (job.pid, job.pids_here, job.age_s, job.processes) == (7, (7, 11), 10.0, 2)
+    assert (job.pid, job.pids_here, job.age_s, len(job.members)) == (7, (7, 11), 10.0, 2)
     assert job.claims == {UUID: 6 * GIB, other: GIB}
     assert job.ages_s == {UUID: 10.0, other: 5.0}
 

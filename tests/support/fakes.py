@@ -135,6 +135,7 @@ class FakeFramework:
     DEFAULT_SHARE = 0.9
     GROWTH_VARIABLES = MappingProxyType({"FAKEFLOW_GROWTH": "1"})
     TAKES_FIRST_GPUS = False
+    HAS_LOGICAL_GPUS = True
     WANTS_ORDER = False
 
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",))):  # noqa: B008  (a value)
@@ -150,6 +151,9 @@ class FakeFramework:
         return self._hooks
 
     def peak_bytes(self):
+        return self.peak
+
+    def needed_bytes(self, *, growth):
         return self.peak
 
     def out_of_memory(self, error):
@@ -184,6 +188,7 @@ class FirstGpusFramework(FakeFramework):
 
     NAME = "Firstflow"
     TAKES_FIRST_GPUS = True
+    HAS_LOGICAL_GPUS = False
     WANTS_ORDER = True
 
     def count(self, named=0):

@@ -274,6 +274,7 @@ class Machine:
         *,
         arguments: Sequence[str] = (),
         fresh: bool = False,
+        name: str = "",
         of: Installed | None = None,
         **environ: str,
     ) -> Running:
@@ -283,13 +284,14 @@ class Machine:
             script: Its text.
             arguments: Follow its name on the command line.
             fresh: It has to import the framework itself.
+            name: The file's; one of its own for each, if it is not given.
             of: Another framework than the machine's.
             environ: On top of the machine's.
         """
         python, forks = of or (self._python, self._forks)
         everything = {**self._environ, **environ}
         self._started += 1
-        command = [*self._command(script, (), f"job{self._started}.py", python), *arguments]
+        command = [*self._command(script, (), name or f"job{self._started}.py", python), *arguments]
         if forks and not fresh:
             file, environ = Path(command[1]), self.server.environ_of_child(everything)
             forked = forks.start(python, file, *arguments, environ=environ, folder=self.project)

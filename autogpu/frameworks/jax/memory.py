@@ -1,4 +1,4 @@
-"""What JAX tells of a GPU's memory: what its arrays had at most, and that none is left."""
+"""JAX counts the memory of its arrays, and has an error of its own when none is left."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
 def peak_bytes() -> int:
     """See :meth:`autogpu.frameworks.base.Framework.peak_bytes`."""
+    return _counted("peak_bytes_in_use")
+
+
+def needed_bytes(*, growth: bool) -> int:
+    """See :meth:`autogpu.frameworks.base.Framework.needed_bytes`."""
+    # Without growth the pool is all that there is.
+    return (growth and _counted("peak_pool_bytes")) or peak_bytes()
+
+
+def _counted(name: str) -> int:
     backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {})
     devices = [device for client in backends.values() for device in client.local_devices()]
     # A CPU counts nothing, nor does every allocator.
-    return max([(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices], default=0)
+    return max([(device.memory_stats() or {}).get(name, 0) for device in devices], default=0)
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:

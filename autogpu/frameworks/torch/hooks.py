@@ -198,8 +198,7 @@ class CudaStart:
         ordinals = assignment.ordinals
         if ordinals is None:
             ordinals = (self._number if self._number < (self._allocator.gpu_count or 0) else 0,)
-        sizes = {ordinal: size * assignment.logical_gpus for ordinal, size in assignment.caps.items()}
-        caps = [sizes.get(ordinal) for ordinal in ordinals]
+        caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
         self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
     def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:

@@ -1,4 +1,4 @@
-"""What PyTorch tells of a GPU's memory: what its allocator had at most, and that none is left."""
+"""PyTorch counts the memory that it reserves, and has an error of its own when none is left."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ _THREAD = re.compile(r"Caught \w+ in replica ")
 
 def peak_bytes() -> int:
     """See :meth:`autogpu.frameworks.base.Framework.peak_bytes`. With what it keeps for later tensors."""
+    return max((each.get("reserved_bytes.all.peak", 0) for each in _counted()), default=0)
+
+
+def needed_bytes(*, growth: bool) -> int:
+    """See :meth:`autogpu.frameworks.base.Framework.needed_bytes`. Nothing is told by a run that caught an error."""
+    return 0 if any(each.get("num_ooms") for each in _counted()) else peak_bytes()
+
+
+def _counted() -> list[dict[str, int]]:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
-        return 0
-    return max((cuda.max_memory_reserved(number) for number in range(cuda.device_count())), default=0)
+        return []
+    return [cuda.memory_stats(number) for number in range(cuda.device_count())]
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:

@@ -7,6 +7,7 @@ import sys
 from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
 
 NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 0.94, False, False
+HAS_LOGICAL_GPUS = False
 
 
 def find_hooks() -> Hooks:
@@ -31,6 +32,10 @@ def install_hooks(allocator) -> Hooks:
 
 
 def peak_bytes() -> int:
+    return 0
+
+
+def needed_bytes(*, growth: bool) -> int:
     return 0
 
 
