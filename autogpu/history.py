@@ -65,10 +65,11 @@ class History:
     """The file of this user, in ``folder`` if there is one. Whatever is wrong with it, nothing is known and kept."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        base, home = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
-        if not base.is_absolute():
-            base = home / ".local" / "state"
-        self.folder = base / "autogpu" if base.is_absolute() else None
+        base, self._home = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
+        if base.is_absolute():
+            self._home = base
+        folder = self._home / ("" if base.is_absolute() else ".local/state") / "autogpu"
+        self.folder = folder if folder.is_absolute() else None
 
     def read(self) -> str:
         """The file's text, for the functions above; ``""`` where nothing is kept."""
@@ -89,7 +90,9 @@ class History:
         except FileNotFoundError:
             kept = os.urandom(16).hex() + "\n"
             write_file(file, kept.encode(), 0o600)
-        run, runs = f"{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n", runs_of(kept)
+        # After a line that a full disk has cut.
+        begin = "" if kept.endswith("\n") else "\n"
+        run, runs = f"{begin}{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n", runs_of(kept)
         lines = kept.count("\n") - 1
         if len(runs) < lines or lines >= _MOST_RUNS:
             left = "".join(line + "\n" for line in runs[-_MOST_RUNS // 2 :])
@@ -118,16 +121,14 @@ class History:
     def _file(self, *, make: bool = False) -> Path:
         if self.folder is None or not hasattr(os, "geteuid"):
             raise FileNotFoundError
-        if make and not self.folder.is_dir():
-            above = next(each for each in self.folder.parents if each.is_dir())
-            if above.stat().st_uid != os.geteuid():
-                raise PermissionError("the home folder of another user, as with sudo")
+        # As with sudo: links in there may lead anywhere.
+        if next(each for each in (self._home, *self._home.parents) if each.is_dir()).stat().st_uid != os.geteuid():
+            raise PermissionError("the home folder of another user")
+        if make:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
         found = self.folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise PermissionError("a link, or another user's")
-        if make and found.st_mode & 0o077:
-            self.folder.chmod(0o700)
         return self.folder / "runs"
 
 

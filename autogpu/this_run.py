@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autogpu import history, uncaught
+from autogpu.process import is_worker
 from autogpu.reporting.text import GIB, size
 from autogpu.selection.grants import is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
@@ -106,7 +107,8 @@ class ThisRun:
             return
         policy, models = self._policy, sorted({device.name for device in inventory.devices})
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
-        self._job = (*self._arguments, *memory, policy.count, self._ranks, *models)
+        # Workers that a program starts do something else than the program.
+        self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
         kept = self._history.read()
         self.key = history.key_of(kept, *self._job)
         self._peaks = history.peaks_of(kept, self.key)

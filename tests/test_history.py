@@ -138,9 +138,14 @@ def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept
     other, home = 65533, tmp_path / "others"
     home.mkdir()
     os.chown(home, other, other)
+    # A link of the other user's, to a folder of root's that all users need.
+    shared = tmp_path / "run" / "autogpu"
+    shared.mkdir(0o755, parents=True)
+    (home / ".local").mkdir()
+    (home / ".local" / "state").symlink_to(shared.parent)
     with pytest.raises(PermissionError):  # as with sudo, which keeps HOME
         History({"HOME": str(home)}).keep(JOB, 1)
-    assert list(home.iterdir()) == []
+    assert (list(shared.iterdir()), shared.stat().st_mode & 0o777) == ([], 0o755)
     ran = subprocess.run(["cat", str(file_of(kept))], user=other, capture_output=True, timeout=60, check=False)
     assert b"Permission denied" in ran.stderr
     os.chown(kept.folder, other, other)
@@ -165,6 +170,14 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(kept, has_file):
     assert in_a_fork(lambda: failure_of(kept, full)) == errno.EFBIG
     assert [path.name for path in kept.folder.iterdir()] == ["runs"] * has_file
     assert len(peaks(kept)) == has_file
+
+
+def test_a_line_that_a_full_disk_has_cut_costs_that_run_alone(kept):
+    kept.keep(JOB, 1)
+    with file_of(kept).open("a") as file:
+        file.write("12345 abc")
+    kept.keep(JOB, 2)
+    assert peaks(kept) == [1, 2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")

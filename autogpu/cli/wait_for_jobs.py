@@ -48,8 +48,15 @@ def _jobs_to_wait_for(names: Sequence[str]) -> Sequence[Job]:
     jobs = read_jobs(names)
     others = [job for job in jobs if not is_own(job)]
     if names:
-        return [only_one(*named(jobs, name), others, "wait --job") for name in names]
+        return [_named(jobs, name, others) for name in names]
     return [job for job in others if job.uid == os.getuid()]
+
+
+def _named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
+    what, means = named(jobs, name)
+    # Everybody's script may be called train.py.
+    mine = [job for job in means if job.uid == os.getuid()]
+    return only_one(what, mine or means, others, "wait --job")
 
 
 def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
