@@ -136,7 +136,6 @@ WORKERS = {
     "spawn": ("torch.multiprocessing.spawn(work, nprocs=1)", 1),
     "process": ("worker = multiprocessing.Process(target=fill)\n    worker.start()\n    worker.join()", 1),
     "executor": ("concurrent.futures.ProcessPoolExecutor(1).submit(fill).result()", 0),
-    "pool": ("multiprocessing.Pool(1).apply(fill)", 0),
     "loader": ("list(torch.utils.data.DataLoader(Data(), num_workers=1))", 0),
 }
 START = """
