@@ -257,8 +257,7 @@ CONSTANT_OF_KIND(nvmlDeviceGetPcieThroughput, 0)
 
 /* ---- what these GPUs don't have; the function is there, since tools tell that from a driver too old ---- */
 
-#define NOT_SUPPORTED(nvmlDeviceGetAttributes_v2)
-NOT_SUPPORTED(function)                \
+#define NOT_SUPPORTED(function)                \
   API nvmlReturn function(nvmlDevice device) { \
     NEEDS_GPU(device, READING_ANY);            \
     return NVML_ERROR_NOT_SUPPORTED;           \
@@ -266,6 +265,7 @@ NOT_SUPPORTED(function)                \
 
 NOT_SUPPORTED(nvmlDeviceGetApplicationsClock)
 NOT_SUPPORTED(nvmlDeviceGetArchitecture)
+NOT_SUPPORTED(nvmlDeviceGetAttributes_v2)
 NOT_SUPPORTED(nvmlDeviceGetBoardId)
 NOT_SUPPORTED(nvmlDeviceGetConfComputeMemSizeInfo)
 NOT_SUPPORTED(nvmlDeviceGetConfComputeProtectedMemoryUsage)

@@ -123,12 +123,14 @@ def test_what_connects_gpus(server_of):
         say(*[nvml.nvmlDeviceGetP2PStatus(gpus[one], gpus[other], nvml.NVML_P2P_CAPS_INDEX_NVLINK)
               for one, other in [(0, 1), (2, 3), (2, 4), (0, 2), (0, 5), (5, 6)]])
         say(*[ask("nvmlDeviceGetTopologyCommonAncestor", gpus[0], other) for other in gpus[1:]])
+        say(ask("nvmlDeviceGetNvLinkState", gpus[0], 0))  # as any that they don't have
     """
     missing, linked, not_linked = "NVMLError_NotSupported", 0, 5
     assert run_nvml(server_of(*CONNECTED), program) == [
         [linked, linked, not_linked, not_linked, not_linked, not_linked],
         # One board, one switch, two switches, one host bridge, one node, two nodes; and where it is not told.
         [0, 10, 20, 30, 40, 50, missing],
+        [missing],
     ]
 
 
