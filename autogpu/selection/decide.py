@@ -14,7 +14,7 @@ from autogpu.frozen import replace
 from autogpu.selection import explain, instances, memory
 from autogpu.selection.jobs import gpus_of_user
 from autogpu.selection.model import Cause, Decision, Tier, Verdict
-from autogpu.selection.occupancy import free_bytes, tier
+from autogpu.selection.occupancy import guest_bytes, tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
 from autogpu.selection.ranks import WORKERS, LocalRank
 
@@ -198,7 +198,7 @@ def _memory_of_slice(
     caps = memory.caps_of_part(demand, mine) if is_part else {}
     if not pool.is_demand_unknown:
         return claims, caps, ""
-    free = [(device, free_bytes(device, request.own_pid, pool.claims(device))) for device in late]
+    free = [(device, guest_bytes(device, request.own_pid, pool.claims(device))) for device in late]
     return claims, {**caps, **memory.best_effort_caps(free, sharers)}, explain.BEST_EFFORT if late else ""
 
 
@@ -302,7 +302,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = tuple(map(pool.visible.index, devices))
     moved = gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(candidate.device, candidate.free_bytes) for candidate in taken if candidate.is_best_effort]
+    shared = [(c.device, guest_bytes(c.device, request.own_pid, c.claims)) for c in taken if c.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),

@@ -242,7 +242,7 @@ def named(positions):
         case("but-for-the-minute", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=WAIT),
         case("so-that-no-two-are-told-the-same", ONE, {**NOT_ANY_MORE, "held": {0: JOINED}}, verdict=WAIT),
         case("nor-wait-for-one-they-can-not-join", [ALONE], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=CPU),
-        case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, verdict=TAKE, claims={UUID: 0}),
+        case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, soft_caps={UUID: FIVE}, claims={UUID: 0}),
         case("nor-for-those-who-said-how-much", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(1))}}, verdict=TAKE),
         case("at-least-a-gib", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, soft_caps={UUID: GIB // 2}),
         case("then-where-all-is-promised", ONE, {"wait_s": 0.0, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
