@@ -161,7 +161,7 @@ def host_status(
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
-        failure=inventory.failure,
+        failure=f"{inventory.failure}; {inventory.remedy}" if inventory.remedy else inventory.failure,
         gpus=tuple(
             _gpu(device, inventory, apart.get(device.uuid), jobs, claims, is_awaited, names)
             for device in inventory.devices
