@@ -83,7 +83,7 @@ def check(files: tuple[Path, ...]) -> int:
     epilog="""\b
 Examples:
   autogpu config forget
-  AUTOGPU_HISTORY=false python train.py   a run that is not kept"""
+  AUTOGPU_HISTORY=false python train.py   # a run that is not kept"""
 )
 def forget() -> None:
     """Delete what is kept of your scripts' runs: how much GPU memory they took.
@@ -166,8 +166,8 @@ def _plain(value: Path | Origin | Problem) -> object:
 @click.command(
     epilog="""\b
 Examples:
-  autogpu init          autogpu.toml in this folder
-  autogpu init --user   ~/.config/autogpu/autogpu.toml, for all your projects"""
+  autogpu init          # autogpu.toml in this folder
+  autogpu init --user   # ~/.config/autogpu/autogpu.toml, for all your projects"""
 )
 @click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
 def init(is_user: bool) -> None:

@@ -32,7 +32,7 @@ def read_gpus() -> Inventory:
     if inventory.has_no_driver:
         raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
     if inventory.failure:
-        raise DriverUnavailable(printable(inventory.failure), remedy="`nvidia-smi` should report the same")
+        raise DriverUnavailable(printable(inventory.failure), remedy=inventory.remedy)
     return inventory
 
 

@@ -17,8 +17,8 @@ _DONE = {"write": "wrote", "make": "made", "repair": "repaired"}
     "host-setup",
     epilog="""\b
 Examples:
-  sudo $(command -v autogpu) host-setup   once per host
-  autogpu host-setup --check              what is in place; needs no root""",
+  sudo $(command -v autogpu) host-setup   # once per host
+  autogpu host-setup --check              # what is in place; needs no root""",
 )
 @click.option("--check", "is_check", is_flag=True, help="Change nothing; exit status 0 if all is in place, else 1.")
 @click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")

@@ -33,9 +33,9 @@ PYTHON = click.option("--python", metavar="PATH", help="The environment of this 
 @click.command(
     epilog="""\b
 Examples:
-  autogpu install                                   for the environment of this autogpu
-  autogpu install --python "$(command -v python)"   for that of this Python, which has autogpu as well
-  autogpu install --target ~/lib/autogpu            for every Python with that folder on PYTHONPATH"""
+  autogpu install                                   # for the environment of this autogpu
+  autogpu install --python "$(command -v python)"   # for that of this Python, which has autogpu as well
+  autogpu install --target ~/lib/autogpu            # for every Python with that folder on PYTHONPATH"""
 )
 @click.option(
     "--method",
@@ -106,8 +106,8 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
 @click.command(
     epilog="""\b
 Examples:
-  autogpu uninstall                          from the environment of this autogpu
-  autogpu uninstall --target ~/lib/autogpu   from a folder on PYTHONPATH"""
+  autogpu uninstall                          # from the environment of this autogpu
+  autogpu uninstall --target ~/lib/autogpu   # from a folder on PYTHONPATH"""
 )
 @TARGET
 @PYTHON

@@ -107,7 +107,10 @@ def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
 
 
 def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
-    """Find the jobs that are on that GPU, or on an instance of it; and say so."""
+    """Find the jobs that are on that GPU, or on an instance of it; and say so. An error if there is no such GPU."""
+    there = [device.label for device in inventory.devices] + [str(lost.index) for lost in inventory.unreadable]
+    if number not in there:
+        raise AutoGpuError(f"there is no GPU {printable(number, 20)} here", remedy="`autogpu status` numbers them")
     found = [job for job in jobs if any(number in (gpu, gpu.partition(":")[0]) for gpu in _labels(job, inventory))]
     return f"on GPU {printable(number, 20)}", found
 

@@ -28,6 +28,11 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict
 _READING_EVERY_S = 2.0
 
 
+def _no_words(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> None:
+    if words:
+        raise click.UsageError(f"{words[0]!r} is no option; to wait for a job: --job {words[0]}")
+
+
 @click.command(
     epilog="""Exit status: 0 when it could be served or has ended, 1 if waiting can't help or there is no such job, 75
 after --timeout, 130 after Ctrl-C.
@@ -35,10 +40,10 @@ after --timeout, 130 after Ctrl-C.
 \b
 Examples:
   autogpu wait --count 2 && notify-send "GPUs are free"
-  autogpu wait --need 6GiB --timeout 2h && printf '\\a'   rings
-  autogpu wait --timeout 0                                only tells, by its exit status
-  autogpu wait --mine && notify-send done                 all your jobs have ended
-  autogpu wait --job 4121 && python next.py               one after the other"""
+  autogpu wait --need 6GiB --timeout 2h && printf '\\a'   # rings
+  autogpu wait --timeout 0                                # only tells, by its exit status
+  autogpu wait --mine && notify-send done                 # all your jobs have ended
+  autogpu wait --job 4121 && python next.py               # one after the other"""
 )
 @policy_options("select", without=("busy", "wait", "visible", "identifier"))
 @click.option(
@@ -57,6 +62,7 @@ Examples:
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
+@click.argument("words", nargs=-1, metavar="", expose_value=False, callback=_no_words)
 def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None, as_json: bool) -> int:
     """Return when a job that asks for this could be served as it would be after waiting in the queue; with --job or
     --mine, when jobs have ended, in whichever way.

@@ -170,6 +170,12 @@ class Inventory:
         """This is a machine without an NVIDIA driver."""
         return self.failure_cause == "no-driver"
 
+    @property
+    def remedy(self) -> str:
+        """What to do about ``failure``; ``""`` where that is nothing."""
+        smi = "`nvidia-smi` should report the same"
+        return {"pynvml": "`pip install nvidia-ml-py`", "driver": smi}.get(self.failure_cause or "", "")
+
 
 def _device_from(fields: Mapping[str, Any]) -> Device:
     values = dict(fields)

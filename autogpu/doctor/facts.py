@@ -1,4 +1,4 @@
-"""Look at this machine. Nothing is changed, but the host's mutex is tried once."""
+"""Look at this machine. Nothing is changed, but the host's mutex is tried once, and a file in the lease folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from autogpu.install import files
 from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
 from autogpu.lease import Folder
+from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.mutex import held_if_possible
 from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled
@@ -70,7 +71,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    folder, folder_error = _find_folder(environ)
+    folder, folder_error = find_folder(environ)
     return Facts(
         environ=dict(environ),
         executable=sys.executable,
@@ -121,18 +122,28 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
+def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
+    """The folder of this user's jobs, and what keeps them from claiming there with its remedy; makes none."""
     problem: lease.LeaseUnavailable | None = None
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
-        with held_if_possible(folder) as (_, problem):
-            pass
+        with held_if_possible(folder) as (descriptor, problem):
+            _try_claim(folder, descriptor)
     except lease.NoFolderYet:
         pass
     except lease.LeaseUnavailable as error:
         problem = error
     return folder, (problem.what, problem.remedy) if problem else None
+
+
+def _try_claim(folder: Folder, descriptor: int) -> None:
+    trial = LockedFile(folder)
+    try:
+        # No lease has such a name, so nobody takes it for one.
+        trial.put(descriptor, f".doctor.{os.getpid()}", b"")
+    finally:
+        trial.release()
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:

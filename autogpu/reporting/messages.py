@@ -94,7 +94,7 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     if inventory is None:
         return [f"{framework} sees no GPU, and NVML timed out; does `nvidia-smi` answer?"]
     if inventory.failure and not inventory.has_no_driver:
-        return [f"{framework} sees no GPU; {printable(inventory.failure)}; `nvidia-smi` should report the same"]
+        return [f"{framework} sees no GPU; {printable(inventory.failure)}; {inventory.remedy}"]
     return []
 
 

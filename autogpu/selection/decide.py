@@ -321,7 +321,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
     if request.positions:
         why = explain.positions(pool.visible, request.positions, taken)
     else:
-        why = explain.taken(pool.ranking, taken, spec, request.grant, has_context=bool(request.in_use))
+        why = explain.taken(pool.ranking, taken, request)
         why += explain.lists_without_effect(request.policy, spec, request.grant)
         # Of what an engine granted there is no other GPU to have.
         if not request.grant.engine and (spec.value is not None or request.in_use):
@@ -344,7 +344,7 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
         return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
     if pool.suitable < pool.wanted < sys.maxsize:
         why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
-    if policy.busy == "share" and pool.quota > 0:
+    if policy.busy == "share":
         left_s = policy.wait_s - pool.request.waited_s
-        why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole)
+        why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole, at_cap=pool.quota <= 0)
     return Decision(Verdict.WAIT, why, waits_for=pool.could_have)

@@ -61,27 +61,29 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
     return ", ".join([*parts, free_memory(device)])
 
 
-def too_full(wanted_bytes: int, total_bytes: int, spare_bytes: int) -> str:
+def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int, claimed_bytes: int) -> str:
     if wanted_bytes > total_bytes:
         return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
-    if spare_bytes <= 0:
+    if usable_bytes <= 0:
         return f"{size(wanted_bytes)} do not fit: everything is used or claimed"
-    return f"{size(wanted_bytes)} do not fit, {size(spare_bytes)} are neither used nor claimed"
+    # Who joins others may have what they have claimed and do not use.
+    left = "neither used nor claimed" if usable_bytes <= total_bytes - claimed_bytes else "free"
+    return f"{size(wanted_bytes)} do not fit, {size(usable_bytes)} are {left}"
 
 
-def taken(ranking: Ranking, chosen: Sequence[Candidate], spec: VisibleSpec, grant: Grant, *, has_context: bool) -> str:
+def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionRequest) -> str:
     """Why these candidates were taken; the process may have a context of another library on some of them already."""
-    total, count = pool_size(ranking), len(chosen)
+    total, count, spec, grant = pool_size(ranking), len(chosen), request.visible_spec, request.grant
     if not grant.engine or spec.is_scripts:
         pool = _named_by(spec) + granted_part(grant)
     else:
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
-        why = f"the only one{pool or _narrowed(ranking)}"
+        why = f"the only one{pool or _narrowed(request.policy, spec)}"
     elif count == total:
         why = f"all {total}{pool}"
-    elif has_context:
+    elif request.in_use:
         why = f"{count} of {total}{pool}, where another library of this process has a CUDA context"
     else:
         why = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
@@ -93,11 +95,11 @@ def _named_by(spec: VisibleSpec) -> str:
     return "" if spec.value is None else f" in {whose}CUDA_VISIBLE_DEVICES"
 
 
-def _narrowed(ranking: Ranking) -> str:
-    whys = {rejection.why for rejection in ranking.rejected if rejection.cause is Cause.EXCLUDED_BY_POLICY}
-    if NOT_AMONG in whys:
+def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
+    # Not by what was rejected: a process that lists its GPUs before CUDA counts them has left out those already.
+    if policy.devices and spec.admits("select.devices", policy):
         return " of select.devices"
-    return " that select.exclude leaves" if EXCLUDED in whys else " here"
+    return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
@@ -159,11 +161,12 @@ def quota_reached(per_user: int) -> str:
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
 
 
-def until_it_shares(left_s: float, *, is_size_told: bool) -> str:
+def until_it_shares(left_s: float, *, is_size_told: bool, at_cap: bool) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
     enough = "it fits there" if is_size_told else "a quarter of it is free"
     end = f" and {enough}, in {span(left_s)} however little is free" if left_s > 0 else ""
-    return f"; it joins others once all jobs on a GPU have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
+    whom = "your jobs" if at_cap else "others"
+    return f"; it joins {whom} once all jobs on a GPU have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:

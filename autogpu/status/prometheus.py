@@ -89,7 +89,7 @@ def _escaped(value: str) -> str:
 def _samples(host: HostStatus) -> Iterator[Sample]:
     yield "info", (__version__, host.driver_version), 1
     yield "driver_read_success", (), not host.failure
-    yield "leases_read_success", (), not host.lease_folder_problem
+    yield "leases_read_success", (), bool(host.lease_folder or not host.lease_folder_problem)
     for gpu in host.gpus:
         yield from _of_gpu(gpu)
     for lost in host.unreadable:

@@ -91,6 +91,17 @@ def test_a_missing_pynvml_is_one_finding(server):
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == {"pynvml", "frameworks"}
     assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
+    pick = subprocess.run(
+        [str(python), "-m", "autogpu", "pick"],
+        env={**os.environ, **server.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert pick.stderr.splitlines() == [
+        "autogpu: pynvml (nvidia-ml-py) is not installed",
+        "autogpu: `pip install nvidia-ml-py`",
+    ]
 
 
 @pytest.mark.thorough

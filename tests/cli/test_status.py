@@ -189,7 +189,10 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(claimed(), r"GPU 0 .* ████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 .*", id="claimed-beyond-used"),
         pytest.param(claimed(), r"GPU 1 .* █░░░░░░░░░░░░░░░  2.0 of 24.0        - .*", id="not-claimed"),
         pytest.param(unread("no-driver", "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
-        pytest.param(unread("driver", "mismatch"), "NVML reports: mismatch", id="broken-driver"),
+        pytest.param(
+            unread("driver", "mismatch"), "NVML reports: mismatch; `nvidia-smi` should .*", id="broken-driver"
+        ),
+        pytest.param(unread("pynvml", "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
         pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),
         pytest.param(host(UNKNOWN), r"GPU 0  NVIDIA GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
         pytest.param(

@@ -257,6 +257,8 @@ def test_by_the_gpu_that_it_is_on(server, environ):
         done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
         assert (done.returncode, is_running(job)) == (1, True)
         assert f"no job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
+        done = server.run([*AUTOGPU, "stop", "--gpu", "9", "--yes"])
+        assert (done.returncode, "there is no GPU 9 here" in done.stderr) == (1, True)
         done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes", "--json"])
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")

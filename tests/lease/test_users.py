@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from autogpu.doctor.facts import find_folder
+from autogpu.status.snapshot import read_leases
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
 
 # The kernel's switch for sticky folders is one for the whole machine.
@@ -50,6 +54,22 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
     assert "can't be used: Permission denied" in told["what"]
     assert "host-setup" in told["remedy"]
     assert alice.ask("holders")["holders"] == []
+
+
+def test_nor_does_the_doctor_or_status_pass_it(path):
+    (path / "mutex").touch()
+    environ = {"AUTOGPU_LEASE_DIR": str(path)}
+    assert (find_folder(environ)[1], read_leases(environ, None).obstacle) == (None, None)
+    path.chmod(0o755)
+    os.seteuid(ALICE)
+    try:
+        _, (what, remedy) = find_folder(environ)
+        read = read_leases(environ, None)
+    finally:
+        os.seteuid(0)
+    assert ("can't be used: Permission denied" in what, "host-setup" in remedy) == (True, True)
+    assert (read.problem, "can't be written" in read.obstacle) == (None, True)
+    assert [file.name for file in path.iterdir()] == ["mutex"]
 
 
 def test_the_holder_of_the_mutex_is_named_to_other_users(start):

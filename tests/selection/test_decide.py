@@ -56,6 +56,7 @@ def rank(number, size, launcher="MPICH"):
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
+        case("all-that-is-listed", [gpu(1)], {"devices": ("1",)}, why="the only one of select.devices"),
         case("the-idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, ordinals=(1,), why="the idlest of 3"),
         case("ordinals-count-in-the-process", [gpu(2), gpu(0), gpu(1, busy=9)], {}, ordinals=(0,)),
         case("two", THREE, {"count": 2}, ordinals=(1, 2), why="the 2 idlest of 3"),
@@ -288,9 +289,10 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
     ],
 )
 def test_who_waits_to_share_is_told_until_when(asked, joins):
-    why = decided(*ONE, held={0: YOUNG}, **asked).why
-    joins = f"it joins others once all jobs on a GPU have run for a minute{joins}"
-    assert why.partition("); ")[2] == f"{joins}; to start now: AUTOGPU_WAIT=0"
+    joins = f"once all jobs on a GPU have run for a minute{joins}; to start now: AUTOGPU_WAIT=0"
+    assert decided(*ONE, held={0: YOUNG}, **asked).why.partition("); ")[2] == f"it joins others {joins}"
+    mine = replace(YOUNG, uid=ME)
+    assert decided(*TWO, held={0: mine}, per_user=1, **asked).why == f"{AT_THE_CAP}; it joins your jobs {joins}"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from autogpu.selection.explain import after_wait, idle_alternative, occupancy, taken
-from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.model import Candidate, Decision, Ranking, Tier, Verdict
-from tests.support.selections import UNSET, claim
+from tests.support.selections import claim, request
 from tests.support.values import gpu
 
 
@@ -22,7 +21,7 @@ def test_of_many_gpus_some_are_named():
     assert idle_alternative([gpu(1)]) == ", busy while GPU 1 is idle"
     assert idle_alternative([gpu(index) for index in range(5)]) == ", busy while GPU 0, GPU 1 and GPU 2 are idle"
     shared = tuple(Candidate(gpu(index), Tier.BUSY, f"reason {index}") for index in range(6))
-    told = taken(Ranking(shared, ()), shared, UNSET, NO_ENGINE, has_context=False)
+    told = taken(Ranking(shared, ()), shared, request())
     assert told == "all 6 (shared: GPU 0: reason 0; GPU 1: reason 1; and 4 more)"
 
 

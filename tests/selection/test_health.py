@@ -6,11 +6,10 @@ import pytest
 
 from autogpu.policy import Policy
 from autogpu.selection import explain
-from autogpu.selection.grants import NO_ENGINE
 from autogpu.selection.model import Cause, Rejection
 from autogpu.selection.occupancy import health_problems, memory_faults
 from autogpu.selection.ranking import ranking_of
-from tests.support.selections import INHERITED, UNSET
+from tests.support.selections import INHERITED, UNSET, request
 from tests.support.values import gpu
 
 FAILED = {"remapping_failed": True}
@@ -83,4 +82,4 @@ def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
 )
 def test_the_line_of_who_gets_one_says_it(devices, count, words):
     ranking = ranking_of(devices, ANYTHING, UNSET)
-    assert explain.taken(ranking, ranking.candidates[:count], UNSET, NO_ENGINE, has_context=False) == words
+    assert explain.taken(ranking, ranking.candidates[:count], request(*devices)) == words

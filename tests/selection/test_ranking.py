@@ -69,8 +69,10 @@ def test_the_preferred_of_equals_come_first(devices, prefer, expected):
 EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
 TAKEN = "its compute mode is EXCLUSIVE and a process has it"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
+JOINS = {"bytes": 23 * GIB, "may_join": True}
 EIGHT, THIRTY = {"bytes": 8 * GIB}, {"bytes": 30 * GIB}
 ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are neither used nor claimed"
+SETTLED_WHOLE, UNUSED = [claim(24, age_s=60.0)], "23.0 GiB do not fit, 20.0 GiB are free"
 ALL_CLAIMED = "8.0 GiB do not fit: everything is used or claimed"
 
 
@@ -90,6 +92,7 @@ def no(rule, cause, device, why, rules=None, claims=()):
         no("exclusive-and-claimed", IN_USE, EXCLUSIVE, TAKEN, claims=[claim(1)]),
         no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", {"demand": THIRTY}),
         no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, {"demand": {**THIRTY, "is_limit": True}}, [claim(1)]),
+        no("beside-a-claim-of-all", IN_USE, gpu(pids=[7], used_gib=4), UNUSED, {"demand": JOINS}, SETTLED_WHOLE),
         no("a-sum-that-does-not-fit", IN_USE, gpu(), ALL_CLAIMED, {"demand": EIGHT}, THREE_JOBS),
     ],
 )
