@@ -150,14 +150,15 @@ class Program:
     NAME = "the job"
     DEFAULT_SHARE = 1.0
     TAKES_FIRST_GPUS = False
+    HAS_LOGICAL_GPUS = False
     WANTS_ORDER = False
 
     @staticmethod
     def install_hooks(allocator: object) -> object:
-        """There is nothing to hook into, and nothing is missing."""
+        """It calls the allocator itself, so that nothing is missing."""
         from autogpu.frameworks.base import Hooks
 
-        return Hooks()
+        return Hooks(found=("choose",))
 
 
 def nvitop(order: Order) -> Callable[[Cuda], Choice]:

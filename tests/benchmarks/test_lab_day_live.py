@@ -155,6 +155,7 @@ class Day:
                 # While the clock stands, nobody comes to be a minute old.
                 written_s = time.time() - (120.0 if age_s >= 60.0 else 0.0)
                 os.utime(str(file), (written_s, written_s))
+                file.open("r+b").close()  # who waits looks when a lease was written
 
     def _begin(self, job):
         environ = {
