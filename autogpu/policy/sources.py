@@ -139,7 +139,9 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
         return none
     if distrust:
         what = f"{origin} does not count as a project file: {printable(distrust)}"
-        problem = Problem(f"{what} (to use it: {POLICY_FILE}={printable(str(file))})", IGNORED, origin)
+        name = printable(str(file))
+        repair = f"chmod go-w {name}, or " if distrust.startswith(trust.ITS_MODE) else ""
+        problem = Problem(f"{what} (to use it: {repair}{POLICY_FILE}={name})", IGNORED, origin)
         return replace(none, problems=(problem,))
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.

@@ -11,6 +11,9 @@ from autogpu.process import UNKNOWN_UID
 LARGEST_FILE_BYTES = 1024**2
 _MOST_LINKS = 40
 
+# How the reason begins where the file itself can be written, which its owner can change.
+ITS_MODE = "it can be written"
+
 
 class UnreadableFile(Exception):
     """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""

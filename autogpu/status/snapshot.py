@@ -101,7 +101,7 @@ class LeasesHere:
         processes: Those that hold the leases, and those of their jobs that the driver lists.
         family: The job to which a process started here belongs, if there is one above it.
         problem: Why this user's jobs can't coordinate, and the remedy.
-        is_closed: They can read the folder, and put no claim there.
+        obstacle: Why they can't claim, though they see the claims of others.
     """
 
     folder: Folder | None = None
@@ -109,13 +109,7 @@ class LeasesHere:
     processes: Processes = Processes(MappingProxyType({}))
     family: Family | None = None
     problem: str | None = None
-    is_closed: bool = False
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why this user's jobs can't claim, whether or not they see the claims of others."""
-        closed = f"the lease folder {self.folder and self.folder.path} can't be written; `autogpu doctor` looks further"
-        return closed if self.is_closed else self.problem
+    obstacle: str | None = None
 
 
 def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> LeasesHere:
@@ -131,8 +125,9 @@ def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> Leas
     processes = lease.processes_of(holders, compute_pids(inventory), is_complete=True)
     if parent is not None:
         family = family_of(parent, holders, processes, inventory, has_parents_list=has_list)
-    is_closed = not os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
-    return LeasesHere(folder, leases, processes, family, is_closed=is_closed)
+    is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
+    closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
+    return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed)
 
 
 def host_status(
@@ -171,7 +166,7 @@ def host_status(
         preview=_preview(decision, inventory, messages.origins(resolved)),
         policy_problems=(*map(str, resolved.problems), *unmatched),
         lease_folder=_lease_folder(read.folder, names),
-        lease_folder_problem=read.obstacle,
+        lease_folder_problem=read.problem or read.obstacle,
         has_hook=has_hook,
         host=printable(names.host(), 64),
         time_s=now_s,

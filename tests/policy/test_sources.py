@@ -20,7 +20,8 @@ COUNT_3 = "[select]\ncount = 3\n"
 
 
 def refused(file: str, why: str, path: Path) -> str:
-    return f"{file} does not count as a project file: {why} (to use it: AUTOGPU_POLICY={path}); this file is ignored"
+    ways = f"chmod go-w {path}, or AUTOGPU_POLICY={path}" if "it can be" in why else f"AUTOGPU_POLICY={path}"
+    return f"{file} does not count as a project file: {why} (to use it: {ways}); this file is ignored"
 
 
 @pytest.mark.parametrize(
