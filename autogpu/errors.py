@@ -48,35 +48,33 @@ class InstallError(AutoGpuError):
 
 def is_scripts(error: BaseException) -> bool:
     """It came in between and is for the script alone: from a handler of a signal, a debugger, or another thread."""
-    return _is_of_a_signal(error) or _is_foreign(error)
+    try:
+        return _is_of_a_signal(error) or _is_injected(error)
+    except Exception:  # what broke in the script's process may break this as well
+        return False
 
 
-def _is_foreign(error: BaseException) -> bool:
-    """Its class is of the script or of a package none of whose code ran where it was raised; or of a debugger."""
+def _is_of_a_signal(error: BaseException) -> bool:
+    import signal
+
+    # The two that are none, to ignore and the default, are of an Enum: that has a function for calls of its class.
+    handlers = [each for each in map(signal.getsignal, range(1, signal.NSIG)) if callable(each)]
+    functions = [getattr(handler, "func", handler) for handler in handlers]  # of a functools.partial
+    functions += [getattr(type(handler), "__call__", None) for handler in handlers]  # noqa: B004  (of a class)
+    codes = [getattr(getattr(each, "__func__", each), "__code__", None) for each in functions]
+    return any(frame.f_code in codes for frame, _ in _frames(error))
+
+
+def _is_injected(error: BaseException) -> bool:
+    """Its class is the script's, a debugger's, or of a package none of whose code ran where it was raised."""
     name = type(error).__module__.partition(".")[0]
     if name in ("bdb", "__main__"):
         return True
     ran = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in _frames(error)}
     file = getattr(sys.modules.get(type(error).__module__), "__file__", None) or os.__file__
-    is_pythons = file.startswith(_PYTHONS_FOLDER) and "-packages" not in file
-    return name not in ran and name != __package__ and not is_pythons
-
-
-_PYTHONS_FOLDER = os.__file__.rpartition(os.sep)[0] + os.sep
-
-
-def _is_of_a_signal(error: BaseException) -> bool:
-    try:
-        import signal
-
-        # The two that are none, to ignore and the default, are of an Enum: that has a function for calls of its class.
-        handlers = [each for each in map(signal.getsignal, range(1, signal.NSIG)) if callable(each)]
-        functions = [getattr(handler, "func", handler) for handler in handlers]  # of a functools.partial
-        functions += [getattr(type(handler), "__call__", None) for handler in handlers]  # noqa: B004  (of a class)
-        codes = [getattr(getattr(each, "__func__", each), "__code__", None) for each in functions]
-        return any(frame.f_code in codes for frame, _ in _frames(error))
-    except Exception:  # what broke in the script's process may break this as well
-        return False
+    is_pythons = file.startswith(os.path.dirname(os.__file__)) and "-packages" not in file  # noqa: PTH120  (as below)
+    # What another thread injects is a class, of which Python makes an error without arguments.
+    return not error.args and name not in ran and name != __package__ and not is_pythons
 
 
 def where_raised(error: BaseException) -> str:

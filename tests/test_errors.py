@@ -43,6 +43,9 @@ def raises(error):
         pytest.param(lambda: enum.Enum("Colour", "RED")(9), False, id="an-enum"),
         pytest.param(lambda: raises(bdb.BdbQuit()), True, id="a-debugger"),
         pytest.param(lambda: raises(Injected()), True, id="another-thread"),
+        pytest.param(lambda: raises(type("Odd", (Exception,), {"__module__": None})()), False, id="of-nowhere"),
+        # As those of a framework's own C++ code, which our steps call.
+        pytest.param(lambda: raises(Injected("can't parse")), False, id="c-code"),
         pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": "__main__"})()), True, id="the-script"),
     ],
 )
