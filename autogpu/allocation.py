@@ -241,10 +241,9 @@ class Readings:
 
     def take(self) -> Inventory | None:
         """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
-        reading = self._stuck or self._reader.start_in_process(self._environ, self.newest)
-        inventory = reading.result(CONTEXT_DEADLINE_S)
-        self._stuck = reading if inventory is None else None
-        return inventory
+        if self._stuck is None or not self._stuck.is_running:
+            self._stuck = self._reader.start_in_process(self._environ, self.newest)
+        return self._stuck.result(CONTEXT_DEADLINE_S)
 
     def take_outside(self, deadline_s: float) -> Inventory | None:
         """Take one more in a process of its own: an interpreter that is ending may start no thread."""

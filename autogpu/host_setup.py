@@ -96,7 +96,8 @@ class Host:
     def has_own_tmpfiles(self) -> bool:
         """The administrator wrote the tmpfiles.d file, and may want the folder to be for one group only."""
         # Not read where it is a pipe, or a link to /dev/null, which masks it.
-        is_ours = self.tmpfiles.is_file() and self.tmpfiles.read_bytes() == TMPFILES
+        is_read = self.tmpfiles.is_file() and os.access(str(self.tmpfiles), os.R_OK)
+        is_ours = is_read and self.tmpfiles.read_bytes() == TMPFILES
         return os.path.lexists(str(self.tmpfiles)) and not is_ours
 
     def parts(self) -> tuple[Part, Part, Part, Part]:

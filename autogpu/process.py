@@ -14,6 +14,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import threading
     from typing import Any, Callable, Iterable
 
 SUBORDINATE_IDS = "/etc/subuid"
@@ -78,11 +79,15 @@ def in_forked_children(function: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
-def renewed_in_children(owner: Any, name: str = "lock") -> _thread.RLock:
+def renewed_in_children(owner: Any, name: str = "lock") -> threading.RLock:
     """A lock that may be taken again, for an attribute of ``owner``; children that are forked get another, open one."""
-    # As threading.RLock() makes them; gevent and eventlet replace this as well.
-    in_forked_children(lambda: setattr(owner, name, _thread.RLock()))
-    return _thread.RLock()
+
+    def make() -> threading.RLock:
+        # The same, but where gevent or eventlet have put their own there; what they patch they have imported.
+        return getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
+
+    in_forked_children(lambda: setattr(owner, name, make()))
+    return make()
 
 
 def pid_namespace() -> str | None:

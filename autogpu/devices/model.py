@@ -198,6 +198,10 @@ if TYPE_CHECKING:
         def result(self, deadline_s: float) -> Inventory | None:
             """The reading, or ``None`` if it has not come ``deadline_s`` seconds after its start."""
 
+        @property
+        def is_running(self) -> bool:
+            """The driver has not answered yet, and may still do so to this process."""
+
         def close(self) -> None:
             """End it. Leaves no process behind for a script's ``os.wait`` to find."""
 

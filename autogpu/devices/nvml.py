@@ -13,7 +13,7 @@ from itertools import combinations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Mapping, Sequence
+    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -60,10 +60,19 @@ class Nvml:
         return getattr(self._pynvml, name)(*arguments)
 
     def reading(self, name: str, *arguments: Any) -> Any:
-        """Call a function without which a decision can do; ``None`` for every failure."""
+        """Call a function without which a decision can do; ``None`` where it fails. A GPU that is lost raises."""
         try:
             return self.call(name, *arguments)
-        except Exception:  # a pynvml of another age may lack the function, or count its arguments otherwise
+        except Exception as error:  # a pynvml of another age may lack the function, or count its arguments otherwise
+            if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
+                raise
+            return None
+
+    def answer(self, name: str, *arguments: Any) -> Any:
+        """As :meth:`reading`; of a GPU that is lost nothing either."""
+        try:
+            return self.reading(name, *arguments)
+        except self.error:
             return None
 
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
@@ -99,27 +108,33 @@ def load_pynvml() -> Any:
 def read_inventory(
     silent: Collection[int] | None = None,
     on_asking: Callable[[int], None] = lambda index: None,
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
+
+    Yields:
+        The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
+        question costs no more than its answer.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
             others have answered and are asked one after the other, which is five times faster: handing the
             interpreter from thread to thread takes longer than the calls. ``None`` for the first reading of a process,
-            in which one that hangs blocks no other, and which alone tells what connects the cards.
+            in which one that hangs blocks no other.
         on_asking: Is told of each before it is asked, where they are asked one after the other.
     """
     try:
         nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
-        return {"failure": str(error), "failure_cause": "pynvml"}
+        yield {"failure": str(error), "failure_cause": "pynvml"}
+        return
     version = None
     try:
         nvml.call("nvmlInit")
         version = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
-        return {"driver_version": version, **_failure(nvml, error)}
+        yield {"driver_version": version, **_failure(nvml, error)}
+        return
     if silent is None:
         answers = _ask_all_at_once(nvml, range(count))
     else:
@@ -128,11 +143,11 @@ def read_inventory(
             on_asking(index)
             answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
     reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
+    yield reading
     if silent is None:
-        reading["topology"] = _read_topology(nvml, reading["devices"])
+        yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
     if len(answers) == count:  # else a thread is still inside the library
-        nvml.reading("nvmlShutdown")
-    return reading
+        nvml.answer("nvmlShutdown")
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -304,15 +319,15 @@ def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tup
     """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
     # A MIG instance has its card's bus, and no links.
     cards = [card for card in devices if "parent" not in card]
-    gpus = {card["uuid"]: nvml.reading("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
+    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
     pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
     return [(pair, near) for pair, near in pairs if near]
 
 
 def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
-    if nvml.reading("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
+    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
         return _NVLINK
-    level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", one, other)
+    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
     return 0 if level is None else _BEST_ANCESTOR - int(level)
 
 
@@ -334,7 +349,7 @@ def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
-    found = nvml.reading("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
+    found = nvml.answer("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
     return None if found is None else sorted({each.pid for each in found if each.smUtil})
 
 
@@ -349,7 +364,7 @@ def _end_by(time_s: float) -> None:
 
 
 def main() -> None:
-    """Write the reading to stdout for ``marshal.loads``: both ends are the same Python, and json would take longer."""
+    """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
     import marshal
     import sys
 
@@ -359,9 +374,10 @@ def main() -> None:
     stand_in: Any = type(sys)("ctypes.util")
     stand_in.find_library = None
     sys.modules["ctypes.util"] = stand_in
-    written = marshal.dumps(read_inventory())
-    while written:
-        written = written[os.write(1, written) :]
-    os.close(1)  # it may have no end: a thread that is stuck in the driver keeps what is open
+    for reading in read_inventory():
+        # As one string: of what lies behind another value, the parts of a dictionary would be loaded one by one.
+        written = marshal.dumps(marshal.dumps(reading))
+        while written:
+            written = written[os.write(1, written) :]
     # Not sys.exit: a thread that is stuck in the driver would be waited for.
     os._exit(0)

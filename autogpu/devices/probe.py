@@ -25,6 +25,9 @@ _PATIENCE_S = 15.0
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
+# What connects the GPUs is told in ms once they are read, and decides only among equals.
+_TOPOLOGY_DEADLINE_S = 1.0
+
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
@@ -149,6 +152,8 @@ class _KnownReading:
     def result(self, deadline_s: float) -> Inventory | None:
         return self._inventory
 
+    is_running = False
+
     def close(self) -> None:
         """Nothing is under way."""
 
@@ -166,6 +171,7 @@ class ThreadReading:
 
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
+        self._has_devices = threading.Event()
         self._last = last
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
@@ -179,12 +185,19 @@ class ThreadReading:
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         lost = self._last.unreadable if self._last else ()
         silent = [each.index for each in lost if each.reason == nvml.NO_ANSWER] if self._last else None
-        inventory = Inventory.from_reading(nvml.read_inventory(silent, self._asked.append))
-        self._inventory = replace(inventory, topology=self._last.topology) if self._last else inventory
+        try:
+            for reading in nvml.read_inventory(silent, self._asked.append):
+                inventory = Inventory.from_reading(reading)
+                self._inventory = replace(inventory, topology=self._last.topology) if self._last else inventory
+                self._has_devices.set()
+        finally:
+            self._has_devices.set()
 
     def result(self, deadline_s: float) -> Inventory | None:
         """See :class:`autogpu.devices.model.Reading`."""
-        self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
+        self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
+        if self._has_devices.is_set():
+            self._thread.join(_TOPOLOGY_DEADLINE_S)
         if self._inventory is None and self._last is not None and self._asked:
             from autogpu.devices.nvml import NO_ANSWER
 
@@ -192,12 +205,19 @@ class ThreadReading:
             return self._last.without(self._asked[-1], NO_ANSWER)
         return self._inventory
 
+    @property
+    def is_running(self) -> bool:
+        """See :class:`autogpu.devices.model.Reading`; not in a fork's child, which has no such thread."""
+        return self._inventory is None and self._thread.is_alive()
+
     def close(self) -> None:
         """The thread ends with the reading."""
 
 
 class ProcessReading:
     """A reading in a process of its own."""
+
+    is_running = False  # another one is begun beside it, at the price of a process
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._started_s = monotonic_s()
@@ -235,12 +255,15 @@ class ProcessReading:
             self._inventory = _inventory(b"", self._end())
 
     def _read_pipe(self, until_s: float) -> bytes | None:
+        # Not until the process's end: one that is stuck in the driver has none.
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             if not piece:
                 return b"".join(self._pieces)
             self._pieces.append(piece)
-        return None
+            # The GPUs are read, and what connects them is not awaited for long.
+            until_s = min(until_s, monotonic_s() + _TOPOLOGY_DEADLINE_S)
+        return b"".join(self._pieces) or None
 
     def _end(self) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
@@ -297,12 +320,19 @@ def _spawn_on_3_7(command: list[str], environ: Mapping[str, str], stdout: int) -
 
 
 def _inventory(written: bytes, status: int) -> Inventory:
+    import io
     import marshal
 
     from autogpu.devices.model import Inventory
 
+    stream = io.BytesIO(written)
+    inventory = None
     try:
-        return Inventory.from_reading(marshal.loads(written))
-    except (EOFError, KeyError, TypeError, ValueError):  # it is not whole
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-        return _failed(f"the process that reads NVML ended with {how}", "driver")
+        while True:
+            inventory = Inventory.from_reading(marshal.loads(marshal.load(stream)))
+    except (EOFError, KeyError, TypeError, ValueError):  # the last one that is whole counts
+        pass
+    if inventory is not None:
+        return inventory
+    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+    return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")

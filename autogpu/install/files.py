@@ -43,7 +43,13 @@ def template_folder() -> Path:
     """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "sitecustomize_template"
-    return inside if inside.is_dir() else package.parent / inside.name
+    for folder in (inside, package.parent / inside.name):
+        if folder.is_dir():
+            return folder
+    raise InstallError(
+        f"{package} has no sitecustomize_template folder, so there is nothing to install from",
+        remedy="install autogpu again: python -m pip install --force-reinstall autogpu",
+    )
 
 
 def template(templates: Path, name: str) -> Path:
@@ -179,7 +185,7 @@ def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[Fil
 
 
 def _installer(info: Path) -> str:
-    """Who wrote it; an install of ours that was killed has written nothing else than that."""
     with suppress(OSError):
         return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
-    return OURS
+    # `python -m installer` writes none; an install of ours that was killed has written nothing else.
+    return "another installer" if any(info.glob("[!.]*")) else OURS

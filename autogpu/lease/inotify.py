@@ -70,8 +70,9 @@ class Watch:
             begin += _EVENT.size + length
             if mask & _FOLDER_LOST:  # there may be another one of that name by now
                 self.__exit__()
-            # Without a name it is the folder itself, or that events were lost.
-            if not length or events.startswith(b"job.", begin - length):
+            # A lease, or one who leaves the queue. Without a name it is the folder itself, or that events were lost.
+            kinds = (b"job.", b"wait.") if mask & _DELETE else (b"job.",)
+            if not length or events.startswith(kinds, begin - length):
                 return True
         return False
 

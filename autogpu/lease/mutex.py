@@ -16,7 +16,7 @@ from autogpu.process import monotonic_s
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Iterator
+    from typing import Callable, Iterator
 
 # A hundred jobs that start at once pass the mutex on for longer than one holder may keep it, and nothing is wrong with
 # that. Holders that change in order to keep others out gain no more than so many times its patience.
@@ -36,12 +36,14 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 
 
 @contextmanager
-def held_if_possible(folder: Folder) -> Iterator[tuple[int, Uncoordinated | None]]:
+def held_if_possible(
+    folder: Folder, while_waiting: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, Uncoordinated | None]]:
     """Hold the mutex; gives the folder's descriptor, also where the mutex can't be had, and why that is so.
 
     A holder that keeps it for ``folder.patience_s`` is waited for no longer; the reason names it. A process waits so
-    long once: where the mutex could not be had, it is tried for 50 ms until it can be. Threads of one process exclude
-    each other like processes.
+    long once: where the mutex could not be had, it is tried for 50 ms until it can be. ``while_waiting`` is called now
+    and then where it does not come at once. Threads of one process exclude each other like processes.
 
     Raises:
         Uncoordinated: The folder can't be opened.
@@ -50,7 +52,7 @@ def held_if_possible(folder: Folder) -> Iterator[tuple[int, Uncoordinated | None
         mutex = problem = None
         try:
             try:
-                mutex = _taken(folder, descriptor)
+                mutex = _taken(folder, descriptor, while_waiting)
             except Uncoordinated as error:
                 # Without what it passed through, which is this as well: it would keep all of that alive.
                 problem = error.with_traceback(None)
@@ -64,12 +66,12 @@ def held_if_possible(folder: Folder) -> Iterator[tuple[int, Uncoordinated | None
                 _let_go(mutex)
 
 
-def _taken(folder: Folder, descriptor: int) -> locks.Descriptor:
+def _taken(folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -> locks.Descriptor:
     begun_s = monotonic_s()
     while True:
         mutex = _open(folder, descriptor)
         try:
-            _lock(folder, mutex.number, begun_s)
+            _lock(folder, mutex.number, begun_s, while_waiting)
             if locks.is_named(descriptor, MUTEX, mutex.status):
                 _stuck_since_s.pop(folder.path, None)
                 return mutex
@@ -83,13 +85,14 @@ def _taken(folder: Folder, descriptor: int) -> locks.Descriptor:
             raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
 
 
-def _lock(folder: Folder, mutex: int, begun_s: float) -> None:
+def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[], None]) -> None:
     patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
     holder: str | None = ""
     look_s, pause_s = begun_s + patience_s / 10, _FIRST_PAUSE_S
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
         if now_s > look_s:
+            while_waiting()
             before, holder = holder, locks.holder(mutex)
             if holder == before or now_s > begun_s + patience_s * _MOST_HOLDERS:
                 who = holder or "a process that can't be seen from here"

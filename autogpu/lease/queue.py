@@ -171,7 +171,7 @@ class _Place:
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        with mutex.held_if_possible(self._folder) as (descriptor, self.lease.problem):
+        with mutex.held_if_possible(self._folder, self.ticket.beat) as (descriptor, self.lease.problem):
             if not claim(self.lease, self._reader, descriptor, self._chosen):
                 return False
             # Under the same mutex: others must not see us holding and waiting.

@@ -118,7 +118,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
 def _age_s(holder: Holder, now_s: float) -> float:
     age_s = now_s - holder.since_s
     # Where a clock was set back, or somebody has set the file's time, it is old enough to be seen by what it does.
-    return age_s if age_s >= 0 else SETTLED_S
+    return max(age_s, 0.0) if age_s > -SETTLED_S else SETTLED_S
 
 
 def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:

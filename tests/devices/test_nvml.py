@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pynvml
 import pytest
 
 import autogpu
+from autogpu.devices import nvml
 from tests.gpusim import Gpu, Server
 
 # Prints both readings of each GPU, side by side.
@@ -67,7 +69,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
     is_shared = bool(found[-1]["utilization_percent"]) and len(found[-1]["compute_processes"] or ()) > 1
     found[-1]["active_pids"] = [each.pid for each in active if each.smUtil] if is_shared else None
 version = theirs.nvmlSystemGetDriverVersion()
-reading = ours.read_inventory()
+*_, reading = ours.read_inventory()
 for row in reading["devices"]:
     del row["idle_s"], row["has_mps"], row["is_small"]  # worked out, and no reading of NVML
     for kind in ("compute_processes", "graphics_processes"):
@@ -200,16 +202,41 @@ def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_pat
 
 
 FAILING_TOPOLOGY = """
+import os, time
 from real_pynvml import *
 from real_pynvml import NVMLError
 def nvmlDeviceGetTopologyCommonAncestor(one, other):
-    raise TypeError('of another age')
+    {}
+"""
+
+READ_TOPOLOGY = """
+import json, os, sys, time
+if {}:
+    sys.executable = "/usr/bin/uwsgi"
+from autogpu.devices import probe
+begun_s = time.monotonic()
+reading = probe.finish(probe.start(os.environ))
+waited_s = time.monotonic() - begun_s
+print(json.dumps([len(reading.devices), reading.failure, len(reading.topology), waited_s]), flush=True)
+os._exit(0)
 """
 
 
-def test_a_driver_that_fails_at_what_connects_the_gpus_has_told_the_rest(tmp_path):
-    told = read_with(tmp_path, FAILING_TOPOLOGY, gpus=(Gpu(processes={5004242: "2GiB"}, path="0/0"), Gpu(path="0/1")))
-    assert (told["failure"], told["pids"]) == (None, [5004242])
+@pytest.mark.parametrize(
+    ("fault", "is_embedded"),
+    [
+        pytest.param("raise TypeError('of another age')", False, id="raises"),
+        pytest.param("raise TypeError('of another age')", True, id="raises-in-a-thread"),
+        pytest.param("os.abort()", False, id="crashes"),
+        pytest.param("time.sleep(60)", False, id="hangs", marks=pytest.mark.slow),
+        pytest.param("time.sleep(60)", True, id="hangs-in-a-thread", marks=pytest.mark.slow),
+    ],
+)
+def test_a_driver_that_fails_at_what_connects_the_gpus_has_told_the_rest(tmp_path, fault, is_embedded):
+    gpus, source = (Gpu(path="0/0"), Gpu(path="0/1")), FAILING_TOPOLOGY.format(fault)
+    *told, waited_s = read_with(tmp_path, source, READ_TOPOLOGY.format(is_embedded), gpus)
+    assert told == [2, None, 0]
+    assert waited_s < 5
 
 
 # A card in MIG mode with the instances 0 and 2, of the second of which NVML tells little.
@@ -333,3 +360,20 @@ def test_each_reading_of_a_real_driver_is_what_pynvml_returns():
         del row["utilization_percent"], row["memory_used_bytes"]
     assert ours["devices"] == theirs["devices"]
     assert ours["driver_version"] == theirs["driver_version"]
+
+
+class Lost(Exception):
+    value = 15
+
+
+def raises_lost(*_):
+    raise Lost
+
+
+def test_a_gpu_that_is_lost_is_told_by_any_reading_of_it():
+    """It may still have a handle and a UUID."""
+    binding = types.SimpleNamespace(NVMLError=Lost, NVML_ERROR_GPU_IS_LOST=15, nvmlDeviceGetMemoryInfo=raises_lost)
+    with pytest.raises(Lost):
+        nvml.Nvml(binding).reading("nvmlDeviceGetMemoryInfo", 0)
+    assert nvml.Nvml(binding).answer("nvmlDeviceGetMemoryInfo", 0) is None
+    assert nvml.Nvml(binding).reading("nvmlDeviceGetName", 0) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections import Counter
 
@@ -73,3 +74,29 @@ def test_where_python_is_embedded_a_thread_reads_it(tmp_path):
         done = server.run([sys.executable, "-c", READ, "embedded"], timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == [{"0-1": 100, "2-3": 100, **ACROSS}] * 2
+
+
+# Asks for the GPUs, and what connects them when it is told to.
+IN_STEPS = """
+import json, sys
+from autogpu.devices import nvml
+
+readings = nvml.read_inventory()
+devices = next(readings)["devices"]
+print("read", flush=True)
+sys.stdin.readline()
+index = {device["uuid"]: device["index"] for device in devices}
+print(json.dumps({f"{index[one]}-{index[other]}": what for (one, other), what in next(readings)["topology"]}))
+"""
+
+
+@pytest.mark.parametrize("fault", ["GPU_IS_LOST", "UNKNOWN"])
+def test_a_gpu_that_fails_after_it_was_read_costs_what_it_tells(tmp_path, fault):
+    with Server(PAIRS, folder=tmp_path) as server:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        reading = server.popen([sys.executable, "-c", IN_STEPS], **pipes)
+        assert reading.stdout.readline() == "read\n"
+        server.change(3, nvml=fault)
+        told, errors = reading.communicate("go on\n", timeout=60)
+    assert (reading.returncode, errors) == (0, "")
+    assert json.loads(told) == {"0-1": 100, "0-2": 10, "1-2": 10}

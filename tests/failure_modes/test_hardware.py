@@ -65,7 +65,10 @@ def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
     assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"
     assert time.monotonic() - begun_s < 60
     done = commands(run.server)("status")
-    assert (done.stdout.splitlines()[1:], done.stderr) == (["NVML timed out after 15 s"], "")
+    assert (done.stdout.splitlines()[1:], done.stderr) == (
+        ["NVML timed out after 15 s; `nvidia-smi` should report the same"],
+        "",
+    )
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import autogpu
 from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install import files
-from tests.support.environments import ROOT
+from tests.support.environments import ROOT, wheel
 
 TEMPLATES = ROOT / "sitecustomize_template"
 
@@ -139,6 +140,16 @@ def test_foreign_file_is_named_and_stays(folder: Path, name: str, text: str) -> 
     with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
         installing.install(folder)
     assert installing.uninstall(folder) == (folder, ())
+    assert tree(folder) == before
+
+
+def test_a_wheel_whose_installer_left_no_name_is_not_taken_for_ours(folder: Path) -> None:
+    with zipfile.ZipFile(str(wheel("autogpu_autoload"))) as opened:
+        opened.extractall(str(folder))
+    before = tree(folder)
+    for action in (installing.install, installing.uninstall):
+        with pytest.raises(InstallError, match="belong to another installer "):
+            action(folder)
     assert tree(folder) == before
 
 

@@ -82,6 +82,12 @@ def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, monkeypatch, na
             assert "has been held for" in problem.what
 
 
+def test_who_waits_for_the_mutex_shows_that_it_is_running(folder):
+    beats, impatient = [], replace(folder, patience_s=0.2)
+    with mutex.held_if_possible(folder), mutex.held_if_possible(impatient, lambda: beats.append(1)) as (_, problem):
+        assert (len(beats) >= 2, problem is None) == (True, False)
+
+
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(folder, lambda *_: None, script="a")
     impatient, patient = start(), start()

@@ -55,3 +55,7 @@ def test_a_folder_that_was_made_anew_is_watched(folder, path):
         assert not watch.wait(0.1)
         (path / "job.1.1.00000000").touch()
         assert watch.wait(10)
+        (path / "wait.1.1.00000000").touch()
+        assert not watch.wait(0.1)
+        (path / "wait.1.1.00000000").unlink()
+        assert watch.wait(10)

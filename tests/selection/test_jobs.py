@@ -46,6 +46,7 @@ STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
         pytest.param([holder(is_mine=True)], [], id="my-own-lease-is-no-other-job"),
         pytest.param([holder(name="elsewhere")], [claim(6, pids=())], id="in-another-container-without-a-pid"),
         pytest.param([holder(since_s=500.0)], [claim(6, age_s=60.0)], id="from-the-future-has-run-for-a-minute"),
+        pytest.param([holder(since_s=103.0)], [claim(6, age_s=0.0)], id="but-a-clock-may-be-some-seconds-ahead"),
     ],
 )
 def test_a_job_counts_with(holders, expected):

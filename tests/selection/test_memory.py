@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
-from autogpu.selection.memory import caps, context_reserve_bytes
+from autogpu.selection.memory import caps, context_reserve_bytes, demand_told
 from autogpu.selection.model import MemoryDemand
-from tests.support.selections import claim, decided
+from tests.support.selections import claim, decided, request
 from tests.support.values import gpu
 
 FOUR = MemoryLimit(bytes=4 * GIB)
@@ -84,3 +85,9 @@ def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_lib
 )
 def test_a_demand_in_bytes_and_only_a_limit_stops_at_all_of_the_gpu(demand, expected_gib):
     assert demand.on(gpu()) == expected_gib * GIB
+
+
+def test_a_scripts_own_word_counts_more_than_its_last_runs():
+    own, learned = MemoryDemand(bytes=6 * GIB, is_limit=True), MemoryDemand(bytes=3 * GIB)
+    asked = request(gpu(0), script_demand=own, learned=learned)
+    assert (demand_told(asked), demand_told(replace(asked, script_demand=None))) == (own, learned)

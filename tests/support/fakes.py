@@ -22,6 +22,7 @@ class FakeReading:
     def __init__(self, inventory):
         self.inventory = inventory
         self.is_closed = False
+        self.is_running = inventory is None
 
     def result(self, deadline_s):
         return self.inventory
