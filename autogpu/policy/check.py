@@ -71,6 +71,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
+    internal = {*variables.INTERNAL, *(variables.TYPED + key.name.upper() for key in KEYS if key.variable in environ)}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
         text, typed = environ.get(name, "").strip(), environ.get(variables.TYPED + name[len(variables.PREFIX) :])
         # As it was typed for `autogpu run`.
@@ -78,7 +79,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         origin = Origin(model.ENVIRONMENT, keys[name].flag if is_typed else printable(name, _LONGEST_NAME))
         if text and name in keys:
             layer.take(keys[name], text, origin)
-        elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
+        elif text and name not in internal and not name.startswith(variables.INTERNAL_PREFIXES):
             what = f"{origin} is not a variable of autogpu{_nearest_variable(name)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
     return layer

@@ -118,6 +118,7 @@ def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_
         pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="with-section"),
         pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="named-as-a-section"),
         pytest.param("AUTOGPU_POLCY", ", nearest is AUTOGPU_POLICY", id="other-variable"),
+        pytest.param("AUTOGPU_RUN_NEED", f", nearest is AUTOGPU_NEED ({SIZES})", id="written-by-autogpu-run"),
         pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="nothing-near"),
     ],
 )
@@ -175,7 +176,8 @@ def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, m
 
 def test_variables_that_are_no_keys_are_no_problem(workplace):
     names = "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"
-    assert workplace.problems(dict.fromkeys(names, "anything")) == []
+    below_run = {"AUTOGPU_NEED": "6GiB", "AUTOGPU_RUN_NEED": "6GiB", "AUTOGPU_COUNT": "2", "AUTOGPU_RUN_COUNT": "1"}
+    assert workplace.problems({**dict.fromkeys(names, "anything"), **below_run}) == []
 
 
 def test_a_wrong_switch_is_told(workplace):
