@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpus]\ncount = 2", ":1: unknown table gpus, nearest is [select]", id="section-of-its-keys"),
         pytest.param("[gpu]\n", f":1: unknown table gpu; known: {TOP_LEVEL}", id="nothing-near"),
-        pytest.param("[tool.autogpu]\n", f": unknown table tool; known: {TOP_LEVEL}", id="as-in-a-pyproject"),
+        pytest.param("[tool.autogpu]\n", f":1: unknown table tool; known: {TOP_LEVEL}", id="as-in-a-pyproject"),
         pytest.param(
             "[report]\nqqq = 1",
             ":2: unknown key report.qqq; known: level, history",
@@ -186,7 +187,7 @@ def test_a_wrong_switch_is_told(workplace):
     ]
 
 
-TOO_DEEP = " is not valid TOML: maximum recursion depth exceeded.*"
+TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
 
 
 @pytest.mark.parametrize(
@@ -225,8 +226,44 @@ def test_deep_tables_do_not_break_the_report(workplace):
     workplace.autogpu_toml(f"[select.{'.'.join('a' * 90)}]\n[select.count.{'.'.join('b' * 90)}]\n")
     lines = [problem.what.partition(",")[0].partition(";")[0] for problem in workplace.resolve().problems]
     assert lines == [
-        "~/proj/autogpu.toml: unknown table select.a",
-        "~/proj/autogpu.toml: select.count can't be a table",
+        "~/proj/autogpu.toml:1: unknown table select.a",
+        "~/proj/autogpu.toml:2: select.count can't be a table",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{dots}a = 1",
+        "[{dots}a]",
+        "[[{dots}a]]",
+        'x = {{ y = "1.1", {dots}a = 1 }}',
+        "select.need = 1 # {dots}\n{dots}a = 1",
+        '"".' + "{dots}a = 1",
+    ],
+)
+@pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
+def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
+    workplace.autogpu_toml(text.format(dots=part * 101))
+    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
+
+
+def test_dots_elsewhere_are_no_name(workplace):
+    dots = "." * 200
+    numbers = ", ".join(["1.5"] * 200)
+    text = f'# {dots}\ntext = \'{dots}\' # {dots}\nlong = """\n{dots}\n"""\nnumbers = [{numbers}]\n'
+    workplace.autogpu_toml(text + "[select]\ncount = 2\n")
+    assert workplace.resolve().policy.count == 2
+
+
+def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    workplace.autogpu_toml("[select]\ncount = 2\n")
+    resolved = workplace.resolve({"AUTOGPU_COUNT": "3"})
+    assert resolved.policy.count == 3
+    assert [*map(str, resolved.problems)] == [
+        f"{FILE} can't be read: the package tomli is not installed; this file is ignored"
     ]
 
 
