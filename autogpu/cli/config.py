@@ -17,7 +17,7 @@ from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.history import History, runs_of
-from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Origin, Problem, Resolved, Setting
+from autogpu.policy import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Problem, Resolved, Setting
 from autogpu.policy.model import DEFAULT, ENVIRONMENT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
 from autogpu.policy.templates import schema_file, template
@@ -25,6 +25,9 @@ from autogpu.reporting.text import counted, printable, short_path
 from autogpu.variables import POLICY_FILE
 
 VERSION = 1
+
+# What was typed for `autogpu run` reaches its programs in the variable of the key.
+_TYPED = {key.flag: key.variable for key in KEYS}
 
 
 @click.group(
@@ -158,7 +161,7 @@ def _setting_values(setting: Setting) -> dict[str, object]:
 
 def _plain(value: Path | Origin | Problem) -> object:
     if isinstance(value, Origin):
-        variable = value.place if value.layer == ENVIRONMENT else None
+        variable = _TYPED.get(value.place, value.place) if value.layer == ENVIRONMENT else None
         return {"layer": value.layer, "file": value.file, "line": value.line, "variable": variable}
     return str(value) if isinstance(value, Path) else vars(value)
 

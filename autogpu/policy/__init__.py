@@ -75,7 +75,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], frozenset[str]
     """Stack layers on the defaults, lowest first: the settings, those that the system file locks, and what is wrong."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
-    problems = [problem for layer in layers for problem in layer.problems]
+    problems = [problem for layer in layers for problem in check.bounded(layer.problems)]
     locked: Mapping[str, Origin] = {}
     for layer in layers:
         for dotted, (value, origin) in layer.values.items():

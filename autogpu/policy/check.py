@@ -5,6 +5,8 @@ A key that can't be read is left out of its layer and becomes a :class:`Problem`
 
 from __future__ import annotations
 
+import re
+
 from autogpu import variables
 from autogpu.policy import model
 from autogpu.policy.kinds import DEFAULT_GROUP, Refused, bare, brief, group_number
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from autogpu.policy.sources import Source
 
 NOT_FOLLOWED = "it is ignored"
+_MOST_PROBLEMS = 20
+_TABLES = [section for section in SECTIONS if section]
+_OF_PYPROJECT = "tool.autogpu"
 _LONGEST_NAME = 64
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
 
@@ -29,6 +34,12 @@ _ALSO_CALLED = {
     "timeout": "wait",
     "wait": "timeout",
     "verbose": "level",
+}
+
+# How a value begins that is meant for another key, and that key.
+_FOR_ANOTHER = {
+    "select.count": (r"a list$|[0-9]+ ?[,:-]|GPU-|MIG-", "select.devices"),
+    "select.need": (r"[0-9.]+ ?%", "memory.limit"),
 }
 
 
@@ -47,7 +58,7 @@ class Layer:
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            wrong = _refusal(key, written, refused)
+            wrong = _refusal(key, written, refused, origin)
         else:
             if not key.system_only or self.name == model.SYSTEM:
                 self.values[key.dotted] = (value, origin)
@@ -58,8 +69,9 @@ class Layer:
             self.problems.append(Problem(f"{origin}: {wrong}", "", origin, key.dotted))
 
 
-def _refusal(key: Key, value: object, refused: Refused) -> str:
-    verb, hint = "can't be" if refused.element is None else "can't hold", refused.why
+def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
+    verb = "can't be" if refused.element is None else "can't hold"
+    hint = refused.why or _for_another(key, value, origin)
     if not hint and isinstance(value, str):
         near = _nearest(value, key.kind.words)
         hint = f'nearest is "{near}"' if near else ""
@@ -67,10 +79,19 @@ def _refusal(key: Key, value: object, refused: Refused) -> str:
     return f"{key.dotted} {verb} {seen}; allowed: {key.kind.allowed}"
 
 
+def _for_another(key: Key, value: object, origin: Origin) -> str:
+    begins, meant = _FOR_ANOTHER.get(key.dotted, (None, ""))
+    if begins is None or not re.match(begins, value if isinstance(value, str) else brief(value), re.IGNORECASE):
+        return ""
+    names = {key.variable: BY_DOTTED[meant].variable, key.flag: BY_DOTTED[meant].flag}
+    return f"did you mean {names.get(origin.place, meant)}?"
+
+
 def environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
+    internal = {*variables.INTERNAL, *(variables.TYPED + key.name.upper() for key in KEYS if key.variable in environ)}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
         text, typed = environ.get(name, "").strip(), environ.get(variables.TYPED + name[len(variables.PREFIX) :])
         # As it was typed for `autogpu run`.
@@ -78,7 +99,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         origin = Origin(model.ENVIRONMENT, keys[name].flag if is_typed else printable(name, _LONGEST_NAME))
         if text and name in keys:
             layer.take(keys[name], text, origin)
-        elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
+        elif text and name not in internal and not name.startswith(variables.INTERNAL_PREFIXES):
             what = f"{origin} is not a variable of autogpu{_nearest_variable(name)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
     return layer
@@ -106,32 +127,49 @@ def file_layer(source: Source) -> Layer:
     """The keys of a file. In the system file, unknown names and what else has no effect is for ``doctor`` alone."""
     layer = Layer(source.layer, source.problems)
     for path, value in _entries(source.table or {}):
-        key = BY_DOTTED.get(".".join(path))
-        origin = source.origin(*path)
-        if key is not None:
-            layer.take(key, value, origin)
+        dotted = ".".join(path)
+        if dotted in BY_DOTTED:
+            layer.take(BY_DOTTED[dotted], value, source.origin(*path))
             continue
         # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
         # is a mistake. "[limit]" is no misplaced "limit".
-        is_known = path[-1] in BY_NAME and not isinstance(value, dict)
+        is_key = path[-1] in BY_NAME and not isinstance(value, dict)
+        is_known = is_key or dotted in (_OF_PYPROJECT, *_TABLES)
         problems = layer.problems if is_known or layer.name != model.SYSTEM else layer.unknown
-        problems.append(Problem(f"{origin}: unknown {_unknown(path, value)}", NOT_FOLLOWED, origin))
+        if len(problems) > _MOST_PROBLEMS:
+            # Only counted: to look for the nearest of thousands would take seconds.
+            problems.append(problems[-1])
+            continue
+        origin = source.origin(*path)
+        problems.append(Problem(f"{origin}: {_not_followed(path, value)}", NOT_FOLLOWED, origin))
     if layer.name == model.SYSTEM:
-        layer.unknown += _without_effect(layer, source)
+        layer.unknown = bounded([*layer.unknown, *_without_effect(layer, source)])
     return layer
+
+
+def bounded(problems: list[Problem]) -> list[Problem]:
+    """The first of them, and how many there are besides."""
+    rest = problems[_MOST_PROBLEMS:]
+    more = [Problem(f"{rest[0].origin}: and {len(rest)} more", "they are ignored", rest[0].origin)] if rest else []
+    return problems[:_MOST_PROBLEMS] + more
 
 
 def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
     for name, value in table.items():
-        if name in SECTIONS and isinstance(value, dict):
+        if (name in SECTIONS or name == "tool") and isinstance(value, dict):
             yield from (((name, inner), each) for inner, each in value.items())
         else:
             yield (name,), value
 
 
-def _unknown(path: tuple[str, ...], value: object) -> str:
+def _not_followed(path: tuple[str, ...], value: object) -> str:
+    dotted = ".".join(path)
+    if dotted in _TABLES:
+        return f"{dotted} can't be {brief(value)}; allowed: a table with {', '.join(_names(dotted))}"
+    if dotted == _OF_PYPROJECT:
+        return f"[{dotted}] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
     is_table, section, name = isinstance(value, dict), "".join(path[:-1]), path[-1]
-    what = f"{'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
+    what = f"unknown {'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
     near = _nearest_key(name) if section or not is_table else None
     if near:
         return f"{what}, nearest is {near.dotted} ({near.kind.allowed})"
@@ -140,8 +178,9 @@ def _unknown(path: tuple[str, ...], value: object) -> str:
 
 
 def _names(section: str) -> list[str]:
-    tables = [] if section else [f"[{table}]" for table in SECTIONS if table]
-    return [key.name for key in KEYS if key.section == section] + tables
+    if section in _TABLES:
+        return [key.name for key in KEYS if key.section == section]
+    return [*(key.name for key in KEYS if not key.section), *(f"[{table}]" for table in _TABLES)]
 
 
 def locks(system: Layer) -> dict[str, Origin]:
@@ -169,7 +208,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
 def _nearest_section(name: str, table: object) -> str | None:
     """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
     inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
-    return inside[0] if inside and inside[0] else _nearest(name, filter(None, SECTIONS))
+    return inside[0] if inside and inside[0] else _nearest(name, _TABLES)
 
 
 def _nearest_key(name: str) -> Key | None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from autogpu.frozen import frozen, replace
 from autogpu.policy import model, trust
-from autogpu.policy.kinds import Refused
+from autogpu.policy.kinds import Refused, brief
 from autogpu.policy.model import BY_NAME, Origin, Problem
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
@@ -23,9 +23,14 @@ PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 IGNORED = "this file is ignored"
 
+# Searched for where a pyproject.toml can't be parsed, or is not trusted enough to be.
+_OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[].]""", re.MULTILINE)
+_MOST_DOTS = _DEEPEST_BRACKETS = 100
+
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
 _NAME = rf"({_PART}(?:[ \t]*\.[ \t]*{_PART})*)"
 _HEADER, _ASSIGNMENT = rf"[ \t]*\[(\[)?[ \t]*{_NAME}[ \t]*\]\]?[ \t]*(?:#.*)?\r?$", rf"[ \t]*{_NAME}[ \t]*="
+_LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
 @frozen
@@ -47,10 +52,12 @@ class Source:
     problems: tuple[Problem, ...] = ()
 
     def origin(self, *path: str) -> Origin:
-        """The origin of a key or table of the file: the line where that is written, or the one that holds it."""
+        """The origin of a key or table of the file: its line, or that of what it is in, or of the first thing in it."""
         path = self.prefix + path
         found = (path[:end] for end in range(len(path), 0, -1))
-        line = next((self.lines[each] for each in found if each in self.lines), None)
+        above = [self.lines[each] for each in found if each in self.lines]
+        inside = (line for each, line in self.lines.items() if each[: len(path)] == path)
+        line = above[0] if above else next(inside, None)
         return Origin(self.layer, self.place, self.file, line)
 
 
@@ -135,39 +142,65 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
     if opened is None:
         return none
     content, distrust = opened
-    if is_shared and b"tool.autogpu" not in content:
+    if is_shared and b"autogpu" not in content:
         return none
+    is_ours = not is_shared or bool(_OUR_HEADER.search(content))
     if distrust:
         what = f"{origin} does not count as a project file: {printable(distrust)}"
         name = printable(str(file))
         repair = f"chmod go-w {name}, or " if distrust.startswith(trust.ITS_MODE) else ""
         problem = Problem(f"{what} (to use it: {repair}{POLICY_FILE}={name})", IGNORED, origin)
-        return replace(none, problems=(problem,))
+        return replace(none, problems=(problem,)) if is_ours else none
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")
         table = _parsed(text)
+    except trust.UnreadableFile as error:
+        return replace(here, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
     except (ValueError, RecursionError) as error:
         why, line = _what_is_wrong(error, content)
         origin = replace(origin, line=line)
-        return replace(here, problems=(Problem(f"{origin} is not valid TOML: {why}", IGNORED, origin),))
+        problem = Problem(f"{origin} is not valid TOML: {why}", IGNORED, origin)
+        return replace(here, problems=(problem,)) if is_ours else none
     if not is_shared:
         return replace(here, table=table, lines=key_lines(text))
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
-    if not isinstance(ours, dict):
+    if ours is None:
         return none
-    return replace(here, table=ours, prefix=("tool", "autogpu"), lines=key_lines(text))
+    here = replace(here, prefix=("tool", "autogpu"), lines=key_lines(text))
+    if isinstance(ours, dict):
+        return replace(here, table=ours)
+    origin = here.origin()
+    what = f"{origin}: [tool.autogpu] can't be {brief(ours)}; allowed: a table"
+    return replace(here, problems=(Problem(what, IGNORED, origin),))
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    _refuse_excess(text)
+    try:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+    except ImportError:
+        raise trust.UnreadableFile("can't be read: the package tomli is not installed") from None
     # The parser tells no line number for a mistake in a last line that has no line end.
     table: dict[str, Any] = tomllib.loads(text + "\n")
     return table
+
+
+def _refuse_excess(text: str) -> None:
+    """Keep from the parsers what costs them seconds, or brings the process down with them."""
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > _DEEPEST_BRACKETS:
+            # A compiled parser may overflow the C stack, which no exception reports.
+            raise trust.UnreadableFile(f"can't be read: brackets are nested more than {_DEEPEST_BRACKETS} deep")
+    if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
+        # The time that the parsers take grows with the square of it.
+        raise trust.UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
 
 
 def _what_is_wrong(error: Exception, content: bytes) -> tuple[str, int | None]:

@@ -95,6 +95,13 @@ def test_json_holds_the_whole_history(run, project, monkeypatch):
     assert lower == [(2, "project", 2), (1, "default", None)]
 
 
+def test_json_below_run_names_the_variable(run, monkeypatch):
+    monkeypatch.setenv("AUTOGPU_NEED", "6GiB")
+    monkeypatch.setenv("AUTOGPU_RUN_NEED", "6GiB")
+    (need,) = [each for each in json.loads(run("config", "--json")[1])["settings"] if each["key"] == "select.need"]
+    assert (need["origin"]["layer"], need["origin"]["variable"]) == ("environment", "AUTOGPU_NEED")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "status", "said"),
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -11,6 +12,8 @@ COUNTS = 'a number of GPUs (0 for CPU only; which ones: devices), or "all"'
 PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
+SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
+OF_PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 
 
@@ -62,13 +65,15 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", ":1: unknown key select, nearest is [select]", id="section-is-no-table"),
-        pytest.param("[[select]]\ncount = 2", ": unknown key select, nearest is [select]", id="array-of-tables"),
+        pytest.param("select = 3", f":1: select can't be 3; allowed: {SELECT}", id="section-is-no-table"),
+        pytest.param("[[select]]\ncount = 2", f": select can't be a list; allowed: {SELECT}", id="array-of-tables"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpus]\ncount = 2", ":1: unknown table gpus, nearest is [select]", id="section-of-its-keys"),
         pytest.param("[gpu]\n", f":1: unknown table gpu; known: {TOP_LEVEL}", id="nothing-near"),
-        pytest.param("[tool.autogpu]\n", f": unknown table tool; known: {TOP_LEVEL}", id="as-in-a-pyproject"),
+        pytest.param("[tool.autogpu.select]\ncount = 2", f":1: {OF_PYPROJECT}", id="table-of-a-pyproject"),
+        pytest.param("[tool.autogpu]\nenabled = false", f":1: {OF_PYPROJECT}", id="keys-of-a-pyproject"),
+        pytest.param("[tool.other]\n", f":1: unknown table tool.other; known: {TOP_LEVEL}", id="another-tool"),
         pytest.param(
             "[report]\nqqq = 1",
             ":2: unknown key report.qqq; known: level, history",
@@ -104,6 +109,18 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
     assert [note.origin.line for note in resolved.system_notes] == [1, 3, 5]
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[[limits]]\nper_user = 2\n", ": limits can't be a list; allowed: a table with per_user"),
+        ("enabled = true\nselect = 3\n", f":2: select can't be 3; allowed: {SELECT}"),
+    ],
+)
+def test_a_section_of_the_system_file_that_is_no_table_is_told_to_everyone(workplace, text, what):
+    file = workplace.system(text)
+    assert workplace.problems() == [f"{file}{what}; it is ignored"]
+
+
 def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_for_everyone(workplace):
     workplace.system("per_user = 2\n[select]\ncount = -1\n")
     in_wrong_place, bad_value = workplace.problems()
@@ -118,6 +135,7 @@ def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_
         pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="with-section"),
         pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="named-as-a-section"),
         pytest.param("AUTOGPU_POLCY", ", nearest is AUTOGPU_POLICY", id="other-variable"),
+        pytest.param("AUTOGPU_RUN_NEED", f", nearest is AUTOGPU_NEED ({SIZES})", id="written-by-autogpu-run"),
         pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="nothing-near"),
     ],
 )
@@ -147,10 +165,28 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
     assert re.search(rf"unknown key {name.lower()}, nearest is \w+\.{meant} \(", key)
 
 
-def test_a_list_of_gpus_is_no_count_and_where_it_belongs_is_told(workplace):
-    assert workplace.problems({"AUTOGPU_COUNT": "1,2"}) == [
-        f'AUTOGPU_COUNT: select.count can\'t be "1,2"; allowed: {COUNTS}; the default 1 is used'
-    ]
+@pytest.mark.parametrize(
+    ("key", "text", "meant"),
+    [
+        pytest.param("count", "1,2", "devices", id="list-of-gpus"),
+        pytest.param("count", "0-3", "devices", id="range-of-gpus"),
+        pytest.param("count", "GPU-5d0f", "devices", id="uuid"),
+        pytest.param("need", "50%", "limit", id="percentage"),
+    ],
+)
+def test_a_value_for_another_key_is_told_which(workplace, key, text, meant):
+    workplace.autogpu_toml(f'[select]\n{key} = "{text}"\n')
+    seen = f'select.{key} can\'t be "{text}" (did you mean '
+    in_file, in_variable, in_flag = workplace.problems({f"AUTOGPU_{key.upper()}": text}, flags={key: text})
+    assert re.match(rf"{re.escape(f'{FILE}:2: {seen}')}\w+\.{meant}\?\); allowed: ", in_file)
+    assert in_variable.startswith(f"AUTOGPU_{key.upper()}: {seen}AUTOGPU_{meant.upper()}?); allowed: ")
+    assert in_flag.startswith(f"--{key}: {seen}--{meant}?); allowed: ")
+
+
+def test_a_list_of_gpus_is_no_count(workplace):
+    workplace.autogpu_toml("[select]\ncount = [1, 2]\n")
+    (problem,) = workplace.problems()
+    assert problem.startswith(f"{FILE}:2: select.count can't be a list (did you mean select.devices?); allowed: ")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +211,8 @@ def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, m
 
 def test_variables_that_are_no_keys_are_no_problem(workplace):
     names = "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"
-    assert workplace.problems(dict.fromkeys(names, "anything")) == []
+    below_run = {"AUTOGPU_NEED": "6GiB", "AUTOGPU_RUN_NEED": "6GiB", "AUTOGPU_COUNT": "2", "AUTOGPU_RUN_COUNT": "1"}
+    assert workplace.problems({**dict.fromkeys(names, "anything"), **below_run}) == []
 
 
 def test_a_wrong_switch_is_told(workplace):
@@ -184,7 +221,7 @@ def test_a_wrong_switch_is_told(workplace):
     ]
 
 
-TOO_DEEP = " is not valid TOML: maximum recursion depth exceeded.*"
+TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
 
 
 @pytest.mark.parametrize(
@@ -223,8 +260,54 @@ def test_deep_tables_do_not_break_the_report(workplace):
     workplace.autogpu_toml(f"[select.{'.'.join('a' * 90)}]\n[select.count.{'.'.join('b' * 90)}]\n")
     lines = [problem.what.partition(",")[0].partition(";")[0] for problem in workplace.resolve().problems]
     assert lines == [
-        "~/proj/autogpu.toml: unknown table select.a",
-        "~/proj/autogpu.toml: select.count can't be a table",
+        "~/proj/autogpu.toml:1: unknown table select.a",
+        "~/proj/autogpu.toml:2: select.count can't be a table",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{dots}a = 1",
+        "[{dots}a]",
+        "[[{dots}a]]",
+        'x = {{ y = "1.1", {dots}a = 1 }}',
+        "select.need = 1 # {dots}\n{dots}a = 1",
+        '"".' + "{dots}a = 1",
+    ],
+)
+@pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
+def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
+    workplace.autogpu_toml(text.format(dots=part * 101))
+    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
+
+
+def test_dots_elsewhere_are_no_name(workplace):
+    dots = "." * 200
+    numbers = ", ".join(["1.5"] * 200)
+    text = f'# {dots}\ntext = \'{dots}\' # {dots}\nlong = """\n{dots}\n"""\nnumbers = [{numbers}]\n'
+    workplace.autogpu_toml(text + "[select]\ncount = 2\n")
+    assert workplace.resolve().policy.count == 2
+
+
+@pytest.mark.parametrize("layer", ["system", "project"])
+def test_a_flood_of_problems_is_cut_and_counted(workplace, layer):
+    text = "".join(f"kount{number} = 1\n" for number in range(5000))
+    file = workplace.system(text) if layer == "system" else workplace.autogpu_toml(text) and FILE
+    resolved = workplace.resolve()
+    lines = [*map(str, resolved.system_notes or resolved.problems)]
+    assert len(lines) == 21
+    assert lines[-1] == f"{file}:21: and 4980 more; they are ignored"
+
+
+def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    workplace.autogpu_toml("[select]\ncount = 2\n")
+    resolved = workplace.resolve({"AUTOGPU_COUNT": "3"})
+    assert resolved.policy.count == 3
+    assert [*map(str, resolved.problems)] == [
+        f"{FILE} can't be read: the package tomli is not installed; this file is ignored"
     ]
 
 

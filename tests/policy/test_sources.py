@@ -79,6 +79,35 @@ def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
     assert (resolved.policy.count, resolved.project_file, resolved.problems) == (3, above, ())
 
 
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("[tool]\nautogpu = {select = {count = 2}}\n", 2),
+        ("[tool]\nautogpu.select.count = 2\n", 2),
+        ("[ tool . autogpu . select ]\ncount = 2\n", 2),
+        ('["tool"."autogpu".select]\ncount = 2\n', 2),
+        ("tool.autogpu.select.count = 2\n", 1),
+    ],
+)
+def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, content, line):
+    workplace.pyproject(content)
+    setting = workplace.resolve().settings["select.count"]
+    assert (setting.value, str(setting.origin)) == (2, f"~/proj/pyproject.toml:{line}")
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("[tool]\nautogpu = 3\n", ":2: [tool.autogpu] can't be 3; allowed: a table"),
+        ("[[tool.autogpu]]\nenabled = false\n", ": [tool.autogpu] can't be a list; allowed: a table"),
+    ],
+)
+@pytest.mark.parametrize("named", [{}, {"AUTOGPU_POLICY": "pyproject.toml"}], ids=["found", "named"])
+def test_our_table_of_a_pyproject_toml_that_is_none_is_told(workplace, content, what, named):
+    workplace.pyproject(content)
+    assert workplace.problems(named) == [f"~/proj/pyproject.toml{what}; this file is ignored"]
+
+
 def test_a_broken_pyproject_toml_with_our_table_is_one_problem(workplace):
     file = workplace.pyproject("[project\n[tool.autogpu.select]\ncount = 2\n")
     resolved = workplace.resolve()

@@ -78,6 +78,14 @@ def test_the_schema_and_the_reader_refuse_the_same(validator, workplace, text):
     assert len(workplace.problems()) == 1
 
 
+@pytest.mark.parametrize("text", ["count = '2'", "devices = '0,2'", "busy = 'Wait'"])
+def test_the_schema_is_stricter_where_docs_policy_says_so(validator, workplace, text):
+    workplace.autogpu_toml(f"[select]\n{text}\n")
+    assert workplace.problems() == []
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate(toml.loads(f"[select]\n{text}\n"))
+
+
 def test_a_projects_template_sets_nothing_and_has_every_key_of_a_project(workplace):
     workplace.autogpu_toml(template())
     resolved = workplace.resolve()
