@@ -88,18 +88,19 @@ def _taken(folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -
 def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[], None]) -> None:
     patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
     holder: str | None = ""
-    look_s, pause_s = begun_s + patience_s / 10, _FIRST_PAUSE_S
+    kept_since_s, look_s, pause_s = begun_s, begun_s + patience_s / 4, _FIRST_PAUSE_S
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
         if now_s > look_s:
             while_waiting()
             before, holder = holder, locks.holder(mutex)
-            if holder == before or now_s > begun_s + patience_s * _MOST_HOLDERS:
+            kept_since_s = kept_since_s if before in ("", holder) else now_s
+            if now_s > min(kept_since_s + 0.9 * patience_s, begun_s + patience_s * _MOST_HOLDERS):
                 who = holder or "a process that can't be seen from here"
                 stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
                 what = f"{folder.path / MUTEX} has been held for {stuck_s:.0f} s by {who}"
                 raise Uncoordinated(what, remedy="if it is stuck, end that process")
-            look_s = now_s + patience_s
+            look_s = now_s + patience_s / 4
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
