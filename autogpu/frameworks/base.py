@@ -85,9 +85,8 @@ class Assignment:
 
     def part(self, ordinal: int, *, by_script: bool) -> float | None:
         """Of a GPU's memory, what a framework without logical GPUs may take, or a script's own limit may come to."""
-        cap, total = self.caps.get(ordinal), self.totals.get(ordinal)
-        size = self.ceilings.get(ordinal) if by_script else cap and cap * self.logical_gpus
-        return size / total if total and size is not None else None
+        cap, total = (self.ceilings if by_script else self.caps).get(ordinal), self.totals.get(ordinal)
+        return cap / total if total and cap is not None else None
 
 
 @frozen
