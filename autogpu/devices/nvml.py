@@ -243,16 +243,16 @@ def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[s
     found = []
     for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
         # The numbers may have gaps, where an instance was removed.
-        instance = nvml.reading("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
-        uuid = text(nvml.reading("nvmlDeviceGetUUID", instance)) if instance is not None else None
+        instance = nvml.answer("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+        uuid = text(nvml.answer("nvmlDeviceGetUUID", instance)) if instance is not None else None
         if uuid:
             found.append({**card, "uuid": uuid, **_read_instance(nvml, instance, card), "instance": number})
     return found
 
 
 def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
-    memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
-    name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
+    memory = nvml.answer("nvmlDeviceGetMemoryInfo", instance)
+    name = text(nvml.answer("nvmlDeviceGetName", instance)) or ""
     return {
         "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
         "memory_total_bytes": memory.total if memory else None,
