@@ -157,10 +157,12 @@ def _alive(
             locks.unlink(folder, name)
         if beat_s is None or name.startswith("."):
             return None
-        # It is written once; its process may have another clock than the kernel, and so may this one.
-        since_s = opened.status.st_mtime + round(unix_s() - now_s)
-        text = os.read(opened.number, most + 1)
-        holder = known or replace(_parsed(name, opened.status, text, most), since_s=since_s)
+        holder = known
+        if holder is None:
+            # It is written once; its process may have another clock than the kernel, and so may this one.
+            since_s = opened.status.st_mtime + round(unix_s() - now_s)
+            text = os.read(opened.number, most + 1)
+            holder = replace(_parsed(name, opened.status, text, most), since_s=since_s)
         # A ticket that has just been made has no other.
         silent_s = now_s - (beat_s or opened.status.st_ctime)
         return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
