@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from autogpu.devices.model import Device, Inventory
-    from autogpu.lease import Demand, Processes, Waiter
-    from autogpu.lease.model import Holder
+    from autogpu.lease import Demand, Holder, Processes, Waiter
     from autogpu.selection.model import Candidate, IsAwaited
 
 
@@ -139,7 +138,11 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 
 def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
     """Tell whether another process that waits could use a GPU now, as far as its user may hold it."""
-    others = [(waiter.demand, gpus_of_user(claims_on, waiter.uid)) for waiter in waiters if not waiter.is_mine]
+    others = [
+        (waiter.demand, gpus_of_user(claims_on, waiter.uid) if waiter.demand.per_user else frozenset())
+        for waiter in waiters
+        if not waiter.is_mine
+    ]
 
     def is_awaited(candidate: Candidate) -> bool:
         return any(
