@@ -72,7 +72,8 @@ def _is_injected(error: BaseException) -> bool:
         return True
     ran = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in _frames(error)}
     file = getattr(sys.modules.get(type(error).__module__), "__file__", None) or os.__file__
-    is_pythons = name != "__main__" and file.startswith(os.path.dirname(os.__file__)) and "-packages" not in file  # noqa: PTH120  (as below)
+    library = os.path.dirname(os.__file__)  # noqa: PTH120  (as below)
+    is_pythons = name != "__main__" and file.startswith(library) and "-packages" not in file
     # What another thread injects is a class, of which Python makes an error without arguments.
     return not error.args and name not in ran and name != __package__ and not is_pythons
 

@@ -146,13 +146,13 @@ def _failed(why: str, cause: Literal["driver", "pynvml"]) -> Inventory:
 class _KnownReading:
     """A reading that has been taken already."""
 
+    is_running = False
+
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
 
     def result(self, deadline_s: float) -> Inventory | None:
         return self._inventory
-
-    is_running = False
 
     def close(self) -> None:
         """Nothing is under way."""
