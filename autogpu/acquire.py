@@ -7,15 +7,19 @@ import os
 import sys
 import time
 from contextlib import suppress
+from typing import Callable, Mapping, Sequence
 
 from autogpu import lease
+from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout, is_scripts, where_raised
 from autogpu.frozen import frozen, replace
+from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import (
+    Family,
     by_scripts_list,
     decide_as_member,
     family_of,
@@ -26,19 +30,11 @@ from autogpu.selection.members import (
     rivals,
 )
 from autogpu.selection.memory import demand_of
-from autogpu.selection.model import Decision, Verdict
+from autogpu.selection.model import Cap, Claim, Decision, IsAwaited, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Mapping, Sequence
+OnWait = Callable[[QueueState, Decision], None]
 
-    from autogpu.devices.model import Inventory
-    from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
-    from autogpu.selection.members import Family
-    from autogpu.selection.model import Cap, Claim, IsAwaited, SelectionRequest
-
-    OnWait = Callable[[QueueState, Decision], None]
 
 # While a process waits without a place in the queue: how often it looks.
 _UNCLAIMED_LOOK_S = 2.0

@@ -6,26 +6,26 @@ The steps to it are in :mod:`autogpu.allocator`, which the hooks of each framewo
 from __future__ import annotations
 
 import enum
+from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping
 
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
+from autogpu.devices.model import Inventory
 from autogpu.frozen import replace
+from autogpu.policy.model import Policy, Resolved
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
+from autogpu.selection.grants import Grant
+from autogpu.selection.model import Decision, SelectionRequest
 from autogpu.selection.ranks import told_of_siblings
 from autogpu.this_run import ThisRun
 from autogpu.visibility import ChildrensLease, VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping
-
     from autogpu.acquire import Taken
-    from autogpu.devices.model import CudaDriver, DeviceReader, Inventory, Reading
+    from autogpu.devices.model import CudaDriver, DeviceReader, Reading
     from autogpu.lease import Lease
-    from autogpu.policy import Policy, Resolved
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Decision, SelectionRequest
 
 
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
 
 from autogpu import engines
-from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Moment
-from autogpu.devices.model import by_uuid
-from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing
+from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Allocation, Moment
+from autogpu.devices.model import Inventory, by_uuid
+from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing, Hooks, Usage
 from autogpu.frozen import replace
+from autogpu.policy.model import Policy
 from autogpu.reporting import messages
 from autogpu.reports import Reports
 from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
-from autogpu.selection.grants import is_engine_worker
+from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, demand_of_script, usable_bytes
-from autogpu.selection.model import SelectionRequest, Verdict, left_alone
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict, left_alone
 from autogpu.selection.occupancy import own_memory_bytes
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.ranks import told_of_siblings
@@ -25,14 +27,7 @@ from autogpu.visibility import Order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
-
-    from autogpu.allocation import Allocation
-    from autogpu.devices.model import Inventory
-    from autogpu.frameworks.base import Framework, Hooks, Usage
-    from autogpu.policy import Policy
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Cap, Decision
+    from autogpu.frameworks.base import Framework
 
     Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -6,19 +6,14 @@ import os
 import stat
 import sys
 from pathlib import Path
+from typing import Any, Callable, Mapping
 
 from autogpu.process import pid_namespace
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
-from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, local_rank
+from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, local_rank
 from autogpu.selection.visible_devices import initial_visibility
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, WRITTEN_VISIBLE_DEVICES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
-
-    from autogpu.selection.ranks import LocalRank
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")

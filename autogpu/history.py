@@ -11,14 +11,11 @@ import re
 import stat
 from itertools import takewhile
 from pathlib import Path
+from typing import Mapping, Sequence
 
 from autogpu.atomic_file import write_file
 from autogpu.process import unix_s
 from autogpu.reporting.text import size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
 
 # So many clean runs tell what a script needs.
 RUNS = 3

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import Mapping, Sequence
 
 from autogpu import lease
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, by_uuid
 from autogpu.errors import AutoGpuError
+from autogpu.frameworks.base import Assignment, OutOfMemory
 from autogpu.process import owner, unix_s
 from autogpu.reporting.advice import Shortage, advice
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.memory import demand_told
-from autogpu.selection.model import Cap
+from autogpu.selection.model import Cap, Claim, SelectionRequest
 from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unmanaged_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
     from autogpu.allocation import Allocation
-    from autogpu.devices.model import Device
-    from autogpu.frameworks.base import Assignment, Framework, OutOfMemory
-    from autogpu.selection.model import Claim, SelectionRequest
+    from autogpu.frameworks.base import Framework
 
 # A user waits for the prompt.
 _DEADLINE_S = 3.0

@@ -6,16 +6,16 @@ import os
 from itertools import takewhile
 
 from autogpu import uncaught
+from autogpu.devices.model import Inventory
+from autogpu.frameworks.base import Assignment, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import printable
-from autogpu.selection.model import Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.allocation import Allocation
-    from autogpu.devices.model import Inventory
-    from autogpu.frameworks.base import Assignment, Framework, Usage
-    from autogpu.selection.model import Decision, SelectionRequest
+    from autogpu.frameworks.base import Framework
 
 
 class Reports:

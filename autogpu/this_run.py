@@ -6,22 +6,20 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Mapping, Sequence
 
 from autogpu import history, uncaught
+from autogpu.devices.model import Device, Inventory
+from autogpu.policy.model import Policy
 from autogpu.process import is_worker
 from autogpu.reporting.text import GIB, size
-from autogpu.selection.grants import is_engine_worker
+from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.selection.model import MemoryDemand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Framework
-    from autogpu.policy import Policy
-    from autogpu.selection.grants import Grant
 
 # Of a GPU that a script needs nearly whole, the rest is of no use to others.
 _WORTH_SHARING = 0.75

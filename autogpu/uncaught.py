@@ -6,12 +6,9 @@ import atexit
 import os
 import sys
 from contextlib import suppress
+from typing import Any, Callable, Iterator
 
 from autogpu.process import is_worker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator
 
 
 def at_end(look: Callable[[BaseException | None], None]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from typing import Mapping, MutableMapping, Sequence
 
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, Inventory, by_uuid
+from autogpu.policy.model import Policy
 from autogpu.selection import instances
-from autogpu.selection.grants import settled
-from autogpu.selection.model import Cause, VisibleSpec
+from autogpu.selection.grants import Grant, settled
+from autogpu.selection.model import Cause, Decision, Ranking, VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
@@ -32,12 +34,7 @@ from autogpu.variables import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, MutableMapping, Sequence
-
-    from autogpu.devices.model import CudaDriver, Device, Inventory
-    from autogpu.policy import Policy
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Decision, Ranking
+    from autogpu.devices.model import CudaDriver
 
 # Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
 _NOT_YET = "\0"

@@ -14,16 +14,13 @@ from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
 from autogpu.lease import Waiter
+from autogpu.lease.model import Holder
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
 from autogpu.status.snapshot import Names, read_leases
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.lease.model import Holder
 
 VERSION = 1
 

@@ -93,7 +93,7 @@ Examples:
 )
 @click.version_option(__version__, "-V", "--version", prog_name="autogpu", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(ctx: click.Context) -> None:  # noqa: D103  (click shows the product's own first line)
+def cli(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

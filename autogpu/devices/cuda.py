@@ -6,12 +6,9 @@ import ctypes
 import os
 import sys
 from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator, Mapping, Sequence
 
 _CUDA_SUCCESS = 0
 

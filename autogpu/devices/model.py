@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any, ContextManager, Mapping, Sequence
 
 from autogpu.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ContextManager, Literal, Mapping, Protocol, Sequence
+    from typing import Literal, Protocol
 
     # How near two cards are, by their UUIDs: NVLINK, or by what both hang on of PCI Express, from 60 (one board) and 50
     # (one switch) to 10 (the machine). Two of which the driver tells nothing are missing. Source:

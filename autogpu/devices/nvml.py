@@ -10,10 +10,7 @@ import os
 import threading
 import time
 from itertools import combinations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0

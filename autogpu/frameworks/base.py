@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from types import MappingProxyType
+from typing import Any, Callable, ContextManager, Mapping, Sequence
 
+from autogpu.devices.model import CudaAttributes
 from autogpu.frozen import frozen
+from autogpu.selection.model import Cap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, ContextManager, Mapping, Protocol, Sequence
+    from typing import Protocol
 
-    from autogpu.devices.model import CudaAttributes
     from autogpu.doctor.model import Finding
-    from autogpu.selection.model import Cap
 
 
 @frozen

@@ -7,16 +7,13 @@ import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Iterator, Mapping
 
 from autogpu.frozen import frozen
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, NoFolderYet, Uncoordinated
 from autogpu.process import UNKNOWN_UID
 from autogpu.variables import LEASE_DIR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator, Mapping
 
 HOST_FOLDER = Path("/run/autogpu")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Callable, Mapping, Sequence
 
 from autogpu import process
 from autogpu.lease import mutex, record
@@ -12,15 +13,11 @@ from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named
 from autogpu.process import monotonic_s
+from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Mapping, Sequence
+Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
 
-    from autogpu.selection.model import Cap
-
-    Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
 
 _MARKER_VERSION = "v1"
 

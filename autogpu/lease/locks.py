@@ -17,6 +17,7 @@ import stat
 import struct
 import sys
 import weakref
+from typing import Callable
 
 from autogpu import process
 from autogpu.process import thread_cpu_s, unix_s
@@ -26,9 +27,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 IS_AVAILABLE = fcntl is not None
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Mapping
 
 from autogpu import process
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping
-
-    from autogpu.selection.model import Cap
+from autogpu.selection.model import Cap
 
 # A waiter shows every two seconds that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0

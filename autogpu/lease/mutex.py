@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from contextlib import contextmanager
+from typing import Callable, Iterator
 
 from autogpu.lease import locks
 from autogpu.lease.folder import MUTEX, Folder, make_mutex
@@ -16,7 +17,6 @@ from autogpu.process import monotonic_s
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Callable, Iterator
 
 # A hundred jobs that start at once pass the mutex on for longer than one holder may keep it, and nothing is wrong with
 # that. Holders that change in order to keep others out gain no more than so many times its patience.

@@ -7,15 +7,11 @@ from collections import defaultdict
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Iterable, Iterator, Mapping, Sequence
 
 from autogpu import process
 from autogpu.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Iterator, Mapping, Sequence
-
-    from autogpu.lease.model import Holder
+from autogpu.lease.model import Holder
 
 # More than any process has above it; others wait for the mutex meanwhile.
 _MOST_ABOVE = 64

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Callable, Mapping
 
 from autogpu.errors import WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import mutex, record
+from autogpu.lease.folder import Folder
 from autogpu.lease.inotify import Watch
-from autogpu.lease.leases import Lease, claim
+from autogpu.lease.leases import Choose, Lease, claim
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Demand, QueueState, Waiter
-from autogpu.lease.snapshot import FolderReader
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s
 from autogpu.reporting.text import span
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Mapping
-
-    from autogpu.lease.folder import Folder
-    from autogpu.lease.leases import Choose
-    from autogpu.lease.snapshot import LeaseSnapshot
-    from autogpu.selection.model import Cap
+from autogpu.selection.model import Cap
 
 # Foreign processes that free a GPU change nothing in the folder.
 HEARTBEAT_S = 2.0

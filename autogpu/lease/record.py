@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from typing import Any, Callable, Mapping
 
 from autogpu import process
 from autogpu.lease.model import Demand
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
 
 VERSION = 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from typing import Iterator, Mapping, Tuple
 
 from autogpu import process
 from autogpu.frozen import frozen, replace
@@ -14,11 +15,10 @@ from autogpu.process import monotonic_s, unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Mapping, Tuple
-
     from autogpu.lease.folder import Folder
 
     _Key = Tuple[int, str, int]
+
     _File = Tuple[str, os.stat_result]
 
 # For each user, whose own claims alone are lost beyond it, and for all of them: a folder full of files or of long texts

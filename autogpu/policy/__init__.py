@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
+from typing import Mapping, Sequence
 
 from autogpu.frozen import replace
 from autogpu.policy import check, model, sources
@@ -18,8 +19,6 @@ __all__ += ["problems_of", "resolve", "working_directory"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
     from autogpu.policy.check import Layer
 
 

@@ -6,6 +6,7 @@ A key that can't be read is left out of its layer and becomes a :class:`Problem`
 from __future__ import annotations
 
 import re
+from typing import Any, Collection, Iterable, Iterator, Mapping
 
 from autogpu import variables
 from autogpu.policy import model
@@ -15,8 +16,6 @@ from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Iterable, Iterator, Mapping
-
     from autogpu.policy.sources import Source
 
 NOT_FOLLOWED = "it is ignored"

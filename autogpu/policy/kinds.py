@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
+from typing import Any, Callable, Collection, Mapping
 
 from autogpu.frozen import frozen
 from autogpu.reporting.text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Mapping
 
 SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5

@@ -7,6 +7,7 @@ that a key is described once.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Mapping
 
 from autogpu.frozen import frozen
 from autogpu.policy import kinds
@@ -15,7 +16,7 @@ from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Mapping
+    from typing import Literal
 
 SYSTEM_FILE = Path("/etc/autogpu/autogpu.toml")
 

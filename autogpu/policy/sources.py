@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.frozen import frozen, replace
 from autogpu.policy import model, trust
@@ -14,10 +15,6 @@ from autogpu.policy.kinds import Refused, brief
 from autogpu.policy.model import BY_NAME, Origin, Problem
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator, Mapping, Sequence
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"

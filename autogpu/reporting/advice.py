@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Iterable, Sequence
+
 from autogpu.frozen import frozen
 from autogpu.reporting.text import GIB, listed, printable, size
 from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.selection.model import Cap
 from autogpu.variables import PREFIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Sequence
-
-    from autogpu.selection.model import Cap
 
 # In one line with their names; `autogpu status` shows each.
 _MOST = 3

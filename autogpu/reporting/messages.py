@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import sys
+from types import TracebackType
+from typing import Callable, Sequence
 
-from autogpu.policy.model import BY_DOTTED
+from autogpu.devices.model import Device, Inventory
+from autogpu.policy.model import BY_DOTTED, Resolved
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import counted, listed, printable, span
 from autogpu.selection import explain
-from autogpu.selection.model import Tier
+from autogpu.selection.grants import Grant
+from autogpu.selection.model import Decision, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Callable, Sequence
-
-    from autogpu.devices.model import Device, Inventory
     from autogpu.frameworks.base import Hooks, Usage
     from autogpu.lease import LeaseUnavailable, QueueState
-    from autogpu.policy import Resolved
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Decision
 
 # In one line with their names; `autogpu status` shows each.
 _MOST_GPUS = 4

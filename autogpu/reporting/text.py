@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Sequence
+from typing import Sequence
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import sys
 from types import MappingProxyType
+from typing import Mapping, Sequence
 
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.selection import explain, instances, memory
 from autogpu.selection.jobs import gpus_of_user
-from autogpu.selection.model import Cause, Decision, Tier, Verdict
+from autogpu.selection.model import (
+    Candidate,
+    Cap,
+    Cause,
+    Claim,
+    Decision,
+    IsAwaited,
+    MemoryDemand,
+    SelectionRequest,
+    Tier,
+    Verdict,
+)
 from autogpu.selection.occupancy import guest_bytes, tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
 from autogpu.selection.ranks import WORKERS, LocalRank
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
-
-    from autogpu.selection.model import Candidate, Cap, Claim, IsAwaited, MemoryDemand, SelectionRequest
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, Callable, Iterable, Sequence
+
+from autogpu.devices.model import Device, Inventory, UnreadableDevice
 from autogpu.frozen import replace
+from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
-from autogpu.selection.model import Cause, Tier
+from autogpu.selection.grants import Grant
+from autogpu.selection.model import Candidate, Cause, Claim, Decision, Ranking, SelectionRequest, Tier, VisibleSpec
 from autogpu.selection.occupancy import health_problems, unmanaged_processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Sequence
-
-    from autogpu.devices.model import Device, Inventory, UnreadableDevice
-    from autogpu.policy import Policy
-    from autogpu.selection.grants import Grant
-    from autogpu.selection.model import Candidate, Claim, Decision, Ranking, SelectionRequest, VisibleSpec
-    from autogpu.selection.ranks import LocalRank
+from autogpu.selection.ranks import LocalRank
 
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
 SWITCHED_OFF = "autogpu is switched off"

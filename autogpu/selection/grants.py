@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Mapping
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
 from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
 from autogpu.variables import CUDA_VISIBLE_DEVICES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping
-
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 RAY_WORKER = "RAY_RAYLET_PID"

@@ -9,12 +9,9 @@ them. Whether one list may name both is nowhere said: the kind of the best one i
 from __future__ import annotations
 
 import re
+from typing import Iterable, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Sequence
-
-    from autogpu.devices.model import Device, Inventory
+from autogpu.devices.model import Device, Inventory
 
 WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
 

@@ -7,18 +7,16 @@ without a claim stands for one that it claims and does not use; beyond that it c
 from __future__ import annotations
 
 import sys
+from typing import Iterable, Mapping, Sequence
 
+from autogpu.devices.model import Device, Inventory
 from autogpu.frozen import frozen
-from autogpu.selection.model import SETTLED_S, Claim, Tier
+from autogpu.selection.model import SETTLED_S, Candidate, Claim, IsAwaited, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory
     from autogpu.lease import Demand, Holder, Processes, Waiter
-    from autogpu.selection.model import Candidate, IsAwaited
 
 
 @frozen

@@ -6,21 +6,20 @@ A process that was started by one that has a lease belongs to that one's job, an
 
 from __future__ import annotations
 
+from typing import Callable, Iterable, Mapping, TypeVar
+
+from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
 from autogpu.selection import explain
 from autogpu.selection.decide import decide
 from autogpu.selection.memory import best_effort_caps
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping, TypeVar
-
-    from autogpu.devices.model import Inventory
     from autogpu.lease import Holder, Processes
-    from autogpu.selection.model import Cap
 
     Size = TypeVar("Size", bound=int)
 

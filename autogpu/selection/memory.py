@@ -8,18 +8,14 @@ allocate itself.
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Iterable, Mapping, Sequence
 
+from autogpu.devices.model import Device
 from autogpu.frozen import replace
+from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB
+from autogpu.selection.grants import Grant
 from autogpu.selection.model import Cap, Decision, MemoryDemand, SelectionRequest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Mapping, Sequence
-
-    from autogpu.devices.model import Device
-    from autogpu.policy import Policy
-    from autogpu.selection.grants import Grant
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Collection, Mapping, Sequence
+
+from autogpu.devices.model import Device, Inventory, Process
 from autogpu.reporting.text import GIB, counted
 from autogpu.selection.model import Claim, Tier
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Collection, Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory, Process
 
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50

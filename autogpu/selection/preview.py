@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Mapping
+
+from autogpu.devices.model import Inventory
 from autogpu.frozen import replace
+from autogpu.policy.model import Policy
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
@@ -15,11 +19,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping
-
-    from autogpu.devices.model import Inventory
     from autogpu.lease import LeaseSnapshot, Processes
-    from autogpu.policy import Policy
 
 
 def request_for_new_process(

@@ -6,9 +6,11 @@ import re
 from fnmatch import fnmatchcase
 from itertools import combinations, groupby
 from types import MappingProxyType
+from typing import Callable, Collection, Iterable, Mapping, Sequence
 
-from autogpu.devices.model import NVLINK
+from autogpu.devices.model import NVLINK, Device, Inventory
 from autogpu.frozen import replace
+from autogpu.policy.model import Policy, Resolved
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain, instances
 from autogpu.selection.memory import memory_demand
@@ -27,10 +29,7 @@ from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Collection, Iterable, Mapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory, Topology
-    from autogpu.policy import Policy, Resolved
+    from autogpu.devices.model import Topology
 
 # Of so many every set is looked at; of more, from each on the one is added that is connected best to those before.
 _MOST_IN_SETS = 8

@@ -6,13 +6,10 @@ Ranks belong together: they divide the pool in its own order and never take one 
 from __future__ import annotations
 
 import re
+from typing import Any, Mapping, Sequence
 
 from autogpu.frozen import frozen, replace
 from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping, Sequence
 
 TF_CONFIG = "TF_CONFIG"
 LONE_RANK = "LOCAL_RANK"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
+from typing import Mapping, MutableMapping, Sequence
 
-from autogpu.devices.model import by_uuid
+from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen
 from autogpu.selection import instances
 from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
@@ -20,12 +21,6 @@ from autogpu.variables import (
     PCI_ORDER,
     WRITTEN_VISIBLE_DEVICES,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, MutableMapping, Sequence
-
-    from autogpu.devices.model import Device, Inventory
 
 _PREFIXES = ("GPU-", "MIG-")
 

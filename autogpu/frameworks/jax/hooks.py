@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
+from typing import Any, Mapping, Sequence
 
 from autogpu import process
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
+from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
 from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Sequence
-
-    from autogpu.frameworks.base import Assignment, GpuAllocator
+    from autogpu.frameworks.base import GpuAllocator
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 

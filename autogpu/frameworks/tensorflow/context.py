@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, contextmanager
+from typing import Any, Callable, Iterator, Mapping
 
 from autogpu.frameworks.base import put_back
 from autogpu.frameworks.tensorflow.names import named_gpu
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
+from autogpu.frameworks.tensorflow.settings import DevicePlacement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, Mapping
-
     from autogpu.frameworks.tensorflow.placement import PlacementResolver
-    from autogpu.frameworks.tensorflow.settings import DevicePlacement
 
 
 def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:

@@ -7,15 +7,14 @@ again, and compared.
 from __future__ import annotations
 
 import os
+from typing import Any
 
+from autogpu.frameworks.base import GpuListing
 from autogpu.frameworks.tensorflow.names import caller_named
 from autogpu.frameworks.tensorflow.settings import asked_count, has_invalid_list, listed_ordinals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from autogpu.frameworks.base import GpuListing
     from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 

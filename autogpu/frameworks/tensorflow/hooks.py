@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from typing import Any, Callable, Mapping
 
 from autogpu.frameworks.base import Hooks, hooked, is_hooked, put_back
 from autogpu.frameworks.tensorflow import context, entry_points, names
@@ -11,8 +12,6 @@ from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
-
     from autogpu.frameworks.base import GpuAllocator
 
 # TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.

@@ -5,18 +5,15 @@ A script that names a GPU for which the process has none gets one more logical G
 
 from __future__ import annotations
 
-from autogpu.frameworks.tensorflow.settings import DevicePlacement
+from typing import Mapping, Sequence, Tuple
+
+from autogpu.frameworks.base import Assignment
+from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
 from autogpu.frozen import replace
 from autogpu.reporting.text import MIB
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+Limits = Mapping[int, Tuple[float, ...]]
 
-    from autogpu.frameworks.base import Assignment
-    from autogpu.frameworks.tensorflow.settings import UserSettings
-
-    Limits = Mapping[int, tuple[float, ...]]
 
 # The least with which TensorFlow can start a logical GPU: less than 1 MB is none to it.
 _SMALLEST_MIB = 1.0

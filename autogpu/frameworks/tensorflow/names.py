@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from types import FrameType
+from typing import Any, Iterable, MutableMapping
 from weakref import WeakKeyDictionary
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any, Iterable, MutableMapping
 
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
 _NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Callable, Iterator
 
 from autogpu import process
-from autogpu.frameworks.base import DeviceRequest, Usage
+from autogpu.frameworks.base import Assignment, DeviceRequest, Usage
 from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus, named_logical, script_limits
 from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, renumbered
 from autogpu.frameworks.tensorflow.settings import (
@@ -21,10 +23,7 @@ from autogpu.frozen import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any, Callable, Iterator
-
-    from autogpu.frameworks.base import Assignment, GpuAllocator
+    from autogpu.frameworks.base import GpuAllocator
 
 # Set on a Context whose GPUs the script chose.
 SCRIPT_CHOSE = "_autogpu_script_chose"

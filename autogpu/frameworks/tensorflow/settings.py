@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 from types import MappingProxyType
+from typing import Any, Mapping
 
 from autogpu.frameworks.base import Usage
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted, limits_in_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping
 
 NO_LIMITS: Mapping[int, tuple[float, ...]] = MappingProxyType({})
 

@@ -7,19 +7,18 @@ import re
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import autogpu
 from autogpu import process
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
+from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
 from autogpu.frameworks.torch.spawn import START, follow_start, has_start
 from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any, Callable, Iterator, Mapping, Sequence
-
-    from autogpu.frameworks.base import Assignment, GpuAllocator
+    from autogpu.frameworks.base import GpuAllocator
     from autogpu.frameworks.torch.number import Call
 
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")

@@ -7,12 +7,9 @@ CUDA holds in a variable or names itself; else the one that the command line giv
 from __future__ import annotations
 
 import re
+from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping, Sequence
 
 # Options whose plain number is a GPU's. Others that only contain such a word are not:
 # --per_device_train_batch_size 2.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from autogpu.frameworks.base import hooked
 from autogpu.selection.ranks import worker_of
@@ -11,8 +12,6 @@ from autogpu.variables import WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from autogpu.frameworks.base import GpuAllocator
 
 # Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers.
