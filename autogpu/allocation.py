@@ -6,6 +6,7 @@ The steps to it are in :mod:`autogpu.allocator`, which the hooks of each framewo
 from __future__ import annotations
 
 import enum
+import os
 from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping
 
 from autogpu.devices import cuda as loaded_cuda
@@ -18,8 +19,10 @@ from autogpu.reporting import messages, stderr
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Decision, SelectionRequest
 from autogpu.selection.ranks import told_of_siblings
+from autogpu.selection.visible_devices import restore
 from autogpu.this_run import ThisRun
-from autogpu.visibility import ChildrensLease, VisibleDevices
+from autogpu.variables import LEASE
+from autogpu.visibility import VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +79,6 @@ class Allocation:
         assigned_to: Names of those that were told their GPUs.
         reported: Whether it was said that the process takes GPUs (``True``), or none (``False``).
         told: What the variables told of the ranks of a job, when it was last asked.
-        has_told_what_is_kept: Whether it was said that the process keeps what an earlier task was given.
         lock: Two frameworks may be used in two threads.
         say_in_each_rank: Prints a line that each rank of a job has to say for itself.
     """
@@ -107,8 +109,10 @@ class Allocation:
         self.assigned_to: set[str] = set()
         self.reported: set[bool] = set()
         self.told = told_of_siblings(environ)
-        self.has_told_what_is_kept = False
-        self._children = ChildrensLease(environ)
+        # AUTOGPU_LEASE, by which children know the claim that they share: as it was told to this process, and by which
+        # process of ours it was written since, and what.
+        self._parents_marker: str | None = None
+        self._written_marker: tuple[int, str] | None = None
         self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = renewed_in_children(self)
 
@@ -184,12 +188,17 @@ class Allocation:
         if self.lease is not None:
             self.lease.release()
         self.taken = None
-        self._children.restore()
+        # Later claims belong to its parent's job again. Not in a forked child, nor over what another one has written.
+        if self._written_marker == (os.getpid(), self.environ.get(LEASE)):
+            restore(self.environ, self._parents_marker, LEASE)
 
     def tell_children(self) -> None:
         """Let child processes share the claim; again whenever ``CUDA_VISIBLE_DEVICES`` has changed."""
         if self.lease is not None:
-            self._children.write(self.lease.marker(self.environ))
+            if self._written_marker != (os.getpid(), self.environ.get(LEASE)):
+                self._parents_marker = self.environ.get(LEASE)
+            self.environ[LEASE] = marker = self.lease.marker(self.environ)
+            self._written_marker = (os.getpid(), marker)
 
     def say(self, lines: Iterable[str]) -> None:
         """Print what only one of the ranks of a job needs to say."""

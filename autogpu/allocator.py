@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from autogpu import engines
 from autogpu.allocation import CONTEXT_DEADLINE_S, IMPORT_DEADLINE_S, Allocation, Moment
@@ -37,7 +37,7 @@ def _one_at_a_time(method: Method) -> Method:
 
     @functools.wraps(method)
     def call(self: Allocator, *args: Any, **kwargs: Any) -> Any:
-        with self.lock:
+        with self.allocation.lock:
             return method(self, *args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -51,26 +51,20 @@ class Allocator:
         allocation: Of the process.
         assignment: What the framework was given; ``None`` until it asked.
         reports: Says what becomes of this framework.
-        lock: The allocation's.
     """
 
     def __init__(self, allocation: Allocation, framework: Framework) -> None:
         self.framework = framework
         self.allocation = allocation
+        self.policy, self.readings, self.visible = allocation.policy, allocation.readings, allocation.visible
+        self.guard = allocation.guard
         self.reports = Reports(allocation, framework)
         self.assignment: Assignment | None = None
         self._decision: Decision | None = None
         self._selection: SelectionRequest | None = None
         self._is_given_back = False
-        self._counted_elsewhere: tuple[tuple[str, ...], int | None] | None = None
+        self._counted_elsewhere: dict[tuple[str, ...], int | None] = {}
         allocation.frameworks.append(framework.NAME)
-
-    @property
-    def lock(self) -> ContextManager[bool]:
-        return self.allocation.lock
-
-    def guard(self) -> ContextManager[None]:
-        return self.allocation.guard()
 
     # The import
 
@@ -80,32 +74,32 @@ class Allocator:
         if hooks.obstacle or not hooks.needs_gpus:
             # A framework may import another one that is merely installed: say nothing of that.
             if allocation.frameworks[0] == self.framework.NAME:
-                allocation.readings.close()  # another framework begins a new one
+                self.readings.close()  # another framework begins a new one
                 if hooks.obstacle:
                     self.on_unsupported(hooks.obstacle)
             return
         allocation.wants_order |= self.framework.WANTS_ORDER
         self._list_gpus(hooks)
-        if self.framework.TAKES_FIRST_GPUS and allocation.policy.count == 0:
+        if self.framework.TAKES_FIRST_GPUS and self.policy.count == 0:
             # Its C++ may start CUDA without a word.
             self.hide_where_none_is_taken()
-        if hooks.missing and allocation.visible.may_have_gpus:
+        if hooks.missing and self.visible.may_have_gpus:
             allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.framework.NAME)])
 
     def _list_gpus(self, hooks: Hooks) -> None:
         """List the pool, idlest first, and claim where that can't wait."""
-        allocation, visible, policy = self.allocation, self.allocation.visible, self.allocation.policy
+        allocation, policy = self.allocation, self.policy
         if not hooks.found:
             # The environment has to make the choice, which the framework's context will not.
-            visible.lists_chosen = True
+            self.visible.lists_chosen = True
             for name, value in self.framework.GROWTH_VARIABLES.items() if policy.growth else ():
                 allocation.environ.setdefault(name, value)
-        if not visible.is_written or not hooks.found:
-            inventory = allocation.readings.wait(IMPORT_DEADLINE_S)
-            visible.write(inventory)
-            allocation.readings.prepare()
+        if not self.visible.is_written or not hooks.found:
+            inventory = self.readings.wait(IMPORT_DEADLINE_S)
+            self.visible.write(inventory)
+            self.readings.prepare()
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                allocation.say(unmatched_lists(allocation.resolved, inventory, visible.spec).values())
+                allocation.say(unmatched_lists(allocation.resolved, inventory, self.visible.spec).values())
         if allocation.moment is Moment.IMPORT and allocation.taken is None:
             self._claim_before_cuda(NOTHING_SAID)
 
@@ -114,37 +108,37 @@ class Allocator:
     @_one_at_a_time
     def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
         """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
-        allocation, visible = self.allocation, self.allocation.visible
+        allocation = self.allocation
         # A framework that went without GPUs does not claim one again at each further look.
         if self._is_given_back or allocation.assigned_to:
             return
-        has_fresh_reading = allocation.readings.is_pending
+        has_fresh_reading = self.readings.is_pending
         is_listed_anew = self._follow_environment()
         if said.ordinal is None:
-            visible.keep_order(allocation.readings.newest)
-        if visible.may_have_gpus and not has_fresh_reading:
-            allocation.readings.begin()
+            self.visible.keep_order(self.readings.newest)
+        if self.visible.may_have_gpus and not has_fresh_reading:
+            self.readings.begin()
         if allocation.moment is not Moment.CONTEXT and (is_listed_anew or allocation.taken is None):
             self._claim_before_cuda(said)
 
     def _follow_environment(self) -> bool:
         """Follow what script and engine have written since; whether the GPUs are listed anew."""
         allocation, grant = self.allocation, self.allocation.grant
-        inventory = allocation.readings.wait_or_replace(CONTEXT_DEADLINE_S)
+        inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
         told = told_of_siblings(allocation.environ)
         # What a process that has its GPUs tells of ranks is for those that it starts, as Lightning's first one does.
         if is_engine_worker(allocation.environ) or (told != allocation.told and allocation.lease is None):
             allocation.told = told
             grant = self._granted_by_now()
-        is_listed_anew = allocation.visible.refresh(inventory, grant)
+        is_listed_anew = self.visible.refresh(inventory, grant)
         if is_listed_anew and allocation.decision is not None:
             allocation.decided(allocation.decision, is_listed=False)
         return is_listed_anew
 
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
         """Choose and claim by the list that CUDA will read, and write that anew: the claimed GPUs first, or alone."""
-        allocation, visible = self.allocation, self.allocation.visible
-        inventory, pool = allocation.readings.newest, visible.candidates or visible.pool
+        allocation, visible = self.allocation, self.visible
+        inventory, pool = self.readings.newest, visible.candidates or visible.pool
         if inventory is None or not pool or allocation.cuda.visible_uuids() is not None or allocation.assigned_to:
             return
         if allocation.moment is Moment.CUDA_START and not visible.candidates:
@@ -160,40 +154,39 @@ class Allocator:
         allocation, taken = self.allocation, self.allocation.taken
         assert taken is not None
         decision = taken.decision
-        at = allocation.visible.show(inventory, decision, number, is_parents=taken.is_parents)
+        at = self.visible.show(inventory, decision, number, is_parents=taken.is_parents)
         if at and not taken.is_parents:
             decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
-        allocation.decided(decision.counted_as(allocation.visible.pool), is_listed=True)
+        allocation.decided(decision.counted_as(self.visible.pool), is_listed=True)
         allocation.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
         """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
-        visible = self.allocation.visible
-        is_ranks_list = visible.spec.is_scripts and self.allocation.grant.rank is not None
-        return said.visible is not None or is_ranks_list or visible.order is Order.WORKERS
+        is_ranks_list = self.visible.spec.is_scripts and self.allocation.grant.rank is not None
+        return said.visible is not None or is_ranks_list or self.visible.order is Order.WORKERS
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
         """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
-        visible, number = self.allocation.visible, said.ordinal or 0
-        is_place = visible.order is Order.PARENTS and 0 < number < len(visible.pool)
+        number = said.ordinal or 0
+        is_place = self.visible.order is Order.PARENTS and 0 < number < len(self.visible.pool)
         return replace(said, visible=(number,)) if is_place else said
 
     @_one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
         allocation = self.allocation
         is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
-        if is_begun or not _gives_a_gpu(allocation.policy):
+        if is_begun or not _gives_a_gpu(self.policy):
             return None
         self._follow_environment()
-        inventory, visible = allocation.readings.newest, allocation.visible
+        inventory, visible = self.readings.newest, self.visible
         if inventory is None or inventory.unreadable or visible.candidates or allocation.grant.is_none:
             return None
         if not visible.pool or not allocation.cuda.can_run(built_for):
             return None
         # Scripts ask again and again, and each time a process would be started.
-        if self._counted_elsewhere is None or self._counted_elsewhere[0] != visible.pool:
-            self._counted_elsewhere = visible.pool, allocation.cuda.count_elsewhere(allocation.environ)
-        count = self._counted_elsewhere[1]
+        if visible.pool not in self._counted_elsewhere:
+            self._counted_elsewhere[visible.pool] = allocation.cuda.count_elsewhere(allocation.environ)
+        count = self._counted_elsewhere[visible.pool]
         return count if count == len(visible.pool) else None
 
     def on_listing(self) -> None:
@@ -206,12 +199,12 @@ class Allocator:
         allocation = self.allocation
         if allocation.assigned_to:
             return
-        if allocation.taken is None and allocation.policy.count == 0 and allocation.visible.may_have_gpus:
+        if allocation.taken is None and self.policy.count == 0 and self.visible.may_have_gpus:
             from autogpu.selection.decide import decide
 
             allocation.decided(decide(self._selection_request(NOTHING_SAID)))
         if allocation.decision is not None and allocation.decision.verdict is Verdict.CPU:
-            allocation.visible.hide_all()
+            self.visible.hide_all()
 
     @property
     def gpu_count(self) -> int | None:
@@ -220,9 +213,9 @@ class Allocator:
 
     def listing(self) -> Sequence[GpuListing] | None:
         allocation = self.allocation
-        if allocation.policy.count == 0:
+        if self.policy.count == 0:
             return ()
-        inventory = allocation.readings.wait(CONTEXT_DEADLINE_S)
+        inventory = self.readings.wait(CONTEXT_DEADLINE_S)
         uuids, attributes = allocation.counted_uuids, allocation.cuda.attributes()
         if uuids is None or attributes is None:
             return None
@@ -251,12 +244,12 @@ class Allocator:
         return self.assignment
 
     def _selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        allocation, visible = self.allocation, self.allocation.visible
-        inventory, uuids = allocation.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
+        allocation, visible = self.allocation, self.visible
+        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         selection = SelectionRequest(
-            policy=allocation.policy,
+            policy=self.policy,
             visible_spec=visible.spec,
             inventory=inventory,
             uuids=uuids,
@@ -301,10 +294,10 @@ class Allocator:
     def _leave_order(self, selection: SelectionRequest, number: int) -> Decision:
         """Decide for a framework that takes what CUDA counts first; its script uses GPU ``number``, as CUDA counts."""
         allocation, uuids, rank = self.allocation, selection.uuids or (), selection.grant.rank
-        why = order_is_fixed(allocation.policy)
+        why = order_is_fixed(self.policy)
         if allocation.decision is not None:
             return allocation.decision
-        if allocation.visible.order is Order.WORKERS or not uuids:
+        if self.visible.order is Order.WORKERS or not uuids:
             return left_alone(selection, why)
         number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
         alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
@@ -321,12 +314,12 @@ class Allocator:
         """CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
         taken, uuids = self.allocation.taken, self.allocation.cuda.visible_uuids()
         if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
-            return self.allocation.visible.order is not Order.WORKERS
+            return self.visible.order is not Order.WORKERS
         ordinals = taken.decision.ordinals if taken else ()
         return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
 
     def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
-        policy = self.allocation.policy
+        policy = self.policy
         ordinals = decision.ordinals if decision.is_ours else request.visible or ()
         return Assignment(
             ordinals=ordinals if decision.is_ours else None,
@@ -340,10 +333,10 @@ class Allocator:
         )
 
     def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, Cap]:
-        allocation, policy, reserves = self.allocation, self.allocation.policy, {}
+        allocation, policy, reserves = self.allocation, self.policy, {}
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with allocation.cuda.primary_contexts(ordinals):
-                inventory = allocation.readings.take()
+                inventory = self.readings.take()
             measured = own_memory_bytes(inventory, allocation.counted_uuids or (), os.getpid())
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
         share = self.framework.DEFAULT_SHARE
@@ -351,7 +344,7 @@ class Allocator:
 
     @property
     def _logical_gpus(self) -> int:
-        return self.allocation.policy.virtual_gpus if self.framework.HAS_LOGICAL_GPUS else 1
+        return self.policy.virtual_gpus if self.framework.HAS_LOGICAL_GPUS else 1
 
     # What the framework tells afterwards
 
@@ -363,7 +356,7 @@ class Allocator:
         if takes_some in allocation.reported or True in allocation.reported:
             return
         allocation.reported.add(takes_some)
-        inventory = allocation.readings.wait(CONTEXT_DEADLINE_S)
+        inventory = self.readings.wait(CONTEXT_DEADLINE_S)
         if self._decision is None:
             self._decide_of_hidden_pool(inventory)
         if not takes_some:
@@ -376,7 +369,7 @@ class Allocator:
         from autogpu.acquire import raise_if_refused
         from autogpu.selection.decide import decide
 
-        allocation, pool = self.allocation, self.allocation.visible.hidden_pool
+        allocation, pool = self.allocation, self.visible.hidden_pool
         # Where a cgroup denies every GPU there is nothing to hide.
         is_denied = allocation.grant.is_none and inventory is not None and not inventory.failure
         if allocation.taken is None and (pool or is_denied):
@@ -405,7 +398,7 @@ class Allocator:
     @_one_at_a_time
     def on_workers(self, count: int) -> str:
         allocation, taken = self.allocation, self.allocation.taken
-        is_own_choice = allocation.visible.spec.is_scripts or allocation.policy.visible == "chosen"
+        is_own_choice = self.visible.spec.is_scripts or self.policy.visible == "chosen"
         if allocation.grant.rank is not None or is_own_choice or allocation.cuda.ordinals_in_use():
             return ""
         if not 2 <= count <= self._most_workers():
@@ -418,7 +411,7 @@ class Allocator:
         return f"workers.{os.getpid()}.{os.urandom(8).hex()}"
 
     def _most_workers(self) -> int:
-        inventory = self.allocation.readings.newest
+        inventory = self.readings.newest
         known = by_uuid(inventory.devices if inventory else ())
         pool = [known[uuid] for uuid in self.allocation.uuids or () if uuid in known]
         # One list names cards or instances, and each worker counts by its list up to its own number.
@@ -427,25 +420,23 @@ class Allocator:
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Report how to get more replicas, where the policy is why there are so few."""
         allocation, decision = self.allocation, self.allocation.decision
-        if decision and decision.verdict is Verdict.TAKE and allocation.policy.level != "quiet":
-            allocation.say(messages.few_replicas(strategy, replicas, decision, allocation.policy.per_user))
+        if decision and decision.verdict is Verdict.TAKE and self.policy.level != "quiet":
+            allocation.say(messages.few_replicas(strategy, replicas, decision, self.policy.per_user))
 
     def on_unsupported(self, why: str) -> None:
         self.allocation.say([f"policy not applied: {why}; {self.framework.NAME} continues with its defaults"])
 
     def _granted_by_now(self) -> Grant:
-        visible = self.allocation.visible
-        return engines.granted_here(visible.environ_without_ours(), visible.started_with)
+        return engines.granted_here(self.visible.environ_without_ours(), self.visible.started_with)
 
     def _tell_what_is_kept(self) -> None:
-        """Say once that another task of this worker was given what a framework can't follow any more."""
-        allocation, visible = self.allocation, self.allocation.visible
+        """Say that another task of this worker was given what a framework can't follow any more."""
+        allocation, visible = self.allocation, self.visible
         with allocation.guard():
             grant = self._granted_by_now()
             now = messages.granted(grant, visible.named(grant))
             before = messages.granted(allocation.grant, visible.spec.value)
-            if now != before and not allocation.has_told_what_is_kept and allocation.policy.level != "quiet":
-                allocation.has_told_what_is_kept = True
+            if now != before and self.policy.level != "quiet":
                 allocation.say_in_each_rank(
                     f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
                     "from an earlier one; to have a process for each task: max_calls=1"

@@ -27,7 +27,6 @@ from autogpu.selection.visible_devices import (
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
-    LEASE,
     ORIGINAL_VISIBLE_DEVICES,
     WRITTEN_VISIBLE_DEVICES,
 )
@@ -191,57 +190,50 @@ class VisibleDevices:
             named: The one GPU that the script is about to use, as it counts them; 0 where none is known.
             is_parents: They are of the process that started this one.
         """
-        if self.candidates:
-            self._narrow(inventory, self._listed_with_instances(inventory, decision))
-        elif self.hides_others:
-            self._narrow(inventory, decision.devices)
-        first = decision.of_ranks or tuple(device.uuid for device in decision.devices)
+        pool = self._shown_after_claim(inventory, decision)
+        claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
+        first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
         # A number that the script names is a position, and that of its siblings another one.
-        is_named = 0 < named < len(self.pool) and len(first) == 1 and self.grant.rank is None
+        is_named = 0 < named < len(pool) and len(first) == 1 and self.grant.rank is None
         if is_parents:
-            is_named = is_named and self.pool[named] in first  # which the parent has put there
+            is_named = is_named and pool[named] in first  # which the parent has put there
         at = named if is_named else 0
-        self._put_first(inventory, first, at, [each.device.uuid for each in decision.ranking.candidates])
+        others = self._as_they_rank(decision.ranking, [uuid for uuid in pool if uuid not in first])
+        self._list(inventory, (*others[:at], *first, *others[at:]))
         return at
 
-    def _listed_with_instances(self, inventory: Inventory, decision: Decision) -> tuple[Device, ...]:
-        """With MIG instances among the candidates: the claimed GPUs, and those that CUDA shows beside them."""
-        known, taken = by_uuid(inventory.devices), decision.devices
-        is_all = self._policy.visible == "pool" or self.grant.rank is not None
-        return instances.to_list(
-            taken,
-            decision.of_ranks,
-            [known[uuid] for uuid in self.candidates if uuid in known] if is_all else taken,
-            shows_several=instances.shows_several(inventory.driver_version),
-        )
+    def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:
+        """By now, best first; if autogpu did not write the list, its order stays."""
+        if self.order is not Order.OURS or self.spec.is_scripts:
+            return uuids
+        rank = {candidate.device.uuid: rank for rank, candidate in enumerate(ranking.candidates)}
+        return sorted(uuids, key=lambda uuid: rank.get(uuid, len(rank)))
 
-    def _narrow(self, inventory: Inventory, devices: Sequence[Device]) -> None:
-        if tuple(device.uuid for device in devices) == self.pool:
-            return  # perhaps in the script's own words
-        self._replace(self._listing(inventory, devices))
-        self.pool = tuple(device.uuid for device in devices)
+    def _shown_after_claim(self, inventory: Inventory, decision: Decision) -> tuple[str, ...]:
+        """The pool; the claimed GPUs where others are hidden, with those that CUDA shows beside a MIG instance."""
+        if not self.candidates and not self.hides_others:
+            return self.pool
+        devices = decision.devices
+        if self.candidates:
+            known = by_uuid(inventory.devices)
+            is_all = self._policy.visible == "pool" or self.grant.rank is not None
+            beside = [known[uuid] for uuid in self.candidates if uuid in known] if is_all else devices
+            shows_several = instances.shows_several(inventory.driver_version)
+            devices = instances.to_list(devices, decision.of_ranks, beside, shows_several=shows_several)
+        return tuple(device.uuid for device in devices)
 
-    def _put_first(self, inventory: Inventory, uuids: Sequence[str], at: int, ranked: Sequence[str]) -> None:
-        """List these GPUs of the pool before its others, or after ``at`` of these.
-
-        Args:
-            ranked: The GPUs as they rank by now, best first. If autogpu did not write the list, its order stays.
-        """
-        pool, is_scripts = self.pool, self.spec.is_scripts
-        others = [uuid for uuid in pool if uuid not in uuids]
-        if self.order is Order.OURS and not is_scripts:
-            others.sort(key=lambda uuid: ranked.index(uuid) if uuid in ranked else len(ranked))
-        self.pool = (*others[:at], *(uuid for uuid in dict.fromkeys(uuids) if uuid in pool), *others[at:])
-        if self.pool == pool:
+    def _list(self, inventory: Inventory, pool: tuple[str, ...]) -> None:
+        before, self.pool = self.pool, pool
+        if pool == before:
             return
-        if is_scripts:
+        if self.spec.is_scripts and set(pool) == set(before):
             # In the script's own words, which it may read again; what CUDA does not read of them stays where it is.
             entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
-            in_order = [entries[pool.index(uuid)] for uuid in self.pool]
+            in_order = [entries[before.index(uuid)] for uuid in pool]
             self._replace({CUDA_VISIBLE_DEVICES: ",".join(in_order + entries[len(pool) :])})
         else:
             known = by_uuid(inventory.devices)
-            self._replace(self._listing(inventory, [known[uuid] for uuid in self.pool]))
+            self._replace(self._listing(inventory, [known[uuid] for uuid in pool]))
 
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""
@@ -359,26 +351,3 @@ class VisibleDevices:
         before = self._listed_before if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
         listed = pool_in_order(ranking, kept_order=parents or before or pool)
         return tuple(device for device in listed if device.uuid in parents) if parents else listed
-
-
-class ChildrensLease:
-    """``AUTOGPU_LEASE``, by which child processes know the claim that they share."""
-
-    def __init__(self, environ: MutableMapping[str, str]) -> None:
-        self._environ = environ
-        # By which process it was written, what, and what this one had been told itself.
-        self._written: tuple[int, str] | None = None
-        self._parents: str | None = None
-
-    def write(self, marker: str) -> None:
-        """Name the lease to those that are started from now on."""
-        before = self._environ.get(LEASE)
-        if self._written != (os.getpid(), before):
-            self._parents = before
-        self._environ[LEASE] = marker
-        self._written = (os.getpid(), marker)
-
-    def restore(self) -> None:
-        """Write the parent's again: later claims belong to its job. Not in a forked child, nor over another's."""
-        if self._written == (os.getpid(), self._environ.get(LEASE)):
-            restore(self._environ, self._parents, LEASE)
