@@ -2,22 +2,28 @@
 
     python docs/generate.py [--check]
 
-They are ``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json``, from the policy's model, and in
-``docs/security.md`` the tables of the start-up files.
+They are ``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json``, from the policy's model and the
+texts of ``docs/policy-keys.toml``, and in ``docs/security.md`` the tables of the start-up files.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
 import sys
 from pathlib import Path
 
 from autogpu import __version__
 from autogpu.install import files
-from autogpu.policy.model import KEYS, SECTIONS, SYSTEM_FILE, Key
-from autogpu.policy.templates import example, schema
+from autogpu.policy.model import BY_DOTTED, KEYS, SECTIONS, SYSTEM_FILE, Key
+from autogpu.policy.templates import example
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -86,7 +92,22 @@ than autogpu: it knows each value as the example file writes it, so an editor ma
 """  # noqa: E501
 
 
-def page() -> str:
+def explanations(written: str) -> dict[str, str]:
+    """The text of each key at length, as ``docs/policy-keys.toml`` has it: every key has one, and every text a key."""
+    texts = {}
+    for name, inside in tomllib.loads(written).items():
+        section = (
+            {f"{name}.{key}": text for key, text in inside.items()} if isinstance(inside, dict) else {name: inside}
+        )
+        texts.update({dotted: " ".join(text.split()) for dotted, text in section.items()})
+    without = sorted(key.dotted for key in KEYS if not texts.get(key.dotted))
+    unknown = sorted(texts.keys() - BY_DOTTED.keys())
+    if without or unknown:
+        raise ValueError(f"docs/policy-keys.toml: keys without a text: {without}; texts without a key: {unknown}")
+    return texts
+
+
+def page(texts: dict[str, str]) -> str:
     """The text of ``docs/policy.md``."""
     parts = [_PAGE_HEAD.format(system=SYSTEM_FILE)]
     for key in KEYS:
@@ -94,8 +115,33 @@ def page() -> str:
         parts.append(re.sub('"([^"]+)"', r"`\1`", key.about.replace("\n", " ")).replace('""', '`""`') + " |\n")
     for section, title in SECTIONS.items():
         parts.append(f"\n### {title}\n" if not section else f"\n### {title}: `[{section}]`\n")
-        parts += [_entry(key) for key in KEYS if key.section == section]
+        parts += [_entry(key, texts[key.dotted]) for key in KEYS if key.section == section]
     return "".join(parts)
+
+
+def schema(texts: dict[str, str]) -> str:
+    """The text of ``docs/autogpu.schema.json``, for editors."""
+    top: dict[str, object] = {}
+    for section, title in SECTIONS.items():
+        keys = {key.name: _schema_of(key, texts[key.dotted]) for key in KEYS if key.section == section}
+        if section:
+            top[section] = {"type": "object", "title": title, "additionalProperties": False, "properties": keys}
+        else:
+            top.update(keys)
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "autogpu.toml",
+        "description": "Which GPU a process gets, and how much of its memory.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": top,
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema_of(key: Key, text: str) -> dict[str, object]:
+    description = f"{key.sentence}\n{text}\nAllowed: {key.kind.allowed}."
+    return {**key.kind.schema, "default": key.kind.plain(key.default), "description": description}
 
 
 # What those who guard machines look for in start-up files: a rule, and the names that a file which breaks it would use.
@@ -149,13 +195,14 @@ def rules(text: str) -> dict[str, str]:
 
 def documents() -> dict[str, str]:
     """Every generated file: its path in the checkout, and its text."""
+    texts = explanations((ROOT / "docs" / "policy-keys.toml").read_text(encoding="utf-8"))
     security = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     before, begin, rest = security.partition("<!-- start-up files -->\n")
     _, end, after = rest.partition("<!-- end of start-up files -->\n")
     return {
         "autogpu.toml.example": example(),
-        "docs/policy.md": page(),
-        "docs/autogpu.schema.json": schema(),
+        "docs/policy.md": page(texts),
+        "docs/autogpu.schema.json": schema(texts),
         "docs/security.md": before + begin + start_up_tables() + end + after,
     }
 
@@ -175,9 +222,9 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     return 1 if stale and "--check" in arguments else 0
 
 
-def _entry(key: Key) -> str:
+def _entry(key: Key, text: str) -> str:
     return (
-        f"\n#### {key.dotted}\n\n{key.sentence} {key.more}\n\n"
+        f"\n#### {key.dotted}\n\n{key.sentence} {text}\n\n"
         f"- Allowed: {key.kind.allowed}\n"
         f"- Default: `{key.written(key.default)}`\n"
         f"- Variable: `{key.variable}`\n"

@@ -1,13 +1,12 @@
-"""Texts made from the model: the example with every key, a project's own file to start from, and the JSON schema."""
+"""Texts made from the model: the example with every key, and a project's own file to start from."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Iterator, Sequence
 
-from autogpu.policy.model import KEYS, SECTIONS, Key
+from autogpu.policy.model import KEYS, Key
 
 SCHEMA_NAME = "autogpu.schema.json"
 
@@ -53,31 +52,8 @@ def _example_lines(keys: Sequence[Key]) -> Iterator[str]:
                 text = ""
 
 
-def schema() -> str:
-    """The text of ``docs/autogpu.schema.json``, for editors."""
-    tables = {section: {key.name: _schema_of(key) for key in KEYS if key.section == section} for section in SECTIONS}
-    top: dict[str, object] = dict(tables.pop(""))
-    for section, keys in tables.items():
-        title = SECTIONS[section]
-        top[section] = {"type": "object", "title": title, "additionalProperties": False, "properties": keys}
-    whole = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "autogpu.toml",
-        "description": "Which GPU a process gets, and how much of its memory.",
-        "type": "object",
-        "additionalProperties": False,
-        "properties": top,
-    }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-
-
 def schema_file() -> Path | None:
-    """The file of the same text that came with this autogpu: inside the package, in ``docs`` in a checkout."""
+    """The JSON schema that came with this autogpu: inside the package, in ``docs`` in a checkout."""
     package = Path(__file__).resolve().parent.parent
     files = (package / SCHEMA_NAME, package.parent / "docs" / SCHEMA_NAME)
     return next((file for file in files if file.is_file()), None)
-
-
-def _schema_of(key: Key) -> dict[str, object]:
-    description = f"{key.sentence}\n{key.more}\nAllowed: {key.kind.allowed}."
-    return {**key.kind.schema, "default": key.kind.plain(key.default), "description": description}

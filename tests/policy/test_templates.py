@@ -9,15 +9,15 @@ import jsonschema
 import pytest
 
 from autogpu.policy import KEYS, Policy
-from autogpu.policy.templates import example, schema, template
-from tests.policy.test_layers import OTHERS
+from autogpu.policy.templates import example, template
+from tests.policy.test_layers import OTHERS, ROOT
 
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @pytest.fixture(scope="module")
 def validator():
-    described = json.loads(schema())
+    described = json.loads((ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8"))
     # The class is older than draft 2020-12 on Python 3.7 with old releases; what is used here is in both.
     kind = getattr(jsonschema, "Draft202012Validator", jsonschema.Draft7Validator)
     kind.check_schema(described)

@@ -157,7 +157,17 @@ def generate():
 def test_what_is_made_from_the_policys_model_is_as_it_makes_it_and_has_every_key(generate):
     made = generate.documents()
     assert {name: (ROOT / name).read_text(encoding="utf-8") for name in made} == made, "run: make docs"
-    assert len(re.findall(r"^#### .", generate.page(), re.MULTILINE)) == len(KEYS)
+    assert len(re.findall(r"^#### .", made["docs/policy.md"], re.MULTILINE)) == len(KEYS)
+
+
+def test_each_key_has_a_text_and_each_text_a_key(generate):
+    written = (ROOT / "docs" / "policy-keys.toml").read_text(encoding="utf-8")
+    assert generate.explanations(written).keys() == {key.dotted for key in KEYS}
+    misspelt = written.replace("\nwait = ", "\nwaiting = ").replace("locked = ", "lokced = ")
+    with pytest.raises(
+        ValueError, match=r"without a text: \['locked', 'select.wait'\]; .*'lokced', 'select.waiting'\]"
+    ):
+        generate.explanations(misspelt)
 
 
 @pytest.mark.parametrize(
