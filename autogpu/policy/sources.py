@@ -1,33 +1,48 @@
-"""The files of each layer: where they are, and what is in them."""
+"""The files of each layer: where they are, whose count, and what is in them."""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.frozen import frozen, replace
-from autogpu.policy import model, trust
+from autogpu.policy import model
 from autogpu.policy.kinds import Refused, brief
 from autogpu.policy.model import BY_NAME, Origin, Problem
+from autogpu.process import UNKNOWN_UID
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 IGNORED = "this file is ignored"
+LARGEST_FILE_BYTES = 1024**2
+_MOST_LINKS = 40
+
+# How the reason begins where the file itself can be written, which its owner can change.
+_ITS_MODE = "it can be written"
 
 # Searched for where a pyproject.toml can't be parsed, or is not trusted enough to be.
 _OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[].]""", re.MULTILINE)
 _MOST_DOTS = _DEEPEST_BRACKETS = 100
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
-_NAME = rf"({_PART}(?:[ \t]*\.[ \t]*{_PART})*)"
-_HEADER, _ASSIGNMENT = rf"[ \t]*\[(\[)?[ \t]*{_NAME}[ \t]*\]\]?[ \t]*(?:#.*)?\r?$", rf"[ \t]*{_NAME}[ \t]*="
+_NAME = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_TABLE_OR_KEY = rf"[ \t]*(?:(\[\[?)[ \t]*({_NAME})[ \t]*\]\]?[ \t]*(?:#.*)?\r?$|({_NAME})[ \t]*=)"
 _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
+
+
+class UnreadableFile(Exception):
+    """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""
+
+    def __init__(self, why: str, line: int | None = None) -> None:
+        super().__init__(why)
+        self.line = line
 
 
 @frozen
@@ -130,42 +145,31 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
     """Read one file; ``judge`` counts it only if no other user could have written it."""
     is_shared = file.name == PYPROJECT
     here, none = Source(layer, file, paths.short(file)), Source(layer)
-    origin = here.origin()
+    # A file that does not count leaves the place to another. Nobody is told of a pyproject.toml without our table.
+    instead, is_ours = none, not (judge and is_shared)
     try:
-        opened = trust.read_file(file, judge=judge)
-    except trust.UnreadableFile as error:
-        problem = Problem(f"{origin} {printable(str(error))}", IGNORED, origin)
-        return none if judge and is_shared else replace(none, problems=(problem,))
-    if opened is None:
-        return none
-    content, distrust = opened
-    if is_shared and b"autogpu" not in content:
-        return none
-    is_ours = not is_shared or bool(_OUR_HEADER.search(content))
-    if distrust:
-        what = f"{origin} does not count as a project file: {printable(distrust)}"
-        name = printable(str(file))
-        repair = f"chmod go-w {name}, or " if distrust.startswith(trust.ITS_MODE) else ""
-        problem = Problem(f"{what} (to use it: {repair}{POLICY_FILE}={name})", IGNORED, origin)
-        return replace(none, problems=(problem,)) if is_ours else none
-    try:
-        # Editors on Windows put a byte order mark in front, which TOML does not know.
-        text = content.decode("utf-8-sig")
-        table = _parsed(text)
-    except trust.UnreadableFile as error:
-        return replace(here, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
-    except (ValueError, RecursionError) as error:
-        why, line = _what_is_wrong(error, content)
-        origin = replace(origin, line=line)
-        problem = Problem(f"{origin} is not valid TOML: {why}", IGNORED, origin)
-        return replace(here, problems=(problem,)) if is_ours else none
+        opened = read_file(file, judge=judge)
+        if opened is None or (is_shared and b"autogpu" not in opened[0]):
+            return none
+        content, distrust = opened
+        is_ours = not is_shared or bool(_OUR_HEADER.search(content))
+        if distrust:
+            name = printable(str(file))
+            ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
+            raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
+        instead = here
+        text, table = _parsed(content)
+    except UnreadableFile as error:
+        origin = replace(here.origin(), line=error.line)
+        return replace(instead, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
+    here = replace(here, lines=key_lines(text))
     if not is_shared:
-        return replace(here, table=table, lines=key_lines(text))
+        return replace(here, table=table)
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
     if ours is None:
         return none
-    here = replace(here, prefix=("tool", "autogpu"), lines=key_lines(text))
+    here = replace(here, prefix=("tool", "autogpu"))
     if isinstance(ours, dict):
         return replace(here, table=ours)
     origin = here.origin()
@@ -173,18 +177,29 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
     return replace(here, problems=(Problem(what, IGNORED, origin),))
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(content: bytes) -> tuple[str, dict[str, Any]]:
+    """The text of a file, and what is in it."""
+    try:
+        # Editors on Windows put a byte order mark in front, which TOML does not know.
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UnreadableFile("is not valid TOML: it is not UTF-8", line) from None
     _refuse_excess(text)
     try:
         if sys.version_info >= (3, 11):
             import tomllib
         else:
             import tomli as tomllib
+        # The parser tells no line number for a mistake in a last line that has no line end.
+        return text, tomllib.loads(text + "\n")
     except ImportError:
-        raise trust.UnreadableFile("can't be read: the package tomli is not installed") from None
-    # The parser tells no line number for a mistake in a last line that has no line end.
-    table: dict[str, Any] = tomllib.loads(text + "\n")
-    return table
+        raise UnreadableFile("can't be read: the package tomli is not installed") from None
+    except (ValueError, RecursionError) as error:
+        found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
+        why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
+        mistake = _mistake(text.split("\n")[at - 1], why) if at else ""
+        raise UnreadableFile(f"is not valid TOML: {printable(mistake or why)}", at) from None
 
 
 def _refuse_excess(text: str) -> None:
@@ -194,21 +209,10 @@ def _refuse_excess(text: str) -> None:
         depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
         if depth > _DEEPEST_BRACKETS:
             # A compiled parser may overflow the C stack, which no exception reports.
-            raise trust.UnreadableFile(f"can't be read: brackets are nested more than {_DEEPEST_BRACKETS} deep")
+            raise UnreadableFile(f"can't be read: brackets are nested more than {_DEEPEST_BRACKETS} deep")
     if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
         # The time that the parsers take grows with the square of it.
-        raise trust.UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
-
-
-def _what_is_wrong(error: Exception, content: bytes) -> tuple[str, int | None]:
-    """The mistake that makes a file invalid, and its line where it is known."""
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8", content.count(b"\n", 0, error.start) + 1
-    found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
-    if found is None:
-        return printable(str(error)), None
-    why, line = found.group(1), int(found.group(2))
-    return printable(_mistake(content.decode("utf-8-sig").split("\n")[line - 1], why) or why), line
+        raise UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
 
 
 def _mistake(line: str, why: str) -> str:
@@ -231,24 +235,118 @@ def key_lines(text: str) -> dict[Sequence[str], int | None]:
 
     What is written in a way that this does not follow is missing, and what seems to be written twice has no line.
     """
-    header, assignment = re.compile(_HEADER), re.compile(_ASSIGNMENT)
+    table_or_key = re.compile(_TABLE_OR_KEY)
     lines: dict[Sequence[str], int | None] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.split("\n"), 1):
-        begins_table, sets_key = header.match(line), assignment.match(line)
-        if begins_table:
-            table = path = _parts(begins_table.group(2))
-        elif sets_key:
-            path = table + _parts(sets_key.group(1))
-        else:
+        found = table_or_key.match(line)
+        if found is None:
             continue
-        is_certain = path not in lines and not (begins_table and begins_table.group(1))
-        lines[path] = number if is_certain else None
+        bracket, header, key = found.groups()
+        name = tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, header or key))
+        path = name if bracket else table + name
+        if bracket:
+            table = path
+        lines[path] = None if path in lines or bracket == "[[" else number
     return lines
 
 
-def _parts(name: str) -> tuple[str, ...]:
-    return tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, name))
+def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
+    """Read a regular file of bounded size, and tell why it does not count, as the end of a sentence; ``""`` if it does.
+
+    Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so that the file can't
+    be swapped in between.
+
+    Args:
+        path: The file, or a link to it; ``None`` is returned where there is none.
+        judge: Ask who could have written it. Not asked where there are no owners (Windows).
+
+    Raises:
+        UnreadableFile: It exists, but it is not a file, too large, or not permitted.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        # Also a folder that may not be entered, as with a foreign HOME kept by sudo: no file is known there.
+        return None
+    try:
+        # Opening a device can already have an effect, so it is asked before, and again after opening.
+        if not stat.S_ISREG(mode):
+            raise UnreadableFile("is not a regular file")
+        with open(path, "rb", opener=_opened) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise UnreadableFile("is not a regular file")
+            distrust = _distrust(path, file.fileno(), found) if judge and hasattr(os, "geteuid") else ""
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableFile(f"can't be read ({printable(error.strerror or str(error))})") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise UnreadableFile(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
+    return content, distrust
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+
+
+def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
+    """Why another user could have written the opened file, or put it or a link to it where it is."""
+    foreign = _foreign(descriptor, found)
+    if foreign:
+        return f"it {foreign}"
+    place = path
+    for _ in range(_MOST_LINKS):
+        foreign = _foreign(place.parent, place.parent.stat())
+        if foreign:
+            return f"its folder {place.parent} {foreign}"
+        if not place.is_symlink():
+            now = place.stat()
+            is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
+            return "" if is_same else "it was replaced while it was read"
+        place = place.parent / os.readlink(str(place))
+    return "it is behind too many links"
+
+
+def _foreign(place: int | Path, found: os.stat_result) -> str:
+    if found.st_uid == UNKNOWN_UID or found.st_uid not in (os.geteuid(), 0):
+        return f"belongs to uid {found.st_uid}"
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written by every user"
+    if found.st_mode & stat.S_IWGRP and (_has_access_list(place) or not _is_private_group(found)):
+        return f"can be written by group {found.st_gid}"
+    return ""
+
+
+def _is_private_group(found: os.stat_result) -> bool:
+    """The group of a file has its owner as only member, as far as the group says.
+
+    Debian, Ubuntu and Fedora give every user a group of the same name and an umask of 002, so refusing all
+    that a group can write would refuse every project there. A primary group that many share ("users") has
+    another name. An account that was made with another user's group as its primary one goes unseen: only a
+    listing of all accounts would show it, which takes minutes on a host with a directory service.
+    """
+    import grp
+    import pwd
+
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    is_own = group.gr_name == owner.pw_name and owner.pw_gid == found.st_gid
+    return is_own and set(group.gr_mem) <= {owner.pw_name}
+
+
+def _has_access_list(place: int | Path) -> bool:
+    # With an access control list the group bits are its mask: they do not say who may write.
+    if not hasattr(os, "getxattr"):
+        return False
+    try:
+        return bool(os.getxattr(place, "system.posix_acl_access"))
+    except OSError:
+        return False
 
 
 def working_directory() -> Path:

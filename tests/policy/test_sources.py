@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.policy import trust
+from autogpu.policy import sources
 
 STRANGER = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -144,8 +144,8 @@ def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace
             return seen
 
     def read():
-        with pytest.raises(trust.UnreadableFile) as refused:
-            trust.read_file(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
+        with pytest.raises(sources.UnreadableFile) as refused:
+            sources.read_file(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
         return str(refused.value)
 
     assert answered(read) == ["is not a regular file"]
@@ -217,7 +217,7 @@ def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode
     assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
 
 
-LOOKS = "import sys; from pathlib import Path; from autogpu.policy.trust import *; " + (
+LOOKS = "import sys; from pathlib import Path; from autogpu.policy.sources import *; " + (
     "print(read_file(Path(sys.argv[1]), judge=True)[1])"
 )
 
