@@ -140,7 +140,7 @@ def schema(texts: dict[str, str]) -> str:
 
 
 def _schema_of(key: Key, text: str) -> dict[str, object]:
-    description = f"{key.sentence}\n{text}\nAllowed: {key.kind.allowed}."
+    description = f"{_sentence(key)}\n{text}\nAllowed: {key.kind.allowed}."
     return {**key.kind.schema, "default": key.kind.plain(key.default), "description": description}
 
 
@@ -224,11 +224,15 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
 def _entry(key: Key, text: str) -> str:
     return (
-        f"\n#### {key.dotted}\n\n{key.sentence} {text}\n\n"
+        f"\n#### {key.dotted}\n\n{_sentence(key)} {text}\n\n"
         f"- Allowed: {key.kind.allowed}\n"
         f"- Default: `{key.written(key.default)}`\n"
         f"- Variable: `{key.variable}`\n"
     )
+
+
+def _sentence(key: Key) -> str:
+    return (key.about[0].upper() + key.about[1:].rstrip(".") + ".").replace("\n", " ")
 
 
 def _anchor(key: Key) -> str:

@@ -20,7 +20,7 @@ from autogpu.history import History, runs_of
 from autogpu.policy import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Problem, Resolved, Setting
 from autogpu.policy.model import DEFAULT, ENVIRONMENT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
-from autogpu.policy.templates import schema_file, template
+from autogpu.policy.templates import template
 from autogpu.reporting.text import counted, printable, short_path
 from autogpu.variables import POLICY_FILE
 
@@ -71,15 +71,16 @@ Examples:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def check(files: tuple[Path, ...]) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
-    is_valid = True
+    status = 0
     for file in files:
         problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
         for problem in problems:
             click.echo(str(problem))
-        if not problems:
+        if problems:
+            status = 1
+        else:
             click.echo(f"{printable(str(file))}: valid")
-        is_valid = is_valid and not problems
-    return 0 if is_valid else 1
+    return status
 
 
 @config.command(
@@ -175,13 +176,13 @@ Examples:
 @click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
 def init(is_user: bool) -> None:
     """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
-    paths, described_in = PolicyPaths.of(os.environ), schema_file()
+    paths = PolicyPaths.of(os.environ)
     file = paths.user_file if is_user else Path(PROJECT_FILE)
     if file is None:
         raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
     # The policy that the scripts in this folder have until now: beside them, or in a folder above.
     before = None if is_user else found_source(paths, None, Path.cwd(), system_file=SYSTEM_FILE).file
-    _write_new(file, template(described_in.as_uri() if described_in else ""))
+    _write_new(file, template())
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet; `autogpu config` shows the values in use")
     named = os.environ.get(POLICY_FILE)
     if named and not is_user:

@@ -185,7 +185,7 @@ def _nearest_option(name: str, command: click.Command) -> str | None:
 
     options = [option for param in command.params for option in param.opts if option.startswith("--")]
     by_name = {option.lstrip("-").replace("-", "_"): option for option in options}
-    return by_name.get(nearest_name(name.lstrip("-").partition("=")[0], by_name) or "")
+    return by_name.get(nearest_name(name.lstrip("-").partition("=")[0], by_name))
 
 
 def _end_by(number: int) -> None:

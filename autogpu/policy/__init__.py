@@ -100,7 +100,7 @@ def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
 
 def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
     """Add what is used instead, which is only known when all layers are merged."""
-    if problem.instead or problem.key is None:
+    if problem.key is None:
         return problem
     used = settings[problem.key]
     if used.origin.layer != model.DEFAULT:

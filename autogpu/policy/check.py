@@ -92,13 +92,13 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
     internal = {*variables.INTERNAL, *(variables.TYPED + key.name.upper() for key in KEYS if key.variable in environ)}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
-        text, typed = environ.get(name, "").strip(), environ.get(variables.TYPED + name[len(variables.PREFIX) :])
-        # As it was typed for `autogpu run`.
-        is_typed = name in keys and typed is not None and typed == environ.get(name)
-        origin = Origin(model.ENVIRONMENT, keys[name].flag if is_typed else printable(name, _LONGEST_NAME))
+        text = environ.get(name, "").strip()
         if text and name in keys:
-            layer.take(keys[name], text, origin)
+            is_typed = environ.get(variables.TYPED + name[len(variables.PREFIX) :]) == environ[name]
+            place = keys[name].flag if is_typed else name  # as it was typed for `autogpu run`
+            layer.take(keys[name], text, Origin(model.ENVIRONMENT, place))
         elif text and name not in internal and not name.startswith(variables.INTERNAL_PREFIXES):
+            origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
             what = f"{origin} is not a variable of autogpu{_nearest_variable(name)}"
             layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
     return layer
@@ -107,7 +107,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 def _nearest_variable(name: str) -> str:
     begin = len(variables.PREFIX)
     near = nearest_name(name[begin:], [*BY_NAME, *(known[begin:].lower() for known in variables.INTERNAL)])
-    if near is None:
+    if not near:
         return "; `autogpu config` lists the keys"
     allowed = f" ({BY_NAME[near].kind.allowed})" if near in BY_NAME else ""
     return f", nearest is {variables.PREFIX}{near.upper()}{allowed}"
@@ -169,7 +169,7 @@ def _not_followed(path: tuple[str, ...], value: object) -> str:
         return f"[{dotted}] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
     is_table, section, name = isinstance(value, dict), "".join(path[:-1]), path[-1]
     what = f"unknown {'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
-    near = _nearest_key(name) if section or not is_table else None
+    near = BY_NAME.get(nearest_name(name, BY_NAME)) if section or not is_table else None
     if near:
         return f"{what}, nearest is {near.dotted} ({near.kind.allowed})"
     near_section = "" if section else _nearest_section(name, value)
@@ -193,7 +193,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     """Names of no key in ``locked``, and of no group in ``per_user``."""
     names, origin = system.values.get("locked", _NO_LOCKS)
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
-        near = _nearest_key(name)
+        near = BY_NAME.get(nearest_name(name, BY_NAME))
         hint = f", nearest is {near.dotted}" if near else ""
         yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", "it locks nothing", origin)
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
@@ -204,28 +204,23 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
             yield Problem(what, "it has no effect", origin)
 
 
-def _nearest_section(name: str, table: object) -> str | None:
+def _nearest_section(name: str, table: object) -> str:
     """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
     inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
     return inside[0] if inside and inside[0] else _nearest(name, _TABLES)
 
 
-def _nearest_key(name: str) -> Key | None:
-    return BY_NAME.get(nearest_name(name, BY_NAME) or "")
-
-
-def nearest_name(name: str, names: Collection[str]) -> str | None:
-    """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar."""
+def nearest_name(name: str, names: Collection[str]) -> str:
+    """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar, if any."""
     plain = name.lower().replace("-", "_").split(".")[-1]
     for own in sorted(names, key=len, reverse=True):
         if plain == own or plain.endswith("_" + own):
             return own
-    also = _ALSO_CALLED.get(plain)
+    also = _ALSO_CALLED.get(plain, "")
     return also if also in names else _nearest(plain, names)
 
 
-def _nearest(name: str, known: Iterable[str]) -> str | None:
+def _nearest(name: str, known: Collection[str]) -> str:
     import difflib
 
-    matches = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    return "".join(difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1))

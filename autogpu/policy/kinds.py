@@ -18,7 +18,7 @@ LARGEST_BYTES = 1024**5
 LONGEST_S = 365 * 86400.0
 
 # Digits are bounded so that int() and float() stay cheap and never meet Python's limit on long numbers.
-_SIZE = r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?(?:([KkMmGgTt])([Ii]?)([Bb]?)|[Bb])"
+_SIZE = r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]{1,3})"
 _PERCENT = r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%"
 _NUMBER = r"[0-9]{1,7}(?:\.[0-9]{1,3})?"
 # As people write times, and as autogpu itself does: 30m, 30 min, 2 hours, 1h 30m.
@@ -26,6 +26,12 @@ _DURATION = (
     rf"(?=[0-9])(?:({_NUMBER}) ?d(?:ays?)?)? ?(?:({_NUMBER}) ?h(?:ours?|rs?)?)? ?"
     rf"(?:({_NUMBER}) ?m(?:in(?:ute)?s?)?)? ?(?:({_NUMBER}) ?s(?:ec(?:ond)?s?)?)?"
 )
+# "8G" and "8Gi" are 2**30, as Slurm, Docker and Kubernetes read one or the other; only "GB" is decimal.
+_UNITS = {
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{prefix + end: 1024**power for power, prefix in enumerate("kmgt", 1) for end in ("", "i", "ib")},
+}
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
 # An index, an instance of a card, a range.
@@ -107,12 +113,10 @@ def brief(value: object) -> str:
     """Any TOML value in a few words; what could be long or nested is only named."""
     if isinstance(value, str):
         return quoted(value)
-    if isinstance(value, bool):
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "a number beyond 64 bits"
+    if isinstance(value, (int, float)):
         return str(value).lower()
-    if isinstance(value, int):
-        return str(value) if -(2**63) <= value < 2**63 else "a number beyond 64 bits"
-    if isinstance(value, float):
-        return repr(value)
     if isinstance(value, (list, tuple)):
         return "a list"
     return "a table" if isinstance(value, dict) else "a date or time"
@@ -143,13 +147,11 @@ def size_text(size_bytes: int) -> str:
 
 def duration_text(duration_s: float) -> str:
     """A duration as a policy writes it: ``1h30m``, ``0.5s``, ``0``."""
-    whole, parts = int(duration_s), ""
+    parts = ""
     for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
-        if whole >= factor:
-            parts += f"{whole // factor}{unit}"
-            whole %= factor
-    rest = whole + (duration_s - int(duration_s))
-    return parts + (f"{rest:g}s" if rest else "") or "0"
+        whole, duration_s = divmod(duration_s, factor)
+        parts += f"{whole:g}{unit}" if whole else ""
+    return parts + (f"{duration_s:g}s" if duration_s else "") or "0"
 
 
 @frozen
@@ -243,12 +245,9 @@ def _size(value: object) -> int | None:
     if re.fullmatch("[0-9]{1,18}", text):
         return _bytes(int(text))
     found = re.fullmatch(_SIZE, text)
-    if found is None:
+    if found is None or found.group(2).lower() not in _UNITS:
         raise Refused
-    number, prefix, binary, byte = found.groups()
-    # "8G" and "8Gi" are 2**30, as Slurm, Docker and Kubernetes read one or the other; only "GB" is decimal.
-    base = 1000 if byte and not binary else 1024
-    return _in_range(round(float(number) * base ** " KMGT".index((prefix or " ").upper())))
+    return _in_range(round(float(found.group(1)) * _UNITS[found.group(2).lower()]))
 
 
 def _bytes(number: int) -> int:
@@ -268,8 +267,8 @@ def _need(value: object) -> object:
     return LEARNED if isinstance(value, str) and value.strip().lower() == LEARNED else _size(value)
 
 
-def _plain_need(value: Any) -> str:
-    return value if value == LEARNED else "" if value is None else size_text(value)
+def _plain_size(value: object) -> str:
+    return "" if value is None else size_text(value) if isinstance(value, int) else str(value)
 
 
 def _limit(value: object) -> MemoryLimit | None:
@@ -284,8 +283,8 @@ def _limit(value: object) -> MemoryLimit | None:
     return MemoryLimit(percent=float(found.group(1)))
 
 
-def _duration(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+def _duration(value: Any) -> float:
+    if type(value) in (int, float):
         seconds = value
     else:
         text = _text(value)
@@ -317,32 +316,28 @@ def _device(item: object) -> str:
 
 
 def _in_numbers(first: str, separator: str | None, last: str) -> str:
-    if separator is None:
-        return str(int(first))
     if separator == "-" and int(last) < int(first):
         raise Refused("the smaller number comes first", element=quoted(f"{first}-{last}"))
-    return f"{int(first)}{separator}{int(last)}"
+    return f"{int(first)}{separator}{int(last)}" if separator else str(int(first))
 
 
-def _key_names(value: object) -> frozenset[str]:
-    names = _entries(value)
-    for name in names:
-        if not isinstance(name, str):
-            raise Refused(element=brief(name))
-    return frozenset(names)  # type: ignore[arg-type]  # checked
+def _key_name(item: object) -> str:
+    if not isinstance(item, str):
+        raise Refused(element=brief(item))
+    return item
 
 
 _TEXT_OR_INTEGER = {"type": ["string", "integer"]}
 
 FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false", "yes"))
 NEED = Kind(
-    'a size with its unit such as "6GiB", "learned", or "" for none', _need, _TEXT_OR_INTEGER, _plain_need, (LEARNED,)
+    'a size with its unit such as "6GiB", "learned", or "" for none', _need, _TEXT_OR_INTEGER, _plain_size, (LEARNED,)
 )
 LIMIT = Kind(
     'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',
     _limit,
     _TEXT_OR_INTEGER,
-    lambda limit: "" if limit is None else str(limit),
+    _plain_size,
 )
 DURATION = Kind(
     'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds',
@@ -357,5 +352,8 @@ DEVICES = Kind(
     list,
 )
 KEY_NAMES = Kind(
-    'a list of keys such as ["select.exclude"]', _key_names, {"type": "array", "items": {"type": "string"}}, sorted
+    'a list of keys such as ["select.exclude"]',
+    lambda value: frozenset(_key_name(item) for item in _entries(value)),
+    {"type": "array", "items": {"type": "string"}},
+    sorted,
 )

@@ -109,11 +109,6 @@ class Key:
         """The value where no layer sets it."""
         return getattr(Policy(), self.attribute)
 
-    @property
-    def sentence(self) -> str:
-        """``about`` on one line, with a capital and a full stop."""
-        return (self.about[0].upper() + self.about[1:].rstrip(".") + ".").replace("\n", " ")
-
     def written(self, value: object) -> str:
         """A value of this key as a TOML file holds it."""
         return kinds.toml_text(self.kind.plain(value))
@@ -214,73 +209,68 @@ SECTIONS = {
 }
 
 KEYS = (
-    Key("enabled", kinds.FLAG, about="whether autogpu does anything at all"),
+    Key("enabled", kinds.FLAG, "whether autogpu does anything at all"),
     Key(
         "locked",
         kinds.KEY_NAMES,
-        about="keys that no other layer may change. Counts only in the system file",
+        "keys that no other layer may change. Counts only in the system file",
         system_only=True,
     ),
     Key(
         "select.count",
         kinds.number('a number of GPUs (0 for CPU only; which ones: devices), or "all"', 0, 1024, ("all",)),
-        about='GPUs for this process: a number, "all", or 0 for CPU only',
+        'GPUs for this process: a number, "all", or 0 for CPU only',
     ),
-    Key(
-        "select.need",
-        kinds.NEED,
-        about='memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown',
-    ),
+    Key("select.need", kinds.NEED, 'memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown'),
     Key(
         "select.devices",
         kinds.DEVICES,
-        about='choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
+        'choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
     ),
-    Key("select.exclude", kinds.DEVICES, about="never choose these; written like devices"),
-    Key("select.prefer", kinds.DEVICES, about="of equally good ones, these first; written like devices"),
+    Key("select.exclude", kinds.DEVICES, "never choose these; written like devices"),
+    Key("select.prefer", kinds.DEVICES, "of equally good ones, these first; written like devices"),
     Key(
         "select.faulty",
         kinds.choice("last", "never"),
-        about='a GPU whose memory has faults: "last", after the healthy ones, or "never"',
+        'a GPU whose memory has faults: "last", after the healthy ones, or "never"',
     ),
     Key(
         "select.busy",
         kinds.choice("share", "wait", "cpu", "error"),
-        about='when no GPU is free: "share" one with memory left, "wait" for one,\n'
-        '"cpu" to continue without, or "error"',
+        'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',
     ),
-    Key("select.wait", kinds.DURATION, about='how long "wait" waits, and "share" at most'),
+    Key("select.wait", kinds.DURATION, 'how long "wait" waits, and "share" at most'),
     Key(
         "select.script",
         kinds.choice("respect", "override"),
-        about='a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"',
+        'a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"',
     ),
     Key(
         "select.visible",
         kinds.choice("pool", "chosen"),
-        about='CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
+        'CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
     ),
     Key(
         "select.identifier",
         kinds.choice("uuid", "index"),
-        about='"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers',
+        '"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers',
     ),
-    Key("memory.growth", kinds.FLAG, about="allocate memory as needed, instead of all at the start"),
+    Key("memory.growth", kinds.FLAG, "allocate memory as needed, instead of all at the start"),
     Key(
         "memory.limit",
         kinds.LIMIT,
-        about='hard cap on each GPU: "8GiB" or "50%", "" = none. With growth it grows up to the cap',
+        'hard cap on each GPU: "8GiB" or "50%", "" = none. With growth it grows up to the cap',
     ),
     Key(
         "memory.limit_includes",
         kinds.choice("arena", "process"),
-        about='"arena": what the framework allocates; a context of 300 to 600 MiB comes in addition.\n'
+        '"arena": what the framework allocates; a context of 300 to 600 MiB comes in addition.\n'
         '"process": all that nvidia-smi shows; the framework gets what the context leaves.',
     ),
     Key(
         "memory.virtual_gpus",
         kinds.number("a number from 1 to 64", 1, 64),
-        about="split each chosen GPU into N logical GPUs of `limit` each",
+        "split each chosen GPU into N logical GPUs of `limit` each",
     ),
     Key(
         "limits.per_user",
@@ -288,19 +278,15 @@ KEYS = (
             "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}",
             kinds.number("", 0, 1024),
         ),
-        about="GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
+        "GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
         system_only=True,
     ),
     Key(
         "report.level",
         kinds.choice("quiet", "line", "explain"),
-        about='"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
+        '"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
     ),
-    Key(
-        "report.history",
-        kinds.FLAG,
-        about="keep how much memory each script took, for you alone, and say what it needs",
-    ),
+    Key("report.history", kinds.FLAG, "keep how much memory each script took, for you alone, and say what it needs"),
 )
 
 BY_DOTTED = {key.dotted: key for key in KEYS}

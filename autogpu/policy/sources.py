@@ -158,18 +158,17 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
             raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
         instead = here
-        text, table = _parsed(content)
+        table, lines = _parsed(content)
     except UnreadableFile as error:
         origin = replace(here.origin(), line=error.line)
         return replace(instead, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
-    here = replace(here, lines=key_lines(text))
     if not is_shared:
-        return replace(here, table=table)
+        return replace(here, table=table, lines=lines)
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
     if ours is None:
         return none
-    here = replace(here, prefix=("tool", "autogpu"))
+    here = replace(here, prefix=("tool", "autogpu"), lines=lines)
     if isinstance(ours, dict):
         return replace(here, table=ours)
     origin = here.origin()
@@ -177,8 +176,8 @@ def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False
     return replace(here, problems=(Problem(what, IGNORED, origin),))
 
 
-def _parsed(content: bytes) -> tuple[str, dict[str, Any]]:
-    """The text of a file, and what is in it."""
+def _parsed(content: bytes) -> tuple[dict[str, Any], Mapping[Sequence[str], int | None]]:
+    """A file's table, and the lines of its keys."""
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")
@@ -192,7 +191,7 @@ def _parsed(content: bytes) -> tuple[str, dict[str, Any]]:
         else:
             import tomli as tomllib
         # The parser tells no line number for a mistake in a last line that has no line end.
-        return text, tomllib.loads(text + "\n")
+        return tomllib.loads(text + "\n"), key_lines(text)
     except ImportError:
         raise UnreadableFile("can't be read: the package tomli is not installed") from None
     except (ValueError, RecursionError) as error:

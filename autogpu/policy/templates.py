@@ -30,10 +30,10 @@ def example() -> str:
     return _EXAMPLE_HEAD + "".join(_sections(KEYS))
 
 
-def template(schema: str = "") -> str:
-    """A project's own file to start from, in which nothing is set; ``schema`` is the address of the JSON schema."""
-    keys = [key for key in KEYS if not key.system_only]
-    return (f"#:schema {schema}\n" if schema else "") + _TEMPLATE_HEAD + "".join(_sections(keys, "# "))
+def template() -> str:
+    """A project's own file to start from, in which nothing is set; it tells editors where its JSON schema is."""
+    keys, schema = [key for key in KEYS if not key.system_only], _schema_file()
+    return (f"#:schema {schema.as_uri()}\n" if schema else "") + _TEMPLATE_HEAD + "".join(_sections(keys, "# "))
 
 
 def _sections(keys: Sequence[Key], mark: str = "") -> Iterator[str]:
@@ -52,7 +52,7 @@ def _example_lines(keys: Sequence[Key]) -> Iterator[str]:
                 text = ""
 
 
-def schema_file() -> Path | None:
+def _schema_file() -> Path | None:
     """The JSON schema that came with this autogpu: inside the package, in ``docs`` in a checkout."""
     package = Path(__file__).resolve().parent.parent
     files = (package / SCHEMA_NAME, package.parent / "docs" / SCHEMA_NAME)
