@@ -52,7 +52,6 @@ class Layer:
         self.unknown: list[Problem] = []
 
     def take(self, key: Key, written: object, origin: Origin) -> None:
-        """Read a value that is ``written`` somewhere."""
         wrong = ""
         try:
             value = key.kind.read(written)

@@ -174,8 +174,6 @@ class Kind:
 
 
 def choice(*words: str) -> Kind:
-    """One of a few words."""
-
     allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
     return Kind(allowed, lambda value: _word(value, words), {"enum": list(words)}, words=words)
 

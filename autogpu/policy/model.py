@@ -106,7 +106,6 @@ class Key:
 
     @property
     def default(self) -> object:
-        """The value where no layer sets it."""
         return getattr(Policy(), self.attribute)
 
     def written(self, value: object) -> str:

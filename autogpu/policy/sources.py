@@ -38,7 +38,10 @@ _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
 class UnreadableFile(Exception):
-    """A file is there and can't be read; the text says why, to follow the file's name in a sentence."""
+    """A file is there and can't be read; the text says why, to follow the file's name in a sentence.
+
+    ``line`` is that of the mistake; ``None`` where it is not known.
+    """
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(why)
