@@ -19,7 +19,7 @@ from autogpu.errors import AutoGpuError
 from autogpu.history import History, runs_of
 from autogpu.policy import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Problem, Resolved, Setting
 from autogpu.policy.model import DEFAULT, ENVIRONMENT
-from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, PolicyPaths, found_source
+from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, found_source, homes_of, user_file_of
 from autogpu.policy.templates import template
 from autogpu.reporting.text import counted, printable, short_path
 from autogpu.variables import POLICY_FILE
@@ -135,11 +135,9 @@ def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int
         yield Text(str(problem), style=BAD), None
 
 
-def _overridden(setting: Setting) -> Iterator[Setting]:
+def _overridden(setting: Setting) -> list[Setting]:
     lower = setting.overrides
-    while lower is not None:
-        yield lower
-        lower = lower.overrides
+    return [] if lower is None else [lower, *_overridden(lower)]
 
 
 def _as_values(resolved: Resolved) -> dict[str, object]:
@@ -176,12 +174,12 @@ Examples:
 @click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
 def init(is_user: bool) -> None:
     """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
-    paths = PolicyPaths.of(os.environ)
-    file = paths.user_file if is_user else Path(PROJECT_FILE)
+    user_file = user_file_of(os.environ)
+    file = user_file if is_user else Path(PROJECT_FILE)
     if file is None:
         raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
     # The policy that the scripts in this folder have until now: beside them, or in a folder above.
-    before = None if is_user else found_source(paths, None, Path.cwd(), system_file=SYSTEM_FILE).file
+    before = None if is_user else found_source(homes_of(os.environ), None, Path.cwd(), (SYSTEM_FILE, user_file)).file
     _write_new(file, template())
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet; `autogpu config` shows the values in use")
     named = os.environ.get(POLICY_FILE)

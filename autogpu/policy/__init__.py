@@ -11,6 +11,7 @@ from autogpu.policy import check, model, sources
 from autogpu.policy.kinds import MemoryLimit, of_own_groups
 from autogpu.policy.model import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Policy, Problem, Resolved, Setting
 from autogpu.policy.sources import working_directory
+from autogpu.reporting.text import short_path
 from autogpu.variables import POLICY_FILE, SWITCH
 
 # Also what callers know by the package's name.
@@ -38,15 +39,15 @@ def resolve(
         working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is relative to.
         flags: The command line of ``autogpu run``: key to text, as in the environment.
     """
-    paths = sources.PolicyPaths.of(environ)
+    homes, user_file = sources.homes_of(environ), sources.user_file_of(environ)
     # Who can write there owns the host, or the home.
-    system = sources.source_of(paths, model.SYSTEM, system_file)
-    user = sources.source_of(paths, model.USER, paths.user_file) if paths.user_file else sources.Source(model.USER)
+    system = sources.source_of(homes, model.SYSTEM, system_file)
+    user = sources.source_of(homes, model.USER, user_file) if user_file else sources.Source(model.USER)
     named = environ.get(POLICY_FILE, "").strip()
     if named:
-        project = sources.named_source(paths, named, working_directory)
+        project = sources.named_source(homes, named, working_directory)
     else:
-        project = sources.found_source(paths, script, working_directory, system_file=system_file)
+        project = sources.found_source(homes, script, working_directory, (system_file, user_file))
     files = [check.file_layer(source) for source in (system, user, project)]
     settings, locked, problems = _merged([*files, check.environment_layer(environ), check.flag_layer(flags or {})])
     return Resolved(
@@ -61,10 +62,10 @@ def resolve(
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
     """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
-    paths = sources.PolicyPaths.of(environ)
-    source = sources.source_of(paths, model.SYSTEM if is_system else model.PROJECT, file)
+    homes = sources.homes_of(environ)
+    source = sources.source_of(homes, model.SYSTEM if is_system else model.PROJECT, file)
     if not source.file and not source.problems:
-        origin = Origin(source.layer, paths.short(file), file)
+        origin = Origin(source.layer, short_path(file, homes), file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
     layer = check.file_layer(source)
     return (*_merged([layer])[2], *layer.unknown)

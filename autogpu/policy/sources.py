@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.frozen import frozen, replace
 from autogpu.policy import model
@@ -76,78 +76,69 @@ class Source:
         return Origin(self.layer, self.place, self.file, line)
 
 
-@frozen
-class PolicyPaths:
-    """Where a user's policy files are. ``homes`` has the home folder, and what it really is where it is a link."""
-
-    homes: tuple[Path, ...]
-    user_file: Path | None
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> PolicyPaths:
-        """``HOME`` and ``XDG_CONFIG_HOME`` as the XDG specification reads them: relative ones don't count."""
-        home = _absolute(environ.get("HOME", ""))
-        config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or (home / ".config" if home else None)
-        homes = (home, Path(os.path.realpath(str(home)))) if home else ()
-        return cls(homes, config / "autogpu" / PROJECT_FILE if config else None)
-
-    def short(self, file: Path) -> str:
-        """A path as people write it, with ``~`` for the home folder."""
-        return short_path(file, tuple(map(str, self.homes)))
+def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The home folder, and what it really is where it is a link; none where ``HOME`` is missing or relative."""
+    home = _absolute(environ.get("HOME", ""))
+    return (str(home), os.path.realpath(str(home))) if home else ()
 
 
-def named_source(paths: PolicyPaths, name: str, working_directory: Path) -> Source:
+def user_file_of(environ: Mapping[str, str]) -> Path | None:
+    """As the XDG specification reads ``XDG_CONFIG_HOME``: a relative one does not count. ``None`` without a home."""
+    home = _absolute(environ.get("HOME", ""))
+    config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or (home / ".config" if home else None)
+    return config / "autogpu" / PROJECT_FILE if config else None
+
+
+def named_source(homes: Sequence[str], name: str, working_directory: Path) -> Source:
     """The project file that ``AUTOGPU_POLICY`` names: trusted, and missed if it is not there."""
     if name == os.devnull:
         return Source(model.PROJECT)
-    if name.startswith("~/") and paths.homes:
-        name = str(paths.homes[0] / name[2:])
+    if name.startswith("~/") and homes:
+        name = str(Path(homes[0], name[2:]))
     file = working_directory / name
-    source = source_of(paths, model.PROJECT, file)
+    source = source_of(homes, model.PROJECT, file)
     if source.file or source.problems:
         return source
     is_there = os.path.exists(str(file))  # noqa: PTH110  (answers for a name of any length)
     why = "has no [tool.autogpu]" if is_there else "does not exist or can't be reached"
-    what, origin = f"{POLICY_FILE} names {paths.short(file)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
+    what, origin = f"{POLICY_FILE} names {short_path(file, homes)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
     return replace(source, problems=(Problem(what, "no project file is read", origin),))
 
 
-def found_source(paths: PolicyPaths, script: Path | None, working_directory: Path, *, system_file: Path) -> Source:
+def found_source(
+    homes: Sequence[str], script: Path | None, working_directory: Path, of_other_layers: Collection[Path | None]
+) -> Source:
     """The nearest project file that counts, walking up from the script, else from the working directory.
 
     A file that other users could have written is as good as absent: the search goes on, so that a file left in a
     shared folder can't hide a project's own. What is already the user's or the system's file is not a project's.
     """
     refused: list[Problem] = []
-    for file in _candidates(paths, script, working_directory):
-        if file in (system_file, paths.user_file):
+    for file in dict.fromkeys(_candidates(homes, script, working_directory)):
+        if file in of_other_layers:
             continue
-        source = source_of(paths, model.PROJECT, file, judge=True)
+        source = source_of(homes, model.PROJECT, file, judge=True)
         refused.extend(source.problems)
         if source.file:
             return replace(source, problems=tuple(refused))
     return Source(model.PROJECT, problems=tuple(refused))
 
 
-def _candidates(paths: PolicyPaths, script: Path | None, working_directory: Path) -> Iterator[Path]:
+def _candidates(homes: Sequence[str], script: Path | None, working_directory: Path) -> Iterator[Path]:
     # The home folder and the root are looked at, and end the walk: a script that lies directly in one of them
     # has its policy beside it as any other has.
-    seen: set[Path] = set()
     for start in ([working_directory / script.parent] if script else []) + [working_directory]:
         for folder in (start, *start.parents):
-            if folder in seen:
-                break
-            seen.add(folder)
             yield folder / PROJECT_FILE
             yield folder / PYPROJECT
-            if folder in paths.homes:
+            if str(folder) in homes:
                 break
 
 
-def source_of(paths: PolicyPaths, layer: str, file: Path, *, judge: bool = False) -> Source:
+def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = False) -> Source:
     """Read one file; ``judge`` counts it only if no other user could have written it."""
     is_shared = file.name == PYPROJECT
-    here, none = Source(layer, file, paths.short(file)), Source(layer)
+    here, none = Source(layer, file, short_path(file, homes)), Source(layer)
     # A file that does not count leaves the place to another. Nobody is told of a pyproject.toml without our table.
     instead, is_ours = none, not (judge and is_shared)
     try:

@@ -80,7 +80,7 @@ def memory_in_words(caps: Sequence[int | None], fraction: float, *, grows: bool)
     return when[2:]
 
 
-def short_path(path: str | os.PathLike[str], homes: tuple[str, ...] = ()) -> str:
+def short_path(path: str | os.PathLike[str], homes: Sequence[str] = ()) -> str:
     """``path`` as people write it, with ``~`` for the home folder, which may have several names."""
     text = os.fspath(path)
     for home in homes:
