@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import click
 from rich.console import Console
@@ -143,9 +143,9 @@ def _overridden(setting: Setting) -> list[Setting]:
 def _as_values(resolved: Resolved) -> dict[str, object]:
     settings = [
         {
-            **_setting_values(setting),
+            **_plain(setting),
             "is_locked": setting.key in resolved.policy.locked,
-            "overrides": [_setting_values(lower) for lower in _overridden(setting)],
+            "overrides": _overridden(setting),
         }
         for setting in resolved.settings.values()
     ]
@@ -153,12 +153,10 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
     return {"version": VERSION, **files, "settings": settings, "problems": resolved.problems}
 
 
-def _setting_values(setting: Setting) -> dict[str, object]:
-    value = BY_DOTTED[setting.key].kind.plain(setting.value)
-    return {"key": setting.key, "value": value, "text": setting.text, "origin": setting.origin}
-
-
-def _plain(value: Path | Origin | Problem) -> object:
+def _plain(value: Path | Origin | Problem | Setting) -> Any:
+    if isinstance(value, Setting):
+        plain = BY_DOTTED[value.key].kind.plain(value.value)
+        return {"key": value.key, "value": plain, "text": value.text, "origin": value.origin}
     if isinstance(value, Origin):
         variable = _TYPED.get(value.place, value.place) if value.layer == ENVIRONMENT else None
         return {"layer": value.layer, "file": value.file, "line": value.line, "variable": variable}
