@@ -140,7 +140,7 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
     is_shared = file.name == PYPROJECT
     here, none = Source(layer, file, short_path(file, homes)), Source(layer)
     # A file that does not count leaves the place to another. Nobody is told of a pyproject.toml without our table.
-    instead, is_ours = none, not (judge and is_shared)
+    counted, is_ours = none, not (judge and is_shared)
     try:
         opened = read_file(file, judge=judge)
         if opened is None or (is_shared and b"autogpu" not in opened[0]):
@@ -151,11 +151,11 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
             name = printable(str(file))
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
             raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
-        instead = here
+        counted = here
         table, lines = _parsed(content)
     except UnreadableFile as error:
         origin = replace(here.origin(), line=error.line)
-        return replace(instead, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
+        return replace(counted, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
     if not is_shared:
         return replace(here, table=table, lines=lines)
     tool = table.get("tool")
