@@ -16,7 +16,6 @@ from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.lease import Folder, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
-from autogpu.lease.mutex import held_if_possible
 from autogpu.policy import SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.text import sudo, user_name
 from autogpu.variables import LEASE_DIR
@@ -182,7 +181,7 @@ def _make_folder(host: Host) -> str:
         folder.path.chmod(stat.S_IMODE(folder.path.stat().st_mode) | mode)
     if mutex.action:
         # Made anew, since a user may have put there what it is. Jobs that wait for it see that it was replaced.
-        with held_if_possible(Folder(host.folder, "host", 0)) as (descriptor, _):
+        with Folder(host.folder, "host", 0).locked() as (descriptor, _):
             if os.path.lexists(str(mutex.path)):
                 os.unlink(MUTEX, dir_fd=descriptor)
             make_mutex(descriptor)

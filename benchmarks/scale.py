@@ -52,7 +52,7 @@ import contextlib, json, os, sys, time
 sys.path.insert(0, sys.argv[1])
 from autogpu.acquire import acquire
 from autogpu.devices import probe
-from autogpu.lease import find_folder, leases, mutex
+from autogpu.lease import Folder, find_folder
 from autogpu.lease.snapshot import FolderReader
 from autogpu.policy import Policy
 from autogpu.selection.model import SelectionRequest, VisibleSpec
@@ -65,7 +65,7 @@ request = SelectionRequest(
     policy, VisibleSpec(), inventory, uuids, gpu_count=len(uuids), own_uid=os.getuid(), own_pid=os.getpid()
 )
 times = {"mutex": [], "acquire": [], "look": []}
-before = mutex.held_if_possible
+before = Folder.locked
 
 @contextlib.contextmanager
 def timed(*arguments):
@@ -74,7 +74,7 @@ def timed(*arguments):
         yield held
         times["mutex"].append(time.perf_counter() - begun)
 
-mutex.held_if_possible = timed
+Folder.locked = timed
 folder = find_folder(os.environ)
 for _ in range(int(sys.argv[2])):
     begun = time.perf_counter()

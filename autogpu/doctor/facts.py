@@ -17,7 +17,6 @@ from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
 from autogpu.lease import Folder
 from autogpu.lease.locked_file import LockedFile
-from autogpu.lease.mutex import held_if_possible
 from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
@@ -128,7 +127,7 @@ def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, s
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
-        with held_if_possible(folder) as (descriptor, problem):
+        with folder.locked() as (descriptor, problem):
             _try_claim(folder, descriptor)
     except lease.NoFolderYet:
         pass

@@ -7,7 +7,7 @@ import time
 from typing import Callable, Mapping, Sequence
 
 from autogpu import process
-from autogpu.lease import mutex, record
+from autogpu.lease import record
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
@@ -107,7 +107,7 @@ def acquire_lease(
     try:
         with folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before
-        with mutex.held_if_possible(folder) as (descriptor, lease.problem):
+        with folder.locked() as (descriptor, lease.problem):
             is_held = claim(lease, reader, descriptor, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None
     except BaseException:

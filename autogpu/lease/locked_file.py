@@ -28,9 +28,6 @@ _ATTEMPTS = 100
 # Gone, a link, no plain file, or closed to us.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-
 # The names that this process placed, with its pid: a fork's child has the table too, and placed none of them.
 _placed: dict[str, int] = {}
 
@@ -68,11 +65,11 @@ class LockedFile:
         # No other user can open it before it is locked, nor have made one of that name.
         hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
         try:
-            opened = locks.Descriptor(os.open, hidden, _CREATE_FLAGS, _HIDDEN_MODE, dir_fd=folder)
+            opened = locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=folder)
             self._opened = opened = locks.above_standard(opened)
             locks.own(opened.number)
             # By another description, as others will ask: a file system may let such a lock pass, and know none.
-            with locks.Descriptor(os.open, hidden, _READ_FLAGS, dir_fd=folder) as another:
+            with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=folder) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             while text:
@@ -133,7 +130,7 @@ def opened(folder: int, name: str) -> locks.Descriptor | None:
         OSError: The system can't tell, such as where too many files are open.
     """
     try:
-        opened = locks.Descriptor(os.open, name, _READ_FLAGS, dir_fd=folder)
+        opened = locks.Descriptor(os.open, name, locks.LOOK, dir_fd=folder)
     except OSError as error:
         if error.errno in _NOT_OURS:
             return None

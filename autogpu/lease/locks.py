@@ -30,6 +30,12 @@ except ImportError:  # Windows
 
 IS_AVAILABLE = fcntl is not None
 
+# A FIFO must not block us and a link must not lead us elsewhere; never O_CREAT alone, which fs.protected_regular
+# forbids on another user's file in a sticky folder, even to root. Python itself lets no program inherit what it opens.
+# Two are absent on Windows, where nothing is claimed and yet everything imports.
+LOOK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
 # Shells and programs use small numbers: `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
 

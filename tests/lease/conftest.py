@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, mutex, record, snapshot
+from autogpu.lease import Folder, record, snapshot
 
 TIMEOUT_S = 120.0
 ALICE, BOB = 12345, 12346
@@ -130,7 +130,7 @@ class Worker:
 
     def stop(self, folder):
         """Stop it, but not while it holds the mutex, which no other process could take then."""
-        with mutex.held_if_possible(folder):
+        with folder.locked():
             os.kill(self.process.pid, signal.SIGSTOP)
             until(lambda: Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Uncoordinated, acquire_lease, locks, mutex
+from autogpu.lease import Folder, Uncoordinated, acquire_lease, locks
 from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
@@ -75,23 +75,23 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
 def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, monkeypatch, names, at_least_s):
     # By one that keeps it, since who passes it on may pass it on to us.
     monkeypatch.setattr(locks, "holder", lambda _: str(next(names)))
-    with mutex.held_if_possible(folder):
+    with folder.locked():
         begun_s = time.monotonic()
-        with mutex.held_if_possible(replace(folder, patience_s=0.1)) as (_, problem):
+        with replace(folder, patience_s=0.1).locked() as (_, problem):
             assert 0 <= time.monotonic() - begun_s - at_least_s < 0.4
             assert "has been held for" in problem.what
 
 
 def test_who_waits_for_the_mutex_shows_that_it_is_running(folder):
     beats, impatient = [], replace(folder, patience_s=0.2)
-    with mutex.held_if_possible(folder), mutex.held_if_possible(impatient, lambda: beats.append(1)) as (_, problem):
+    with folder.locked(), impatient.locked(lambda: beats.append(1)) as (_, problem):
         assert (len(beats) >= 2, problem is None) == (True, False)
 
 
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(folder, lambda *_: None, script="a")
     impatient, patient = start(), start()
-    with mutex.held_if_possible(folder):
+    with folder.locked():
         for waiting in (impatient, patient):
             waiting.tell("acquire", gpus={"GPU-0": 1}, patience_s=20)
             until(lambda: is_open_in(waiting.pid, folder.path / "mutex"))  # noqa: B023
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
 def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder, path, start):
     acquire_lease(folder, lambda *_: None, script="a")
     other = start()
-    with mutex.held_if_possible(folder):
+    with folder.locked():
         other.tell("acquire", gpus={"GPU-0": 1}, patience_s=20)
         until(lambda: is_open_in(other.pid, path / "mutex"))
         (path / "mutex").unlink()

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from autogpu.lease import mutex
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import holders, lease_text
@@ -47,7 +46,7 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
         if event == "line":
             lines += 1
             sys.settrace(None)
-            with mutex.held_if_possible(folder) as (descriptor, _):
+            with folder.locked() as (descriptor, _):
                 for remove_stale in (False, True)[: 1 + (lines < 300)]:
                     found = FolderReader().read(descriptor, remove_stale=remove_stale)
                     seen.add(tuple(str(dict(holder.claims)) for holder in found.holders))

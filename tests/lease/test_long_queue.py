@@ -8,8 +8,7 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.lease import Demand, Lease
-from autogpu.lease.inotify import Watch
-from autogpu.lease.queue import _LONGEST_REST_S, _NEAR, _Place, _wait_until
+from autogpu.lease.queue import _LONGEST_REST_S, _NEAR, Watch, _Place, _wait_until
 from tests.lease.conftest import waiters
 
 

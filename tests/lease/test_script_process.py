@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import locks, mutex
+from autogpu.lease import locks
 from tests.lease.conftest import TIMEOUT_S, holders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def claimed(python, folder, before):
 
 @pytest.mark.slow
 def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
-    with mutex.held_if_possible(folder):
+    with folder.locked():
         done = claimed(sys.executable, folder, CLOCKS)
     assert (done.stdout, done.stderr) == ("{'GPU-0': 1} True\n", "")
 
@@ -47,6 +47,6 @@ def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_take
     start().ask("acquire", free=["GPU-0"])
     # As with tens of thousands of locks, for which the kernel takes longer than that.
     monkeypatch.setattr(locks, "_TAKERS_CPU_S", -1.0)
-    with mutex.held_if_possible(folder), mutex.held_if_possible(replace(folder, patience_s=0.1)) as (_, problem):
+    with folder.locked(), replace(folder, patience_s=0.1).locked() as (_, problem):
         assert problem.what.endswith("by a process that can't be seen from here")
     assert len(holders(folder)) == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import acquire_lease, mutex
+from autogpu.lease import acquire_lease
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, waiters
 from tests.support.live_jobs import is_owned
 
@@ -56,7 +56,7 @@ def test_a_storm_of_kills(folder, path):
     try:
         while any(storm.poll() is None for storm in storms) and time.monotonic() - begun_s < 800:
             # Who has the mutex sees no claim come, so that what is read in turn was promised at one moment.
-            with mutex.held_if_possible(replace(folder, patience_s=TIMEOUT_S)):
+            with replace(folder, patience_s=TIMEOUT_S).locked():
                 now = promised(path)
             looks += 1
             most = {gpu: max(size, most[gpu]) for gpu, size in now.items()}

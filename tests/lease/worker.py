@@ -29,7 +29,6 @@ from autogpu import lease as leases
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import folder
-from autogpu.lease.mutex import held_if_possible
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from autogpu.process import unix_s
@@ -373,7 +372,7 @@ class Worker:
         """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
         found = leases.snapshot(self.folder)
         names = [each.name for each in (*found.holders, *found.waiters)]
-        with held_if_possible(replace(self.folder, patience_s=0.5)) as (descriptor, problem):
+        with replace(self.folder, patience_s=0.5).locked() as (descriptor, problem):
             FolderReader().read(descriptor, remove_stale=True)
         problems = [problem.what] if problem else []
         return problems + ([f"{len(found.holders)} holders: {names}"] if len(names) != count else [])
