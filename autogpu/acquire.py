@@ -172,14 +172,14 @@ class _Process:
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group
-            held = lease.acquire_lease(folder, lambda *_: claims, script=self._script, run=self._run, group=parents)
+            wanted = Lease(folder, self._script, run=self._run, group=parents)
+            held = lease.acquire_lease(wanted, lambda *_: claims)
             return Taken(self._shared, held, held.problem if held else None, is_parents=True)
-        held = lease.acquire_lease(
-            folder, self._choose, script=self._script, run=self._run, group=self._job, caps=self._caps
-        )
+        wanted = Lease(folder, self._script, run=self._run, group=self._job, caps=self._caps)
+        held = lease.acquire_lease(wanted, self._choose)
         if self.decision.verdict is Verdict.WAIT:
             with suppress(_NothingToWaitFor):
-                held = self._wait(folder)
+                held = self._wait(wanted)
         self.decision = self._told_of_wait()
         raise_if_refused(self.decision)
         return Taken(self.decision, held, held.problem if held else None)
@@ -275,20 +275,16 @@ class _Process:
         self.decision = decide(replace(request, promised=promised or None), claims_on)
         return {**promised, **self.decision.claims}
 
-    def _wait(self, folder: lease.Folder) -> Lease:
+    def _wait(self, wanted: Lease) -> Lease:
         from autogpu.lease.queue import wait_for_lease  # most processes never wait
 
         return wait_for_lease(
-            folder,
+            wanted,
             self._choose,
             demand=self._demand,
-            script=self._script,
-            run=self._run,
             timeout_s=self._timeout_s,
             on_wait=self._on_look,
             before_look=self._read_again,
-            group=self._job,
-            caps=self._caps,
         )
 
     def _on_look(self, state: QueueState) -> None:

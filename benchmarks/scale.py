@@ -37,10 +37,10 @@ GPUS, PROCESSES = 64, 2000
 HOLDER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from autogpu.lease import acquire_lease, find_folder
+from autogpu.lease import Lease, acquire_lease, find_folder
 folder, uuids = find_folder(os.environ), sys.argv[3].split(",")
 held = [
-    acquire_lease(folder, lambda *_: {uuids[number % len(uuids)]: 1 << 30}, script=f"job{number}.py")
+    acquire_lease(Lease(folder, f"job{number}.py"), lambda *_: {uuids[number % len(uuids)]: 1 << 30})
     for number in range(int(sys.argv[2]))
 ]
 print("held", flush=True)

@@ -41,19 +41,32 @@ class Lease(LockedFile):
 
     Attributes:
         identity: The fields of this process that every file of it has.
+        group: Shared by the members of one job; ``""`` for a job of one process.
         claims: Bytes by GPU UUID.
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
     def __init__(
-        self, folder: Folder, script: str, group: str, caps: Callable[[], Mapping[str, Cap]], run: str = ""
+        self,
+        folder: Folder,
+        script: str,
+        *,
+        run: str = "",
+        group: str = "",
+        caps: Callable[[], Mapping[str, Cap]] = dict,
     ) -> None:
-        """Hold nothing yet."""
+        """Hold nothing yet.
+
+        Args:
+            script: The running script; only its name is kept, never its folder or arguments.
+            run: Tells its user alone which runs of the script these were: a hash with a salt of the user's.
+            caps: Tells, once it is chosen what to claim, what each member of the job may allocate, by GPU UUID.
+        """
         super().__init__(folder)
         # Looks into /proc; others don't have to wait for that.
         self.identity = record.identity(script)
+        self.group = group
         self.problem: Uncoordinated | None = None
-        self._group = group
         self._caps = caps
         self._run = run
         self.claims: Mapping[str, int] = {}
@@ -61,7 +74,7 @@ class Lease(LockedFile):
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name = record.new_name("job")
-        fields = {**self.identity, "group": self._group or name, "run": self._run}
+        fields = {**self.identity, "group": self.group or name, "run": self._run}
         text = record.encode_lease(fields, claims, self._caps())
         self.claims = dict(claims)
         self.put(descriptor, name, text)
@@ -79,35 +92,23 @@ class Lease(LockedFile):
         return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_visible(environ)}"
 
 
-def acquire_lease(
-    folder: Folder,
-    choose: Choose,
-    *,
-    script: str,
-    run: str = "",
-    group: str = "",
-    caps: Callable[[], Mapping[str, Cap]] = dict,
-) -> Lease | None:
-    """Choose and claim in one step that no other process can come between; ``None`` if nothing fits.
+def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
+    """Choose and claim in one step that no other process can come between: ``lease``, or ``None`` if nothing fits.
 
     Args:
         choose: Is given the live holders and those who wait, and returns bytes by GPU UUID, or ``None``. All
             others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times, and the last result counts. What it raises comes through.
-        script: The running script; only its name is kept, never its folder or arguments.
-        run: Tells its user alone which runs of the script these were: a hash with a salt of the user's.
-        group: Shared by the members of one job; ``""`` for a job of one process.
-        caps: Tells after ``choose`` what each member of the job may allocate, by GPU UUID.
 
     Raises:
         Uncoordinated: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
-    lease, reader = Lease(folder, script, group, caps, run), FolderReader()
+    reader = FolderReader()
     try:
-        with folder.opened() as descriptor:
+        with lease.folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before
-        with folder.locked() as (descriptor, lease.problem):
+        with lease.folder.locked() as (descriptor, lease.problem):
             is_held = claim(lease, reader, descriptor, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None
     except BaseException:

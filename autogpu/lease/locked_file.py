@@ -45,7 +45,7 @@ class LockedFile:
     def __init__(self, folder: Folder) -> None:
         """Be no file yet."""
         self.name = ""
-        self._folder = folder
+        self.folder = folder
         self._pid = os.getpid()
         self._opened: locks.Descriptor | None = None
 
@@ -96,7 +96,7 @@ class LockedFile:
         if self._pid != os.getpid():
             return
         try:
-            with self._folder.opened() as descriptor:
+            with self.folder.opened() as descriptor:
                 if self.is_in(descriptor):
                     locks.unlink(descriptor, self.name)
         except Uncoordinated:  # the folder has gone, and the file with it

@@ -14,16 +14,13 @@ from typing import Callable, Mapping
 
 from autogpu import process
 from autogpu.errors import WaitTimeout
-from autogpu.frozen import replace
 from autogpu.lease import locks, record
-from autogpu.lease.folder import Folder
 from autogpu.lease.leases import Choose, Lease, claim
 from autogpu.lease.locked_file import LockedFile
-from autogpu.lease.model import Demand, QueueState, Waiter
+from autogpu.lease.model import Demand, Holder, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s
 from autogpu.reporting.text import span
-from autogpu.selection.model import Cap
 
 # Foreign processes that free a GPU change nothing in the folder.
 HEARTBEAT_S = 2.0
@@ -56,23 +53,19 @@ _EVENT = struct.Struct("iIII")
 
 
 def wait_for_lease(
-    folder: Folder,
+    lease: Lease,
     choose: Choose,
     *,
     demand: Demand,
-    script: str,
-    run: str = "",
     timeout_s: float,
     on_wait: Callable[[QueueState], None] = lambda state: None,
     before_look: Callable[[], None] = lambda: None,
-    group: str = "",
-    caps: Callable[[], Mapping[str, Cap]] = dict,
 ) -> Lease:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
-    Args, beside those of :func:`autogpu.lease.acquire_lease`:
-        choose: Is given only the waiters ahead of this process, and should leave to them the GPUs that they could use
-            (:meth:`Demand.could_use`).
+    Args:
+        choose: As for :func:`autogpu.lease.acquire_lease`, but is given only the waiters ahead of this process, and
+            should leave to them the GPUs that they could use (:meth:`Demand.could_use`).
         demand: What the others are told, so that they leave it to this process.
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then at least every two
@@ -87,16 +80,17 @@ def wait_for_lease(
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
-    place = _Place(folder, choose, demand, Lease(folder, script, group, caps, run), group)
+    place = _Place(lease, choose, demand)
     second_looks: list[float] = []
     try:
-        with Watch(folder.path) as watch:
+        with Watch(lease.folder.path) as watch:
             while True:
-                wants, state = place.look()
+                wants, holders = place.look()
                 if wants and place.claim():
-                    return place.lease
+                    return lease
                 waited_s = monotonic_s() - begun_s
-                on_wait(replace(state, waited_s=waited_s, timeout_s=timeout_s))
+                state = QueueState(place.ahead, holders, demand.count, waited_s, timeout_s)
+                on_wait(state)
                 if waited_s >= timeout_s:
                     raise gave_up(timeout_s, state.position)
                 second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
@@ -106,7 +100,7 @@ def wait_for_lease(
                 before_look()
                 place.ticket.beat()
     except BaseException:  # as in acquire_lease
-        place.lease.release()
+        lease.release()
         place.ticket.release()
         raise
 
@@ -141,21 +135,17 @@ class _Place:
     A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later.
 
     Attributes:
-        lease: Holds nothing before :meth:`claim`.
         ticket: Has to beat as long as this process runs, or it is passed over; no file before :meth:`look`.
         ahead: Those in front at the last look; none before.
     """
 
-    def __init__(self, folder: Folder, choose: Choose, demand: Demand, lease: Lease, group: str) -> None:
-        self.lease = lease
-        self.ticket = LockedFile(folder)
+    def __init__(self, lease: Lease, choose: Choose, demand: Demand) -> None:
+        self.ticket = LockedFile(lease.folder)
         self.ahead: tuple[Waiter, ...] = ()
-        self._folder = folder
+        self._lease = lease
         self._choose = choose
-        self._group = group
-        self._count = demand.count
         self._reader = FolderReader()
-        self._text = record.encode_ticket({**lease.identity, "group": group}, demand)
+        self._text = record.encode_ticket({**lease.identity, "group": lease.group}, demand)
 
     @property
     def is_near(self) -> bool:
@@ -172,38 +162,35 @@ class _Place:
         """How long to wait for a change before the next look: those far behind don't look as often."""
         return HEARTBEAT_S if self.is_near else _LONGEST_REST_S
 
-    def look(self) -> tuple[bool, QueueState]:
-        """Tell if a GPU could be claimed now, and who is there; take a ticket if not."""
-        with self._folder.opened() as descriptor:
+    def look(self) -> tuple[bool, tuple[Holder, ...]]:
+        """Tell if a GPU could be claimed now, and who holds what; take a ticket if not."""
+        with self._lease.folder.opened() as descriptor:
             snapshot = self._reader.read(descriptor)
             wants = self._chosen(snapshot) is not None
             # The folder's owner could have removed it.
             if not wants and not self.ticket.is_in(descriptor):
-                self._take_ticket(descriptor)
-        return wants, QueueState(self.ahead, snapshot.holders, count=self._count)
+                self.ticket.release()
+                self.ticket.put(descriptor, record.new_name("wait"), self._text)
+                # A worker that this process forks while it waits must not keep the place after our end.
+                self.ticket.close_in_children()
+        return wants, snapshot.holders
 
     def claim(self) -> bool:
         """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        with self._folder.locked(self.ticket.beat) as (descriptor, self.lease.problem):
-            if not claim(self.lease, self._reader, descriptor, self._chosen):
+        with self._lease.folder.locked(self.ticket.beat) as (descriptor, self._lease.problem):
+            if not claim(self._lease, self._reader, descriptor, self._chosen):
                 return False
             # Under the same mutex: others must not see us holding and waiting.
             self.ticket.release()
             return True
 
-    def _take_ticket(self, descriptor: int) -> None:
-        self.ticket.release()
-        self.ticket.put(descriptor, record.new_name("wait"), self._text)
-        # A worker that this process forks while it waits must not keep the place after our end.
-        self.ticket.close_in_children()
-
     def _chosen(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
-        ahead = []
+        ahead, job = [], (os.geteuid(), self._lease.group)
         for waiter in snapshot.waiters:
             if waiter.name == self.ticket.name:
                 break
-            is_of_our_job = self._group and (waiter.uid, waiter.group) == (os.geteuid(), self._group)
+            is_of_our_job = waiter.group and (waiter.uid, waiter.group) == job
             if not waiter.is_unresponsive and not is_of_our_job:
                 ahead.append(waiter)
         self.ahead = tuple(ahead)

@@ -95,7 +95,7 @@ class Stage:
         probe.prepare(last)
         job.request(os.environ, last)
         folder = lease.find_folder(os.environ)
-        held = lease.acquire_lease(folder, lambda *_: {last.devices[0].uuid: 1}, script="")
+        held = lease.acquire_lease(lease.Lease(folder, ""), lambda *_: {last.devices[0].uuid: 1})
         if held is not None:
             held.release()
         return last

@@ -46,7 +46,8 @@ device, context = ctypes.c_int(), ctypes.c_void_p()
 cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 uuid = driver.visible_uuids()[0]
-held = lease.acquire_lease(lease.find_folder(os.environ), lambda *_: {{uuid: 6 << 30}}, script=sys.argv[1], run={RUN!r})
+wanted = lease.Lease(lease.find_folder(os.environ), sys.argv[1], run={RUN!r})
+held = lease.acquire_lease(wanted, lambda *_: {{uuid: 6 << 30}})
 print("ready", flush=True)
 sys.stdin.read()
 """

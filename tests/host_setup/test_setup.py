@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autogpu import host_setup as hosts
-from autogpu.lease import acquire_lease, find_folder
+from autogpu.lease import Lease, acquire_lease, find_folder
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image
 from tests.support.environments import ROOT
@@ -153,7 +153,7 @@ def test_a_real_host(real_places: hosts.Host) -> None:
             os.setgid(ALICE)
             os.setuid(ALICE)
             folder = find_folder({})
-            lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="train.py")
+            lease = acquire_lease(Lease(folder, "train.py"), lambda *_: {"GPU-0": 1})
             os._exit(0 if (folder.origin, (folder.path / lease.name).exists()) == ("host", True) else 2)
         finally:
             os._exit(3)

@@ -40,11 +40,11 @@ def act(folder, totals, dice, say):
         choose = room(totals, size)
         if dice.random() < 0.8:
             say("choosing")
-            lease = leases.acquire_lease(folder, choose, script="storm.py")
+            lease = leases.acquire_lease(leases.Lease(folder, "storm.py"), choose)
         else:
             say("waiting")
             demand = leases.Demand(1, size, tuple(totals))
-            lease = wait_for_lease(folder, choose, demand=demand, script="storm.py", timeout_s=3600)
+            lease = wait_for_lease(leases.Lease(folder, "storm.py"), choose, demand=demand, timeout_s=3600)
         if lease is None:
             continue
         say("holding")
@@ -56,7 +56,7 @@ def act(folder, totals, dice, say):
 def wrong_after(folder, pid):
     """What does not hold after the end of ``pid``."""
     try:
-        lease = leases.acquire_lease(folder, lambda *_: {"GPU-x": 1}, script="check.py")
+        lease = leases.acquire_lease(leases.Lease(folder, "check.py"), lambda *_: {"GPU-x": 1})
         found = leases.snapshot(folder)
         lease.release()
     except AutoGpuError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Uncoordinated, acquire_lease, locks
+from autogpu.lease import Folder, Lease, Uncoordinated, acquire_lease, locks
 from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
@@ -51,7 +51,7 @@ def locked(path):
 def test_a_mutex_that_is_none_is_done_without_at_once(folder, path, make, what):
     make(path / "mutex")
     begin = time.monotonic()
-    lease = acquire_lease(folder, take, script="a")
+    lease = acquire_lease(Lease(folder, "a"), take)
     lease.release()
     assert what in lease.problem.what
     assert time.monotonic() - begin < 1.9
@@ -59,16 +59,16 @@ def test_a_mutex_that_is_none_is_done_without_at_once(folder, path, make, what):
 
 @pytest.mark.slow
 def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, start):
-    acquire_lease(folder, lambda *_: None, script="a")
+    acquire_lease(Lease(folder, "a"), lambda *_: None)
     other = start()
     other.ask("hold_mutex")
     begin = time.monotonic()
-    lease = acquire_lease(folder, take, script="a")
+    lease = acquire_lease(Lease(folder, "a"), take)
     lease.release()
     assert 1.9 < time.monotonic() - begin < 10
     assert lease.problem.what == f"{folder.path}/mutex has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
     other.kill()
-    assert acquire_lease(folder, take, script="a").problem is None
+    assert acquire_lease(Lease(folder, "a"), take).problem is None
 
 
 @pytest.mark.parametrize(("names", "at_least_s"), [(itertools.repeat("pid 1"), 0.1), (itertools.count(), 0.5)])
@@ -89,7 +89,7 @@ def test_who_waits_for_the_mutex_shows_that_it_is_running(folder):
 
 
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
-    acquire_lease(folder, lambda *_: None, script="a")
+    acquire_lease(Lease(folder, "a"), lambda *_: None)
     impatient, patient = start(), start()
     with folder.locked():
         for waiting in (impatient, patient):
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
 
 
 def test_a_mutex_that_was_removed_while_one_waited_for_it_is_not_trusted(folder, path, start):
-    acquire_lease(folder, lambda *_: None, script="a")
+    acquire_lease(Lease(folder, "a"), lambda *_: None)
     other = start()
     with folder.locked():
         other.tell("acquire", gpus={"GPU-0": 1}, patience_s=20)
@@ -136,7 +136,7 @@ def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, 
     (seen,) = holders(folder)
     assert (seen.is_readable, seen.claims, seen.pid, seen.script) == (False, {}, None, "")
     assert seen.uid == os.geteuid()
-    acquire_lease(folder, take, script="a").release()
+    acquire_lease(Lease(folder, "a"), take).release()
 
 
 def test_a_lease_can_not_pass_for_another_process(folder, locked):
@@ -154,7 +154,7 @@ def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
         locked(name, good)
     (path / "jobs").mkdir()
     assert (holders(folder), waiters(folder)) == ((), ())
-    acquire_lease(folder, take, script="a").release()
+    acquire_lease(Lease(folder, "a"), take).release()
     assert len(list(path.iterdir())) == len(names) + 2
 
 
@@ -171,7 +171,7 @@ def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, pa
     locked("elsewhere", json.dumps(GOOD).encode())
     make(place)
     assert holders(folder) == ()
-    acquire_lease(folder, take, script="a").release()
+    acquire_lease(Lease(folder, "a"), take).release()
     assert os.path.lexists(place)
 
 
@@ -180,7 +180,7 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
         locked(f"job.1.2.{number:08x}", b'{"a":"' + b"[]" * 32000)
     # Of this process alone, since others have the processors, too. What is quadratic in a text takes hours.
     begin = time.process_time()
-    acquire_lease(folder, take, script="a").release()
+    acquire_lease(Lease(folder, "a"), take).release()
     assert len(holders(folder)) == 100
     assert time.process_time() - begin < 10
 
@@ -188,7 +188,7 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
 @needs_root
 def test_what_one_user_floods_hides_no_claim_of_another(folder, locked, path):
     # Several, since some come after the flood in whatever order a file system lists them.
-    leases = [acquire_lease(folder, take, script="a") for _ in range(20)]
+    leases = [acquire_lease(Lease(folder, "a"), take) for _ in range(20)]
     # Of each size, so that what one budget for all would leave is used up as well.
     sizes = [size for power in range(5, 16) for size in [2 << power] * 20]
     for number, size in enumerate(sizes):
@@ -214,13 +214,13 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
     mount("-t", "tmpfs", "-o", "size=64k,mode=1777", "none", str(small))
     try:
         folder = Folder(small, "environment", 0)
-        held = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+        held = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
         with pytest.raises(OSError), (small / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(b"x" * 4096)
 
         with pytest.raises(Uncoordinated) as caught:
-            acquire_lease(folder, lambda *_: {"GPU-1": 1}, script="a")
+            acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-1": 1})
         assert "No space left on device" in caught.value.what
         assert "free some space" in caught.value.remedy
         assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]

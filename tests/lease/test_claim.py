@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import acquire_lease
+from autogpu.lease import Lease, acquire_lease
 from tests.conftest import each_python
 from tests.lease.choosers import promised
 from tests.lease.conftest import holders, until
@@ -25,7 +25,7 @@ def take(holders, waiters):
 
 def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
     other = start()
-    lease = acquire_lease(folder, lambda *_: {"GPU-0": 5}, script="/home/me/train.py")
+    lease = acquire_lease(Lease(folder, "/home/me/train.py"), lambda *_: {"GPU-0": 5})
 
     (seen,) = other.ask("holders")["holders"]
 
@@ -59,13 +59,13 @@ def test_what_choosing_raises_comes_through_and_the_mutex_is_free_again(folder):
             raise error
 
         with pytest.raises(type(error)) as caught:
-            acquire_lease(folder, choose, script="a")
+            acquire_lease(Lease(folder, "a"), choose)
         assert caught.value is error
-    assert acquire_lease(folder, lambda *_: None, script="a") is None
+    assert acquire_lease(Lease(folder, "a"), lambda *_: None) is None
 
 
 def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
-    lease = acquire_lease(folder, lambda *_: {"GPU-0": 5}, script="a")
+    lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 5})
     mode = (folder.path / lease.name).stat().st_mode
     lease.release()
     assert stat.S_IMODE(mode) & 0o777 == 0o644
@@ -80,14 +80,14 @@ def test_a_killed_holder_gives_its_gpu_back_and_the_next_claim_removes_its_file(
     killed.kill()
     assert holders(folder) == ()
     assert len(list(path.glob("job.*"))) == 1
-    acquire_lease(folder, lambda *_: None, script="a")
+    acquire_lease(Lease(folder, "a"), lambda *_: None)
     assert list(path.glob("job.*")) == []
     assert other.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
 
 
 def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
     name = f"job.{os.geteuid()}.{os.getpid()}.00000000"
-    live = acquire_lease(folder, take, script="a")
+    live = acquire_lease(Lease(folder, "a"), take)
     (path / name).write_bytes((path / live.name).read_bytes())
     assert [holder.name for holder in holders(folder)] == [live.name]
     live.release()
@@ -156,7 +156,7 @@ def test_a_daemon_that_closed_everything_has_lost_the_claim_and_closes_no_strang
 def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(folder):
     def claim_without_them():
         os.closerange(0, 3)
-        lease = acquire_lease(folder, take, script="a")
+        lease = acquire_lease(Lease(folder, "a"), take)
         return lease.name == holders(folder)[0].name, [
             number for number in range(3) if Path(f"/proc/self/fd/{number}").exists()
         ]
@@ -166,7 +166,7 @@ def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(folder
 
 def test_a_released_lease_leaves_no_descriptor_behind(folder):
     before = len(list(Path("/proc/self/fd").iterdir()))
-    lease = acquire_lease(folder, take, script="a")
+    lease = acquire_lease(Lease(folder, "a"), take)
     assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     lease.release()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -195,7 +195,7 @@ def test_claiming_does_not_disturb_the_random_numbers_of_a_script(folder, start)
     holding.ask("hold_mutex")
     random.seed(1)
     before = random.getstate()
-    lease = acquire_lease(replace(folder, patience_s=0.05), lambda *_: {"GPU-1": 1}, script="a")
+    lease = acquire_lease(Lease(replace(folder, patience_s=0.05), "a"), lambda *_: {"GPU-1": 1})
     lease.release()
     assert lease.problem is not None
     assert random.getstate() == before

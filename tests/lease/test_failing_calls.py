@@ -15,6 +15,7 @@ import pytest
 
 from autogpu.lease import (
     Demand,
+    Lease,
     LeaseUnavailable,
     acquire_lease,
     ancestor_lease,
@@ -69,7 +70,7 @@ def is_ours(frame):
 
 
 def claim(folder, environ):
-    acquire_lease(find_folder(environ), lambda *_: {"GPU-0": 1}, script="a.py").release()
+    acquire_lease(Lease(find_folder(environ), "a.py"), lambda *_: {"GPU-0": 1}).release()
 
 
 def wait(folder, environ):
@@ -77,7 +78,7 @@ def wait(folder, environ):
     demand, choose = Demand(), lambda *_: next(looks, {"GPU-0": 1})
     # A change, at which those who wait look again.
     changes = lambda _: (folder.path / "job.1.1.00000000").write_bytes(b"")  # noqa: E731
-    wait_for_lease(folder, choose, demand=demand, script="a.py", timeout_s=20, on_wait=changes).release()
+    wait_for_lease(Lease(folder, "a.py"), choose, demand=demand, timeout_s=20, on_wait=changes).release()
 
 
 def look(folder, environ):
@@ -123,7 +124,7 @@ def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
     with monkeypatch.context() as patched:
         Refusing(patched, number, refused=("flock", "fcntl"))
         with pytest.raises(LeaseUnavailable) as caught:
-            acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a.py")
+            acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
     assert caught.value.what == f"the lease folder {folder.path} can't be used: {os.strerror(number)}"
     assert caught.value.remedy == "name another folder by AUTOGPU_LEASE_DIR, on a local file system"
     assert [file.name for file in folder.path.iterdir()] == ["mutex"]
@@ -143,7 +144,7 @@ def test_a_file_system_on_which_others_see_no_lock_of_a_lease_is_one_that_can_no
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "fcntl", on_such)
         with pytest.raises(LeaseUnavailable, match=r"can't be used: (No locks available|Invalid argument)"):
-            acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a.py")
+            acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
     assert [file.name for file in folder.path.iterdir()] == ["mutex"]
 
 
@@ -154,5 +155,5 @@ def test_what_a_signals_handler_raises_is_the_scripts(folder):
             raise error
 
         with pytest.raises(OSError) as caught:
-            acquire_lease(folder, choose, script="a.py")
+            acquire_lease(Lease(folder, "a.py"), choose)
         assert caught.value is error

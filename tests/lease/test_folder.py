@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import LeaseUnavailable, Uncoordinated, acquire_lease, find_folder
+from autogpu.lease import Lease, LeaseUnavailable, Uncoordinated, acquire_lease, find_folder
 from autogpu.lease.model import NoFolderYet
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
@@ -53,7 +53,7 @@ def test_many_who_make_it_at_once_get_one_folder(places):
     def make():
         gate.wait()
         folder = find_folder({}, **places)
-        assert acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+        assert acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
         inodes.put(folder.path.stat().st_ino)
 
     crowd = [context.Process(target=make) for _ in range(8)]
@@ -118,14 +118,14 @@ def test_a_folder_whose_parent_is_missing_is_told_what_to_make(path, make):
 def test_a_folder_that_is_trusted_no_longer_is_not_used(folder, path):
     path.chmod(0o777)
     with pytest.raises(Uncoordinated, match="not sticky"):
-        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+        acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
 
 
 def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
     path.rename(path.parent / "moved")
     path.symlink_to("moved")
     with pytest.raises(Uncoordinated):
-        acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+        acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
     assert list((path.parent / "moved").iterdir()) == []
 
 
@@ -136,7 +136,7 @@ def test_a_folder_that_vanished_is_said_so(folder, path):
         return {"GPU-0": 1}
 
     # While one chooses, and before that.
-    for attempt in (lambda: acquire_lease(folder, choose, script="a"),) * 2 + (lambda: holders(folder),):
+    for attempt in (lambda: acquire_lease(Lease(folder, "a"), choose),) * 2 + (lambda: holders(folder),):
         with pytest.raises(Uncoordinated, match="No such file") as caught:
             attempt()
         assert "made again" in caught.value.remedy

@@ -18,7 +18,7 @@ def never(holders, ahead):
 
 @pytest.fixture
 def place(folder):
-    made = _Place(folder, never, Demand(), Lease(folder, "a", "", dict), "")
+    made = _Place(Lease(folder, "a"), never, Demand())
     made.look()
     yield made
     made.ticket.release()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autogpu.lease import acquire_lease, ancestor_lease, has_parents_list
+from autogpu.lease import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.variables import LEASE
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
@@ -43,7 +43,7 @@ def test_a_process_that_changed_the_visible_devices_has_another_list(holder, fol
 
 
 def test_a_lease_is_none_to_its_own_process(folder):
-    lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+    lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
     assert ancestor_lease({LEASE: lease.marker({})}, folder) is None
     lease.release()
 
@@ -79,8 +79,8 @@ def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
 # The first process of a container, which has a lease and starts another container.
 OUTER = """
 import os, subprocess, sys
-from autogpu.lease import acquire_lease, find_folder
-lease = acquire_lease(find_folder(os.environ), lambda *_: {"GPU-0": 1}, script="a")
+from autogpu.lease import Lease, acquire_lease, find_folder
+lease = acquire_lease(Lease(find_folder(os.environ), "a"), lambda *_: {"GPU-0": 1})
 command = [*sys.argv[2:], "sh", sys.executable, "-c", sys.argv[1]]
 child = {**os.environ, "AUTOGPU_LEASE": lease.marker(os.environ)}
 sys.exit(subprocess.run(command, env=child, timeout=60).returncode)

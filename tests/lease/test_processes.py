@@ -20,8 +20,8 @@ from tests.lease.conftest import ALICE, BOB, needs_root
 # Claims, and starts a program that starts another one; says their pids.
 HOLDER = """
 import os, subprocess, sys
-from autogpu.lease import acquire_lease, find_folder
-held = acquire_lease(find_folder(os.environ), lambda *_: {"GPU-0": 1}, script="a.py")
+from autogpu.lease import Lease, acquire_lease, find_folder
+held = acquire_lease(Lease(find_folder(os.environ), "a.py"), lambda *_: {"GPU-0": 1})
 if sys.argv[1:]:
     held.leave_to_programs()
 command = ["sh", "-c", "sleep 600 & echo $$ $!; wait"]

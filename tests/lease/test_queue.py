@@ -11,7 +11,7 @@ import time
 import pytest
 
 from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Uncoordinated, acquire_lease, locks
+from autogpu.lease import Demand, Lease, Uncoordinated, acquire_lease, locks
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import ALICE, BOB, holders, pass_a_tick, until, waiters
@@ -25,7 +25,7 @@ def never(holders, waiters):
 
 
 def test_who_need_not_wait_does_not(folder):
-    lease = wait_for_lease(folder, lambda *_: {"GPU-0": 1}, demand=Demand(), script="a", timeout_s=0)
+    lease = wait_for_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1}, demand=Demand(), timeout_s=0)
     assert lease.claims == {"GPU-0": 1}
     assert waiters(folder) == ()
     lease.release()
@@ -82,7 +82,7 @@ def test_the_queue_is_told_who_holds_and_who_is_ahead(folder, start):
     first.wait_in_line(free=GPU, count=2, bytes=7)
     states = []
     with pytest.raises(WaitTimeout) as caught:
-        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=0.05, on_wait=states.append)
+        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=0.05, on_wait=states.append)
     assert states[0].position == 2
     assert [one.pid for one in states[0].holders] == [holder.pid]
     assert [one.pid_here for one in states[0].ahead] == [first.pid]
@@ -98,7 +98,7 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
     other.ask("acquire", gpus={"GPU-1": 1})
     waiting.wait_in_line(free=GPU)
     seen = []
-    acquire_lease(folder, lambda holders, waiters: seen.append([waiter.pid for waiter in waiters]), script="a")
+    acquire_lease(Lease(folder, "a"), lambda holders, waiters: seen.append([waiter.pid for waiter in waiters]))
     assert seen[-1] == [waiting.pid]
     other.kill()
     assert jumper.ask("acquire", free=["GPU-0", "GPU-1"])["claims"] == {"GPU-1": 1}
@@ -180,10 +180,9 @@ def test_a_look_of_its_own_precedes_choosing(folder):
         (folder.path / "job.1.1.00000000").touch()
 
     lease = wait_for_lease(
-        folder,
+        Lease(folder, "a"),
         choose,
         demand=Demand(),
-        script="a",
         timeout_s=30,
         on_wait=on_wait,
         before_look=lambda: order.append("look"),
@@ -197,7 +196,7 @@ def test_a_look_of_its_own_precedes_choosing(folder):
 @pytest.mark.parametrize("demand", [Demand(count=0), Demand(bytes_per_gpu=-1), Demand(uuids=("a b",))], ids=str)
 def test_an_impossible_wish_is_refused_to_its_face(folder, path, demand):
     with pytest.raises(ValueError):
-        wait_for_lease(folder, never, demand=demand, script="a", timeout_s=30)
+        wait_for_lease(Lease(folder, "a"), never, demand=demand, timeout_s=30)
     assert list(path.iterdir()) == []
 
 
@@ -207,7 +206,7 @@ def test_a_folder_that_vanishes_ends_the_wait(folder, path):
 
     begin = time.monotonic()
     with pytest.raises(Uncoordinated):
-        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
+        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
     assert time.monotonic() - begin < 1.9
 
 
@@ -223,7 +222,7 @@ def test_a_removed_ticket_is_taken_again(folder, path):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        wait_for_lease(folder, never, demand=Demand(), script="a", timeout_s=30, on_wait=on_wait)
+        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
     assert counts == [1, 1, 1]
     # What the caller raises comes through, and leaves the line.
     assert waiters(folder) == ()

@@ -18,9 +18,9 @@ CLAIM = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from autogpu.lease import Folder, acquire_lease
+from autogpu.lease import Folder, Lease, acquire_lease
 path = Path(sys.argv[1])
-lease = acquire_lease(Folder(path, "environment", path.stat().st_uid), lambda *_: {"GPU-0": 1}, script="a.py")
+lease = acquire_lease(Lease(Folder(path, "environment", path.stat().st_uid), "a.py"), lambda *_: {"GPU-0": 1})
 print(dict(lease.claims), "has been held for 2 s" in lease.problem.what)
 """
 

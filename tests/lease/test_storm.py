@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import acquire_lease
+from autogpu.lease import Lease, acquire_lease
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, waiters
 from tests.support.live_jobs import is_owned
 
@@ -72,7 +72,7 @@ def test_a_storm_of_kills(folder, path):
     answers = [json.loads(out) for out, _ in told]
     killed = {doing: sum(answer["killed"][doing] for answer in answers) for doing in answers[0]["killed"]}
     wrong = [each for answer in answers for each in answer["wrong"]]
-    whole = acquire_lease(folder, lambda seen, _: None if seen else TOTALS, script="after.py")
+    whole = acquire_lease(Lease(folder, "after.py"), lambda seen, _: None if seen else TOTALS)
 
     print(f"\nstorm of kills: seed {seed} (STORM_SEED), {sum(killed.values())} processes of users {USERS}")
     print(f"  tried  killed while {', '.join(f'{doing} {count}' for doing, count in killed.items())}")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import acquire_lease
+from autogpu.lease import Lease, acquire_lease
 from tests.lease.choosers import promised
 from tests.lease.conftest import holders, until, waiters
 
@@ -73,7 +73,7 @@ def test_a_process_has_one_patience_for_a_mutex_that_is_stuck(folder, start):
 
     def claim():
         begun_s = time.monotonic()
-        lease = acquire_lease(folder, lambda *_: {"GPU-0": 1}, script="a")
+        lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
         lease.release()
         problems.extend(filter(None, [lease.problem]))
         return time.monotonic() - begun_s

@@ -67,7 +67,8 @@ class Worker:
 
         self.keep.append(self.lease)
         self.lease = leases.acquire_lease(
-            self._folder_of(command), told_to_go_on, script="/home/someone/train.py", group=command.get("group", "")
+            leases.Lease(self._folder_of(command), "/home/someone/train.py", group=command.get("group", "")),
+            told_to_go_on,
         )
         if self.lease is None:
             return {"claims": None, "problem": None}
@@ -81,10 +82,9 @@ class Worker:
             answer({"event": "waiting", "position": state.position, "holders": len(state.holders)})
 
         self.lease = wait_for_lease(
-            self._folder_of(command),
+            leases.Lease(self._folder_of(command), "wait.py"),
             chooser(command),
             demand=leases.Demand(command.get("count", 1), command.get("bytes"), tuple(command.get("free", ()))),
-            script="wait.py",
             timeout_s=command.get("timeout_s", 30.0),
             on_wait=on_wait,
         )
@@ -99,10 +99,9 @@ class Worker:
             told = b"x"
             try:
                 wait_for_lease(
-                    self.folder,
+                    leases.Lease(self.folder, "relay.py"),
                     free(["GPU-0"], 1),
                     demand=leases.Demand(uuids=tuple(command.get("uuids", ()))),
-                    script="relay.py",
                     timeout_s=command["timeout_s"],
                 ).release()
                 told = b"."
@@ -143,10 +142,9 @@ class Worker:
 
         def run():
             wait_for_lease(
-                self.folder,
+                leases.Lease(self.folder, "wait.py"),
                 free(["GPU-0"], 1),
                 demand=leases.Demand(),
-                script="wait.py",
                 timeout_s=30,
                 on_wait=lambda _: seen.set(),
             )
@@ -199,7 +197,7 @@ class Worker:
             return {"GPU-0": 1}
 
         def run():
-            self.lease = leases.acquire_lease(self.folder, choose, script="thread.py")
+            self.lease = leases.acquire_lease(leases.Lease(self.folder, "thread.py"), choose)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -220,7 +218,7 @@ class Worker:
         claimed = []
 
         def run():
-            lease = leases.acquire_lease(self.folder, chooser(command), script="thread.py")
+            lease = leases.acquire_lease(leases.Lease(self.folder, "thread.py"), chooser(command))
             self.keep.append(lease)
             claimed.extend(lease.claims if lease else [None])
 
@@ -324,7 +322,7 @@ class Worker:
         demand, end = leases.Demand(), time.monotonic() + command["longest_s"]
 
         def claim():
-            with_lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+            with_lease = leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
             with_lease.release()
 
         def end_another(_):
@@ -334,10 +332,9 @@ class Worker:
         def wait():
             looks = iter([None])
             wait_for_lease(
-                self.folder,
+                leases.Lease(self.folder, "a.py"),
                 lambda *_: next(looks, {"GPU-0": 1}),
                 demand=demand,
-                script="a.py",
                 timeout_s=20,
                 on_wait=end_another,
             ).release()
@@ -398,18 +395,17 @@ class Worker:
         sys.settrace(trace)
         try:
             if what == "claim":
-                self.lease = leases.acquire_lease(self.folder, lambda *_: {"GPU-0": 1}, script="a.py")
+                self.lease = leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
             elif what == "wait":
                 self.lease = wait_for_lease(
-                    self.folder,
+                    leases.Lease(self.folder, "a.py"),
                     lambda *_: next(looks, {"GPU-0": 1}),
                     demand=demand,
-                    script="a.py",
                     timeout_s=20,
                     on_wait=lambda _: self.plant({"names": ["job.1.1.00000000"]}),  # as a lease that has ended
                 )
             elif what == "timeout":
-                wait_for_lease(self.folder, lambda *_: None, demand=demand, script="a.py", timeout_s=0)
+                wait_for_lease(leases.Lease(self.folder, "a.py"), lambda *_: None, demand=demand, timeout_s=0)
         except KeyboardInterrupt as error:
             self.keep.append(error)  # as a notebook does, with all that its traceback refers to
             return False

@@ -8,7 +8,7 @@ import signal
 from contextlib import contextmanager
 from pathlib import Path
 
-from autogpu.lease import acquire_lease, find_folder
+from autogpu.lease import Lease, acquire_lease, find_folder
 from autogpu.lease.queue import wait_for_lease
 
 TIMEOUT_S = 60
@@ -42,7 +42,7 @@ def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0
             os.setgroups([])
             os.setgid(uid)
             os.setuid(uid)
-        held = acquire_lease(folder, lambda *_: claims, script=script, group=group, caps=lambda: caps or {})
+        held = acquire_lease(Lease(folder, script, group=group, caps=lambda: caps or {}), lambda *_: claims)
         if age_s:
             let_age(folder.path, age_s, os.getpid())
         is_ready(bool(held))
@@ -60,7 +60,7 @@ def waiting_job(environ, demand):
             is_ready(True)
             raise InterruptedError
 
-        wait_for_lease(folder, lambda *_: None, demand=demand, script="w.py", timeout_s=TIMEOUT_S, on_wait=waiting)
+        wait_for_lease(Lease(folder, "w.py"), lambda *_: None, demand=demand, timeout_s=TIMEOUT_S, on_wait=waiting)
 
     with _process(environ, wait) as job:
         yield job

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from autogpu import host_setup as hosts
-from autogpu.lease import Folder, acquire_lease
+from autogpu.lease import Folder, Lease, acquire_lease
 
 
 def tree(folder: Path) -> dict:
@@ -23,7 +23,7 @@ def tree(folder: Path) -> dict:
 
 
 def lease_in(folder: Path, script: str = "train.py"):
-    return acquire_lease(Folder(folder, "host", folder.stat().st_uid), lambda *_: {"GPU-0": 1}, script=script)
+    return acquire_lease(Lease(Folder(folder, "host", folder.stat().st_uid), script), lambda *_: {"GPU-0": 1})
 
 
 def problems(image: Path) -> dict:
