@@ -15,7 +15,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import Any, Callable, Iterable
+    from typing import Any, Callable, Iterable, Iterator
 
 SUBORDINATE_IDS = "/etc/subuid"
 
@@ -123,16 +123,23 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
         return None
 
 
+def running() -> Iterator[tuple[int, int, int]]:
+    """Each process that can be seen from here: its pid, its parent's, and its start as in :func:`start_time`."""
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return
+    for pid in pids:
+        found = parent_and_start(pid)
+        if found is not None:
+            yield (pid, *found)
+
+
 def with_descendants(pids: Iterable[int]) -> list[int]:
     """These processes, and all that they have started, as far as that has not been left to another parent."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        found = parent_and_start(int(name)) if name.isdecimal() else None
-        if found is not None:
-            parents[int(name)] = found[0]
-    whole = list(pids)
+    whole, all_here = list(pids), list(running())
     for pid in whole:
-        whole += [child for child, parent in parents.items() if parent == pid and child not in whole]
+        whole += [child for child, parent, _ in all_here if parent == pid and child not in whole]
     return whole
 
 

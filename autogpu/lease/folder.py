@@ -238,19 +238,16 @@ def _open(folder: Folder, descriptor: int) -> locks.Descriptor:
         except FileNotFoundError:
             make_mutex(descriptor)
             mutex = locks.Descriptor(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _broken(folder, "is a symbolic link") from error
-        raise
-    if not stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
+        if stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
+            locks.close_in_children.add(mutex)
+            return mutex
         mutex.close()
-        raise _broken(folder, "is not a plain file")
-    locks.close_in_children.add(mutex)
-    return mutex
-
-
-def _broken(folder: Folder, what: str) -> Uncoordinated:
-    return Uncoordinated(f"{folder.path / MUTEX} {what}", remedy="remove it; it will be made anew")
+        broken = "is not a plain file"
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        broken = "is a symbolic link"
+    raise Uncoordinated(f"{folder.path / MUTEX} {broken}", remedy="remove it; it will be made anew")
 
 
 def _make(path: Path) -> None:
@@ -279,9 +276,10 @@ def _why_not_trusted(status: os.stat_result) -> str | None:
         return "is a symbolic link"
     if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"
-    sticky = bool(status.st_mode & stat.S_ISVTX)
-    if not sticky and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & stat.S_ISVTX:
+        return None
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return _NOT_STICKY
-    if not sticky and (status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid())):
+    if status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid()):
         return f"belongs to uid {status.st_uid} alone"
     return None

@@ -17,7 +17,7 @@ from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
 
 Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
-
+_ChooseBy = Callable[[LeaseSnapshot], "Mapping[str, int] | None"]
 
 _MARKER_VERSION = "v1"
 
@@ -117,9 +117,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
         raise
 
 
-def claim(
-    lease: Lease, reader: FolderReader, descriptor: int, choose: Callable[[LeaseSnapshot], Mapping[str, int] | None]
-) -> bool:
+def claim(lease: Lease, reader: FolderReader, descriptor: int, choose: _ChooseBy) -> bool:
     """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
     So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
@@ -136,7 +134,7 @@ def claim(
                 return False
             continue
         lease.write(descriptor, claims)
-        if _stands(reader, descriptor, lease, before, choose):
+        if _stands(lease, reader, descriptor, choose, before):
             return True
         lease.release()
         if lease.problem:
@@ -145,13 +143,7 @@ def claim(
     raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
 
 
-def _stands(
-    reader: FolderReader,
-    descriptor: int,
-    lease: Lease,
-    before: LeaseSnapshot,
-    choose: Callable[[LeaseSnapshot], Mapping[str, int] | None],
-) -> bool:
+def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _ChooseBy, before: LeaseSnapshot) -> bool:
     """``lease`` was chosen in regard of all others that are there now."""
     regarded = {holder.name for holder in before.holders}
     # Only what is new has to be looked at for that.
@@ -194,11 +186,9 @@ def has_parents_list(environ: Mapping[str, str]) -> bool:
 
     A value that was set since is an explicit choice.
     """
-    name, _, _, left = _marker(environ)
-    is_reordered = _visible(environ) == _visible(environ, WRITTEN_VISIBLE_DEVICES) != ""
-    return bool(name) and (
-        left == _visible(environ) or (is_reordered and left == _visible(environ, ORIGINAL_VISIBLE_DEVICES))
-    )
+    (name, _, _, left), now = _marker(environ), _visible(environ)
+    is_reordered = now == _visible(environ, WRITTEN_VISIBLE_DEVICES) != ""
+    return bool(name) and left in (now, _visible(environ, ORIGINAL_VISIBLE_DEVICES) if is_reordered else now)
 
 
 def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str]:

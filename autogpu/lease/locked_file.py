@@ -43,7 +43,6 @@ class LockedFile:
     """
 
     def __init__(self, folder: Folder) -> None:
-        """Be no file yet."""
         self.name = ""
         self.folder = folder
         self._pid = os.getpid()

@@ -17,6 +17,7 @@ import stat
 import struct
 import sys
 import weakref
+from contextlib import suppress
 from typing import Callable
 
 from autogpu import process
@@ -61,7 +62,6 @@ class Descriptor:
     """
 
     def __init__(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
-        """Open by calling ``call``."""
         self._numbers: list[int] = []
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
@@ -90,17 +90,14 @@ class Descriptor:
     def is_ours(self) -> bool:
         """It is open still: a daemon closes all descriptors when it starts, and its number may be another file's."""
         try:
-            return bool(self._numbers) and is_same_file(os.fstat(self.number), self.status)
+            return bool(self._numbers) and os.path.samestat(os.fstat(self.number), self.status)
         except OSError as error:
             return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
 
     def close(self) -> None:
-        """Close it; not twice."""
         if self._numbers:
-            try:
+            with suppress(OSError):  # it is closed nevertheless, close(2)
                 any(map(os.close, map(list.pop, [self._numbers])))
-            except OSError:  # it is closed nevertheless, close(2)
-                pass
 
     def close_if_ours(self) -> None:
         """Close it unless the number is another file's by now."""
@@ -129,10 +126,8 @@ def exclusive(descriptor: int) -> None:
 
 def unlock(descriptor: int) -> None:
     """Drop the lock for all who share the description. Never on a lease: a child may be using the GPU."""
-    try:
+    with suppress(OSError):  # where the file system can't lock, there was none either
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except OSError:  # where the file system can't lock, there was none either
-        pass
 
 
 def own(descriptor: int) -> None:
@@ -237,15 +232,10 @@ def file_time_s() -> float:
         return unix_s()
 
 
-def is_same_file(one: os.stat_result, other: os.stat_result) -> bool:
-    """Both are one inode."""
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-
-
 def is_named(folder: int, name: str, status: os.stat_result) -> bool:
     """The file still has that name in the folder, also where the system can't tell."""
     try:
-        return is_same_file(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
+        return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
     except FileNotFoundError:
         return False
     except OSError:  # a folder that is closed to us for a while is no reason to let a lease go
@@ -254,10 +244,8 @@ def is_named(folder: int, name: str, status: os.stat_result) -> bool:
 
 def unlink(folder: int, name: str) -> None:
     """Remove a file if the system permits: in a sticky folder it may be another's."""
-    try:
+    with suppress(OSError):
         os.unlink(name, dir_fd=folder)
-    except OSError:
-        pass
 
 
 def _after_fork_in_child() -> None:
@@ -265,5 +253,4 @@ def _after_fork_in_child() -> None:
         opened.close_if_ours()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+process.in_forked_children(_after_fork_in_child)

@@ -60,7 +60,10 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
             unknown.add(pid)
     unlisted = [name for name, pids in found.items() if not pids]
     for name in here if is_complete else unlisted[:_MOST_UNLISTED]:
-        found[name][:0] = _holder_or_keeper(here[name], is_complete)
+        first = here[name].pid_here
+        if first is None and is_complete:
+            first = _oldest_keeper(name)
+        found[name][:0] = filter(None, [first])
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()}, frozenset(unknown))
 
 
@@ -68,14 +71,12 @@ def _owner(
     above: Sequence[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
     """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
-    for each in above:
-        candidates = by_pid.get(each[0], ())
-        if len(candidates) > 1:
+    for pid, start in above:
+        fitting = [each for each in by_pid.get(pid, ()) if each.start_time == start and _is_below(above[0][0], each)]
+        if fitting:
             # Another user may have written the same pid into a lease of his.
-            candidates = sorted(candidates, key=lambda holder: holder.uid != process.owner(holder.pid or 0))
-        for holder in candidates:
-            if holder.start_time == each[1] and _is_below(above[0][0], holder):
-                return holder
+            uid = process.owner(pid)
+            return min(fitting, key=lambda holder: holder.uid != uid)
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)
 
@@ -101,20 +102,9 @@ def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
         pid = parent
 
 
-def _holder_or_keeper(holder: Holder, is_complete: bool) -> list[int]:
-    pid = holder.pid_here
-    if pid is not None or not is_complete:
-        return [] if pid is None else [pid]
-    keepers = []
-    try:
-        names = os.listdir("/proc")  # noqa: PTH208  (a name is all that is wanted)
-    except OSError:
-        return []
-    for name in names:
-        found = process.parent_and_start(int(name)) if name.isdigit() else None
-        if found is not None and holder.name in _kept_leases(int(name), found[1]):
-            keepers.append((found[1], int(name)))
-    return [pid for _, pid in sorted(keepers)[:1]]
+def _oldest_keeper(name: str) -> int | None:
+    keepers = [(start, pid) for pid, _, start in process.running() if name in _kept_leases(pid, start)]
+    return min(keepers)[1] if keepers else None
 
 
 @lru_cache(maxsize=1024)

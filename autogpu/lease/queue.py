@@ -201,7 +201,6 @@ class Watch:
     """Sees leases come and go in one folder from its making on, so that none is lost between looking and waiting."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin."""
         self._folder = folder
         self._opened = _start(folder)
 
