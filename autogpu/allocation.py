@@ -13,6 +13,7 @@ from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.frozen import replace
+from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
@@ -20,7 +21,6 @@ from autogpu.selection.grants import Grant
 from autogpu.selection.model import Decision, SelectionRequest
 from autogpu.selection.ranks import told_of_siblings
 from autogpu.selection.visible_devices import restore
-from autogpu.this_run import ThisRun
 from autogpu.variables import LEASE
 from autogpu.visibility import VisibleDevices
 

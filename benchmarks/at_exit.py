@@ -50,7 +50,7 @@ grant = autogpu.engines.granted_here(environ)
 inventory = autogpu.devices.model.Inventory()
 def begin():
     global run
-    from autogpu.this_run import ThisRun
+    from autogpu.history import ThisRun
     run = ThisRun(policy, environ, grant)
 """
 

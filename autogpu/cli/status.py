@@ -23,7 +23,6 @@ from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, PIPE_WIDTH, fitted, page
 from autogpu.cli.status_table import ORDERS, View
 from autogpu.reporting.text import listed, user_name
-from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.status.json import to_json
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_leases, read_status
@@ -136,7 +135,7 @@ def _last_runs() -> Iterator[str]:
     for run, holders in ranks.items():
         peak_bytes = history.peak_of(history.peaks_of(kept, run), len(holders))
         if peak_bytes is not None:
-            yield f"{holders[0].script} (pid {holders[0].pid}): {history.took_at_most(peak_bytes, CONTEXT_BYTES)}"
+            yield f"{holders[0].script} (pid {holders[0].pid}): {history.took_at_most(peak_bytes)}"
 
 
 def named(text: str) -> list[str]:
