@@ -143,12 +143,9 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
     return whole
 
 
-def pid_here(pid: int | None, namespace: str | None, started: int | None, uid: int) -> int | None:
-    """``pid`` if it is a live process of ``uid`` in this pid namespace that started then, else ``None``."""
-    if pid is None or namespace is None or started is None or namespace != pid_namespace():
-        return None
-    # The kernel shows a process that may not be dumped as root's.
-    return pid if start_time(pid) == started and owner(pid) in (uid, 0) else None
+def is_of(uid: int, pid: int) -> bool:
+    """The process may be this user's: the kernel shows one that may not be dumped as root's."""
+    return owner(pid) in (uid, 0)
 
 
 def owner(pid: int) -> int | None:

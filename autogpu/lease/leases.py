@@ -7,7 +7,7 @@ import time
 from typing import Callable, Mapping, Sequence
 
 from autogpu import process
-from autogpu.lease import record
+from autogpu.lease import model
 from autogpu.lease.folder import Folder
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Holder, Uncoordinated, Waiter
@@ -64,7 +64,7 @@ class Lease(LockedFile):
         """
         super().__init__(folder)
         # Looks into /proc; others don't have to wait for that.
-        self.identity = record.identity(script)
+        self.identity = model.identity(script)
         self.group = group
         self.problem: Uncoordinated | None = None
         self._caps = caps
@@ -73,9 +73,9 @@ class Lease(LockedFile):
 
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
-        name = record.new_name("job")
+        name = model.new_name("job")
         fields = {**self.identity, "group": self.group or name, "run": self._run}
-        text = record.encode_lease(fields, claims, self._caps())
+        text = model.encode_lease(fields, claims, self._caps())
         self.claims = dict(claims)
         self.put(descriptor, name, text)
 

@@ -72,21 +72,16 @@ def _owner(
 ) -> Holder | None:
     """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
     for pid, start in above:
-        fitting = [each for each in by_pid.get(pid, ()) if each.start_time == start and _is_below(above[0][0], each)]
+        first = above[0][0]
+        candidates = [each for each in by_pid.get(pid, ()) if each.start_time == start and process.is_of(each.uid, pid)]
+        # The pid is their word alone: else a lease that names root's sshd would have all that others compute.
+        fitting = [each for each in candidates if each.uid == 0 or process.is_of(each.uid, first)]
         if fitting:
             # Another user may have written the same pid into a lease of his.
             uid = process.owner(pid)
             return min(fitting, key=lambda holder: holder.uid != uid)
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)
-
-
-def _is_below(pid: int, holder: Holder) -> bool:
-    """A process that has the holder's pid above it, or is it, may be of its job: the pid is its word alone."""
-    if holder.pid_here is None:
-        return False
-    # Else a lease that names root's sshd would have all that others compute.
-    return pid == holder.pid or holder.uid == 0 or process.owner(pid) in (holder.uid, 0)
 
 
 def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:

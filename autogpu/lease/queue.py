@@ -14,7 +14,7 @@ from typing import Callable, Mapping
 
 from autogpu import process
 from autogpu.errors import WaitTimeout
-from autogpu.lease import locks, record
+from autogpu.lease import locks, model
 from autogpu.lease.leases import Choose, Lease, claim
 from autogpu.lease.locked_file import LockedFile
 from autogpu.lease.model import Demand, Holder, QueueState, Waiter
@@ -145,7 +145,7 @@ class _Place:
         self._lease = lease
         self._choose = choose
         self._reader = FolderReader()
-        self._text = record.encode_ticket({**lease.identity, "group": lease.group}, demand)
+        self._text = model.encode_ticket({**lease.identity, "group": lease.group}, demand)
 
     @property
     def is_near(self) -> bool:
@@ -170,7 +170,7 @@ class _Place:
             # The folder's owner could have removed it.
             if not wants and not self.ticket.is_in(descriptor):
                 self.ticket.release()
-                self.ticket.put(descriptor, record.new_name("wait"), self._text)
+                self.ticket.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
                 self.ticket.close_in_children()
         return wants, snapshot.holders

@@ -9,7 +9,7 @@ from typing import Iterator, Mapping, Tuple
 
 from autogpu import process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, locks, record
+from autogpu.lease import locked_file, locks, model
 from autogpu.lease.model import Holder, Waiter
 from autogpu.process import monotonic_s, unix_s
 
@@ -171,8 +171,8 @@ def _alive(
 def _parsed(name: str, status: os.stat_result, text: bytes, most: int) -> Holder:
     is_lease = name.startswith("job.")
     try:
-        fields = (record.lease_fields if is_lease else record.ticket_fields)(text if len(text) <= most else None)
-    except record.MalformedRecord:
+        fields = (model.lease_fields if is_lease else model.ticket_fields)(text if len(text) <= most else None)
+    except model.MalformedRecord:
         fields = {}
     fields.update(name=name, uid=process.user_of(status.st_uid), is_mine=locked_file.is_mine(name))
     return Holder(**fields, is_readable="pid" in fields) if is_lease else Waiter(**fields, is_readable="pid" in fields)

@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 
-from autogpu.lease import find_folder, record, snapshot
+from autogpu.lease import find_folder, model, snapshot
 from autogpu.process import start_time
 from autogpu.reporting.text import user_name
 from tests.gpusim import Gpu, Server
@@ -196,8 +196,8 @@ def test_a_lease_that_names_another_process_ends_none(path, monkeypatch, lie, op
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
     bystander = subprocess.Popen(["sleep", "600"], user=lie.get("bystander"))
     named = {"pid": bystander.pid, "start": start_time(bystander.pid) + lie.get("start", 0)}
-    identity = record.identity
-    monkeypatch.setattr(record, "identity", lambda script: {**identity(script), **named})
+    identity = model.identity
+    monkeypatch.setattr(model, "identity", lambda script: {**identity(script), **named})
     try:
         with other_job(environ, HELD, script="train.py", uid=lie.get("holder")):
             stopped("train.py", "--yes", "--kill", "--grace", "1s", *options, env=environ)

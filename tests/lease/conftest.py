@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Folder, record, snapshot
+from autogpu.lease import Folder, model, snapshot
 
 TIMEOUT_S = 120.0
 ALICE, BOB = 12345, 12346
@@ -208,4 +208,4 @@ def until(predicate, timeout_s=10.0):
 
 def lease_text(claims):
     """What a lease of this process says."""
-    return record.encode({**record.identity("a.py"), "group": "j", "gpus": claims})
+    return model.encode({**model.identity("a.py"), "group": "j", "gpus": claims})

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from autogpu import process
-from autogpu.lease import Demand, Waiter
+from autogpu.frozen import replace
+from autogpu.lease import Demand, Holder, Waiter
 
 
 @pytest.mark.parametrize(
@@ -36,15 +37,13 @@ def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silen
 
 def test_a_pid_is_believed_only_with_namespace_start_and_owner():
     pid, space, start, uid = os.getpid(), process.pid_namespace(), process.start_time(), os.geteuid()
-    assert process.pid_here(pid, space, start, uid) == pid
-    assert process.pid_here(pid, "pid:[1]", start, uid) is None
-    assert process.pid_here(pid, None, start, uid) is None
-    assert process.pid_here(pid, space, start + 1, uid) is None
-    assert process.pid_here(pid, space, None, uid) is None
-    assert process.pid_here(None, space, start, uid) is None
-    assert process.pid_here(2**31 - 1, space, start, uid) is None
+    own = Holder("job", uid, True, True, pid, space, start)
+    assert own.pid_here == pid
+    wrong = ({"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"start_time": start + 1}, {"start_time": None})
+    for changes in (*wrong, {"pid": None}, {"pid": 2**31 - 1}):
+        assert replace(own, **changes).pid_here is None, changes
     assert process.start_time() == process.start_time(pid)
     if uid == 0:
         # Somebody else's lease that names a process of root's: root's processes may be anyone's that can't be
         # dumped.
-        assert process.pid_here(pid, space, start, 12345) == pid
+        assert replace(own, uid=12345).pid_here == pid

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from autogpu.lease import record
+from autogpu.lease import model
 from tests.support.processes import in_a_fork
 
 GOOD = {
@@ -42,15 +42,15 @@ def without(name):
 
 
 def test_what_is_written_is_read_back():
-    written = record.encode({**record.identity("/home/a/train.py"), "group": "g", "gpus": {"GPU-a": 0}})
+    written = model.encode({**model.identity("/home/a/train.py"), "group": "g", "gpus": {"GPU-a": 0}})
     assert b"/home" not in written
-    fields = record.lease_fields(written)
+    fields = model.lease_fields(written)
     assert (fields["pid"], fields["script"]) == (os.getpid(), "train.py")
     assert (fields["claims"], fields["group"]) == ({"GPU-a": 0}, "g")
 
 
 def test_what_other_versions_write_besides_is_no_obstacle():
-    assert record.lease_fields(text(unused=True, later={"a": [1]}))["claims"] == {"GPU-a": 8}
+    assert model.lease_fields(text(unused=True, later={"a": [1]}))["claims"] == {"GPU-a": 8}
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_what_other_versions_write_besides_is_no_obstacle():
     ],
 )
 def test_what_no_version_writes_is_unreadable(raw):
-    with pytest.raises(record.MalformedRecord):
-        record.lease_fields(raw)
+    with pytest.raises(model.MalformedRecord):
+        model.lease_fields(raw)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_what_no_version_writes_is_unreadable(raw):
     ids=str,
 )
 def test_a_ticket_with_an_impossible_wish_is_unreadable(changes):
-    assert record.ticket_fields(json.dumps(TICKET).encode())["demand"].uuids == ("G",)
-    with pytest.raises(record.MalformedRecord):
-        record.ticket_fields(json.dumps({**TICKET, **changes}).encode())
+    assert model.ticket_fields(json.dumps(TICKET).encode())["demand"].uuids == ("G",)
+    with pytest.raises(model.MalformedRecord):
+        model.ticket_fields(json.dumps({**TICKET, **changes}).encode())
 
 
 def test_a_later_version_is_read_for_what_we_know():
-    fields = record.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))
+    fields = model.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))
     assert fields["claims"] == {"GPU-a": 8}
 
 
@@ -131,27 +131,27 @@ def test_a_later_version_is_read_for_what_we_know():
     ids=str,
 )
 def test_the_cause_of_a_cap_is_a_text_that_any_version_may_leave_out(why, cause):
-    cap = record.lease_fields(text(caps={"GPU-a": 4}, why=why))["caps"]["GPU-a"]
+    cap = model.lease_fields(text(caps={"GPU-a": 4}, why=why))["caps"]["GPU-a"]
     assert (cap, cap.cause) == (4, cause)
 
 
 def test_brackets_in_a_name_are_no_nesting():
-    assert record.lease_fields(text(script="[" * 70 + '"{'))["script"] == "[" * 70 + '"{'
+    assert model.lease_fields(text(script="[" * 70 + '"{'))["script"] == "[" * 70 + '"{'
 
 
 def test_a_name_can_not_speak_to_the_terminal():
     hostile = "\x1b]0;owned\x07a\nb\u202etxt\ud800.py" + "x" * 500
-    fields = record.lease_fields(text(script=hostile, group="g\x1b[2J", pidns="p\r"))
+    fields = model.lease_fields(text(script=hostile, group="g\x1b[2J", pidns="p\r"))
     assert fields["script"].startswith("\\x1b]0;owned\\x07a\\nb\\u202etxt")
     assert fields["script"].isprintable()
-    assert len(fields["script"]) == record.MAX_SCRIPT
+    assert len(fields["script"]) == model.MAX_SCRIPT
     assert (fields["group"], fields["pid_namespace"]) == ("g\\x1b[2J", "p\\r")
 
 
 def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
     def read():
-        with pytest.raises(record.MalformedRecord):
-            record.lease_fields(b"[" * 60000)
+        with pytest.raises(model.MalformedRecord):
+            model.lease_fields(b"[" * 60000)
         told.append("unreadable")
 
     def read_in_a_small_thread():
@@ -169,4 +169,4 @@ def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
 @pytest.mark.parametrize("claims", [{"GPU-a": -1}, {"GPU-a": 1.0}, {"GPU-a": True}, {"a b": 1}], ids=str)
 def test_what_readers_would_refuse_is_not_written(claims):
     with pytest.raises(ValueError):
-        record.encode_lease({**GOOD}, claims, {})
+        model.encode_lease({**GOOD}, claims, {})
