@@ -181,14 +181,11 @@ def _uid_of(name: str, unknown: int) -> int:
 
 
 def _read_subordinate_ids() -> list[tuple[str, int, int]]:
-    found = []
+    import re
+
     try:
         with open(SUBORDINATE_IDS, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                name, _, numbers = line.strip().partition(":")
-                first, _, count = numbers.partition(":")
-                if first.isdecimal() and count.isdecimal():
-                    found.append((name, int(first), int(count)))
+            lines = re.findall(r"^\s*([^:\n]*):([0-9]+):([0-9]+)\s*$", file.read(), re.MULTILINE)
     except OSError:
-        pass
-    return found
+        return []
+    return [(name, int(first), int(count)) for name, first, count in lines]

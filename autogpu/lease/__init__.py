@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autogpu.lease.folder import Folder, find_folder
 from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
-from autogpu.lease.locked_file import wait_for_end
+from autogpu.lease.locks import wait_for_end
 from autogpu.lease.model import Demand, Holder, LeaseUnavailable, NoFolderYet, QueueState, Uncoordinated, Waiter
 from autogpu.lease.processes import Processes, processes_of
 from autogpu.lease.snapshot import LeaseSnapshot, snapshot

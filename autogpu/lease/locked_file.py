@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from contextlib import suppress
 
 from autogpu.lease import locks
+from autogpu.lease.folder import Folder
 from autogpu.lease.model import Uncoordinated
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.lease.folder import Folder
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
@@ -24,9 +20,6 @@ _HIDDEN_MODE = 0o600
 # Those that tidy up may remove a file between its appearing and its being locked: with eight of them on two cores that
 # happened to 1 % of the first attempts, and to 10 % of the second.
 _ATTEMPTS = 100
-
-# Gone, a link, no plain file, or closed to us.
-_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
 # The names that this process placed, with its pid: a fork's child has the table too, and placed none of them.
 _placed: dict[str, int] = {}
@@ -120,33 +113,3 @@ class LockedFile:
 def is_mine(name: str) -> bool:
     """This very process made the file of that name."""
     return _placed.get(name) == os.getpid()
-
-
-def opened(folder: int, name: str) -> locks.Descriptor | None:
-    """Open a file of that name to look at it; ``None`` where it is gone, no plain file, or not ours to open.
-
-    Raises:
-        OSError: The system can't tell, such as where too many files are open.
-    """
-    try:
-        opened = locks.Descriptor(os.open, name, locks.LOOK, dir_fd=folder)
-    except OSError as error:
-        if error.errno in _NOT_OURS:
-            return None
-        raise  # no more files, no memory: that says nothing of who is alive
-    if stat.S_ISREG(opened.status.st_mode):
-        return opened
-    opened.close()
-    return None
-
-
-def wait_for_end(folder: int, name: str) -> None:
-    """Return when the file of that name is gone or stale: the kernel tells it, in whichever way its process ends.
-
-    Raises:
-        OSError: The system can't tell.
-    """
-    file = opened(folder, name)
-    if file is not None:
-        with file:
-            locks.wait_for_end(file.number)

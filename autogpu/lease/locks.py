@@ -37,6 +37,9 @@ IS_AVAILABLE = fcntl is not None
 LOOK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
+# Gone, a link, no plain file, or closed to us.
+_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
+
 # Shells and programs use small numbers: `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
 
@@ -164,13 +167,36 @@ def last_beat(descriptor: int) -> float | None:
         return 0.0
 
 
-def wait_for_end(descriptor: int) -> None:
-    """Return when no other process :func:`own` s the file; a signal's handler runs meanwhile, and may raise.
+def opened(folder: int, name: str) -> Descriptor | None:
+    """Open a file of that name to look at it; ``None`` where it is gone, no plain file, or not ours to open.
+
+    Raises:
+        OSError: The system can't tell, such as where too many files are open.
+    """
+    try:
+        opened = Descriptor(os.open, name, LOOK, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NOT_OURS:
+            return None
+        raise  # no more files, no memory: that says nothing of who is alive
+    if stat.S_ISREG(opened.status.st_mode):
+        return opened
+    opened.close()
+    return None
+
+
+def wait_for_end(folder: int, name: str) -> None:
+    """Return when no other process :func:`own` s the file of that name, in whichever way its process has ended.
+
+    A signal's handler runs meanwhile, and may raise.
 
     Raises:
         OSError: The system can't tell.
     """
-    fcntl.fcntl(descriptor, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    file = opened(folder, name)
+    if file is not None:
+        with file:
+            fcntl.fcntl(file.number, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def above_standard(opened: Descriptor) -> Descriptor:

@@ -175,33 +175,28 @@ def identity(script: str) -> dict[str, Any]:
 
     Never the script's arguments: they may hold secrets.
     """
-    pid = os.getpid()
     return {
         "v": VERSION,
-        "pid": pid,
+        "pid": os.getpid(),
         "start": process.start_time(),
         "pidns": process.pid_namespace(),
         "script": printable(script.rpartition("/")[2], MAX_SCRIPT),
     }
 
 
-def encode(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-
-
 def encode_lease(fields: Mapping[str, Any], claims: Mapping[str, int], caps: Mapping[str, Cap]) -> bytes:
-    """A lease's text, unless the others would refuse to read it."""
     capped = {"caps": dict(caps), "why": {uuid: cap.cause for uuid, cap in caps.items()}} if caps else {}
-    text = encode({**fields, "gpus": dict(claims), **capped})
-    lease_fields(text)
-    return text
+    return _encoded({**fields, "gpus": dict(claims), **capped}, lease_fields)
 
 
 def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
-    """A ticket's text, unless the others would refuse to read it: it would be passed over for ever."""
     wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
-    text = encode({**fields, **wanted, "per_user": demand.per_user})
-    ticket_fields(text)
+    return _encoded({**fields, **wanted, "per_user": demand.per_user}, ticket_fields)
+
+
+def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> bytes:
+    text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    read(text)  # what the others refuse counts for nothing, and such a ticket would be passed over for ever
     return text
 
 
@@ -257,14 +252,11 @@ def _decoded(raw: bytes | None) -> dict[str, Any]:
 
 
 def _of_process(fields: Mapping[str, Any]) -> dict[str, Any]:
-    script = fields.get("script", "")
-    if not isinstance(script, str):
-        raise MalformedRecord("no script")
     return {
         "pid": whole(fields.get("pid")),
         "pid_namespace": _optional(_name, fields.get("pidns")),
         "start_time": _optional(whole, fields.get("start")),
-        "script": printable(script, MAX_SCRIPT),
+        "script": _name(fields.get("script", ""), MAX_SCRIPT),
     }
 
 
@@ -291,7 +283,7 @@ def _uuid(value: object) -> str:
     return value
 
 
-def _name(value: object) -> str:
+def _name(value: object, most: int = _MAX_NAME) -> str:
     if not isinstance(value, str):
         raise MalformedRecord("not a name")
-    return printable(value, _MAX_NAME)
+    return printable(value, most)

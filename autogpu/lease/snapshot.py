@@ -10,16 +10,12 @@ from typing import Iterator, Mapping, Tuple
 from autogpu import process
 from autogpu.frozen import frozen, replace
 from autogpu.lease import locked_file, locks, model
+from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, Waiter
 from autogpu.process import monotonic_s, unix_s
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.lease.folder import Folder
-
-    _Key = Tuple[int, str, int]
-
-    _File = Tuple[str, os.stat_result]
+_Key = Tuple[int, str, int]
+_File = Tuple[str, os.stat_result]
 
 # For each user, whose own claims alone are lost beyond it, and for all of them: a folder full of files or of long texts
 # must neither hide what others claim nor keep the mutex for seconds. Thousands of ours fit.
@@ -148,7 +144,7 @@ def _alive(
     folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool = False
 ) -> Holder | None:
     """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
-    opened = locked_file.opened(folder, name)
+    opened = locks.opened(folder, name)
     if opened is None:
         return None
     with opened:

@@ -208,4 +208,4 @@ def until(predicate, timeout_s=10.0):
 
 def lease_text(claims):
     """What a lease of this process says."""
-    return model.encode({**model.identity("a.py"), "group": "j", "gpus": claims})
+    return model.encode_lease({**model.identity("a.py"), "group": "j"}, claims, {})

@@ -42,7 +42,7 @@ def without(name):
 
 
 def test_what_is_written_is_read_back():
-    written = model.encode({**model.identity("/home/a/train.py"), "group": "g", "gpus": {"GPU-a": 0}})
+    written = model.encode_lease({**model.identity("/home/a/train.py"), "group": "g"}, {"GPU-a": 0}, {})
     assert b"/home" not in written
     fields = model.lease_fields(written)
     assert (fields["pid"], fields["script"]) == (os.getpid(), "train.py")
