@@ -16,7 +16,7 @@ from autogpu.install import files
 from autogpu.install.packages import has_pip, pip_source
 from autogpu.install.proof import ask, fresh_start
 from autogpu.lease import Folder
-from autogpu.lease.locked_file import LockedFile
+from autogpu.lease.leases import LockedFile
 from autogpu.reporting.text import sudo
 from autogpu.selection.grants import settled
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH

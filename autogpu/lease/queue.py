@@ -15,8 +15,7 @@ from typing import Callable, Mapping
 from autogpu import process
 from autogpu.errors import WaitTimeout
 from autogpu.lease import locks, model
-from autogpu.lease.leases import Choose, Lease, claim
-from autogpu.lease.locked_file import LockedFile
+from autogpu.lease.leases import Choose, Lease, LockedFile, claim
 from autogpu.lease.model import Demand, Holder, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s

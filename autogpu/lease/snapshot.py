@@ -9,7 +9,7 @@ from typing import Iterator, Mapping, Tuple
 
 from autogpu import process
 from autogpu.frozen import frozen, replace
-from autogpu.lease import locked_file, locks, model
+from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, Waiter
 from autogpu.process import monotonic_s, unix_s
@@ -26,6 +26,9 @@ _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
 
 _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
+
+# The names of the files that this process has placed, with its pid: a fork's child has the table too, and placed none.
+placed: dict[str, int] = {}
 
 
 @frozen
@@ -170,5 +173,5 @@ def _parsed(name: str, status: os.stat_result, text: bytes, most: int) -> Holder
         fields = (model.lease_fields if is_lease else model.ticket_fields)(text if len(text) <= most else None)
     except model.MalformedRecord:
         fields = {}
-    fields.update(name=name, uid=process.user_of(status.st_uid), is_mine=locked_file.is_mine(name))
+    fields.update(name=name, uid=process.user_of(status.st_uid), is_mine=placed.get(name) == os.getpid())
     return Holder(**fields, is_readable="pid" in fields) if is_lease else Waiter(**fields, is_readable="pid" in fields)

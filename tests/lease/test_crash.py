@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from autogpu.lease.locked_file import LockedFile
+from autogpu.lease.leases import LockedFile
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import holders, lease_text
 from tests.support import environments
