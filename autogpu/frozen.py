@@ -70,5 +70,4 @@ def frozen(cls: type[Value]) -> type[Value]:
 
 
 def replace(value: Value, **changes: object) -> Value:
-    """Another value that differs from ``value`` in ``changes`` only."""
     return value.__class__(**{**value.__dict__, **changes})

@@ -177,8 +177,11 @@ class ThisRun:
 
     def learned(self, inventory: Inventory | None, uuids: Sequence[str]) -> MemoryDemand | None:
         """The claim of a script that may have these GPUs, where the policy wants it by the script's last runs."""
-        self._know(inventory)
-        if self._policy.need_bytes != "learned" or not self._need_bytes or inventory is None:
+        if inventory is None or not self._arguments:
+            return None
+        if not self._job:
+            self._know(inventory.devices)
+        if self._policy.need_bytes != "learned" or not self._need_bytes:
             return None
         totals = [device.memory_total_bytes or 0 for device in inventory.devices if device.uuid in uuids]
         # Where none has the tenth that is added, the runs were right all the same.
@@ -229,10 +232,8 @@ class ThisRun:
         """A tenth more than it took at most, and the CUDA context; 0 where that is not known."""
         return self._peak_bytes * 11 // 10 + CONTEXT_BYTES if self._peak_bytes else 0
 
-    def _know(self, inventory: Inventory | None) -> None:
-        if self._job or not self._arguments or inventory is None:
-            return
-        policy, models = self._policy, sorted({device.name for device in inventory.devices})
+    def _know(self, devices: Sequence[Device]) -> None:
+        policy, models = self._policy, sorted({device.name for device in devices})
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
         # Workers that a program starts do something else than the program.
         self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)

@@ -49,7 +49,6 @@ def threads_are_real() -> bool:
 
 
 def is_main_thread() -> bool:
-    """This thread is the one whose end is that of the script."""
     import threading
 
     return threading.current_thread() is threading.main_thread()

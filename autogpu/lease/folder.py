@@ -109,7 +109,6 @@ class Folder:
                     _let_go(mutex)
 
     def uncoordinated(self, error: OSError) -> Uncoordinated:
-        """The error to raise where the system refused something in this folder."""
         remedies = {
             errno.ENOSPC: "free some space or inodes on its file system",
             errno.EDQUOT: "stay below your quota on its file system",

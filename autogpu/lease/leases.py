@@ -124,7 +124,6 @@ class LockedFile:
                 locks.leave_to_programs(self._opened.number)
 
     def close_in_children(self) -> None:
-        """Let no fork's child keep it alive."""
         if self._opened is not None:
             locks.close_in_children.add(self._opened)
 
@@ -197,8 +196,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
     try:
         with lease.folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before
-        with lease.folder.locked() as (descriptor, lease.problem):
-            is_held = claim(lease, reader, descriptor, lambda snapshot: choose(snapshot.holders, snapshot.queue))
+        is_held = claim(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None
     except BaseException:
         # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
@@ -206,29 +204,35 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
         raise
 
 
-def claim(lease: Lease, reader: FolderReader, descriptor: int, choose: _ChooseBy) -> bool:
+def claim(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket: LockedFile | None = None) -> bool:
     """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
     So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
     on without: both have written before they read again, so that at least one sees the other. ``False`` where nothing
     is chosen; the caller releases ``lease`` where this raises.
+
+    Args:
+        ticket: Is given up under the same mutex: others must not see this process holding and waiting.
     """
-    for attempt in range(_MOST_COLLISIONS):
-        # What has just ended may count as alive at first, which is faster; it must not make the difference.
-        fresh_s = 0.0 if attempt else _FRESH_S
-        before = reader.read(descriptor, remove_stale=lease.problem is None, fresh_s=fresh_s)
-        claims = choose(before)
-        if claims is None:
-            if attempt:
-                return False
-            continue
-        lease.write(descriptor, claims)
-        if _stands(lease, reader, descriptor, choose, before):
-            return True
-        lease.release()
-        if lease.problem:
-            # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
-            time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
+    with lease.folder.locked(ticket.beat if ticket else lambda: None) as (descriptor, lease.problem):
+        for attempt in range(_MOST_COLLISIONS):
+            # What has just ended may count as alive at first, which is faster; it must not make the difference.
+            fresh_s = 0.0 if attempt else _FRESH_S
+            before = reader.read(descriptor, remove_stale=lease.problem is None, fresh_s=fresh_s)
+            claims = choose(before)
+            if claims is None:
+                if attempt:
+                    return False
+                continue
+            lease.write(descriptor, claims)
+            if _stands(lease, reader, descriptor, choose, before):
+                if ticket:
+                    ticket.release()
+                return True
+            lease.release()
+            if lease.problem:
+                # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
+                time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
     raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
 
 

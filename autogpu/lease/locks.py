@@ -86,7 +86,6 @@ class Descriptor:
 
     @property
     def number(self) -> int:
-        """For the system's calls, while it is open."""
         return self._numbers[0]
 
     @property

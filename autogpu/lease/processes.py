@@ -72,16 +72,19 @@ def _owner(
 ) -> Holder | None:
     """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
     for pid, start in above:
-        first = above[0][0]
-        candidates = [each for each in by_pid.get(pid, ()) if each.start_time == start and process.is_of(each.uid, pid)]
-        # The pid is their word alone: else a lease that names root's sshd would have all that others compute.
-        fitting = [each for each in candidates if each.uid == 0 or process.is_of(each.uid, first)]
+        named = (each for each in by_pid.get(pid, ()) if each.start_time == start)
+        fitting = [each for each in named if _may_be_of(each.uid, pid, above[0][0])]
         if fitting:
             # Another user may have written the same pid into a lease of his.
             uid = process.owner(pid)
             return min(fitting, key=lambda holder: holder.uid != uid)
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)
+
+
+def _may_be_of(uid: int, holder: int, pid: int) -> bool:
+    """The holder is its lease's word alone: else one that names root's sshd would have all that others compute."""
+    return process.is_of(uid, holder) and (uid == 0 or process.is_of(uid, pid))
 
 
 def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:

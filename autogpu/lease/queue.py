@@ -85,7 +85,7 @@ def wait_for_lease(
         with Watch(lease.folder.path) as watch:
             while True:
                 wants, holders = place.look()
-                if wants and place.claim():
+                if wants and claim(lease, place.reader, place.choose, place.ticket):
                     return lease
                 waited_s = monotonic_s() - begun_s
                 state = QueueState(place.ahead, holders, demand.count, waited_s, timeout_s)
@@ -105,7 +105,6 @@ def wait_for_lease(
 
 
 def gave_up(timeout_s: float, position: int) -> WaitTimeout:
-    """Tell how long a wait was, and how to wait longer."""
     longer, status = f"{max(1, round(timeout_s / 1800))}h", "`autogpu status` lists the holders"
     return WaitTimeout(
         f"gave up after {span(timeout_s)} at place {position}",
@@ -143,7 +142,7 @@ class _Place:
         self.ahead: tuple[Waiter, ...] = ()
         self._lease = lease
         self._choose = choose
-        self._reader = FolderReader()
+        self.reader = FolderReader()
         self._text = model.encode_ticket({**lease.identity, "group": lease.group}, demand)
 
     @property
@@ -164,8 +163,8 @@ class _Place:
     def look(self) -> tuple[bool, tuple[Holder, ...]]:
         """Tell if a GPU could be claimed now, and who holds what; take a ticket if not."""
         with self._lease.folder.opened() as descriptor:
-            snapshot = self._reader.read(descriptor)
-            wants = self._chosen(snapshot) is not None
+            snapshot = self.reader.read(descriptor)
+            wants = self.choose(snapshot) is not None
             # The folder's owner could have removed it.
             if not wants and not self.ticket.is_in(descriptor):
                 self.ticket.release()
@@ -174,16 +173,7 @@ class _Place:
                 self.ticket.close_in_children()
         return wants, snapshot.holders
 
-    def claim(self) -> bool:
-        """Choose and claim in one step, and leave the queue; ``False`` where there is nothing to choose any more."""
-        with self._lease.folder.locked(self.ticket.beat) as (descriptor, self._lease.problem):
-            if not claim(self._lease, self._reader, descriptor, self._chosen):
-                return False
-            # Under the same mutex: others must not see us holding and waiting.
-            self.ticket.release()
-            return True
-
-    def _chosen(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
+    def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
         ahead, job = [], (os.geteuid(), self._lease.group)
         for waiter in snapshot.waiters:
