@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator, Mapping
 
@@ -260,11 +260,9 @@ def _make(path: Path) -> None:
             os.fchmod(opened.number, _FOLDER_MODE)
             hidden.rename(path)
         except OSError as error:
-            try:
+            with suppress(OSError):
                 os.unlink(MUTEX, dir_fd=opened.number)
                 hidden.rmdir()
-            except OSError:
-                pass
             # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
                 raise

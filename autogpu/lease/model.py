@@ -202,12 +202,12 @@ def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> byte
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
     """What a lease says of its :class:`Holder`, checked; later versions may say more."""
-    fields = _decoded(raw)
+    fields, of_process = _decoded(raw)
     why = fields.get("why")
     causes = why if isinstance(why, dict) else {}
     caps = _claims(fields.get("caps", {})).items()
     return {
-        **_of_process(fields),
+        **of_process,
         "group": _name(fields.get("group")),
         "run": _name(fields.get("run", "")),
         "claims": _claims(fields.get("gpus")),
@@ -217,12 +217,12 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     """What a ticket says of its :class:`Waiter`, likewise."""
-    fields = _decoded(raw)
+    fields, of_process = _decoded(raw)
     count, uuids = whole(fields.get("count")), fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= count <= _MAX_GPUS:
         raise MalformedRecord("no demand")
     return {
-        **_of_process(fields),
+        **of_process,
         "group": _name(fields.get("group", "")),
         "demand": Demand(
             count=count,
@@ -234,7 +234,8 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     }
 
 
-def _decoded(raw: bytes | None) -> dict[str, Any]:
+def _decoded(raw: bytes | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that a record says, and what it says of its process, which alone is checked."""
     if raw is None:
         raise MalformedRecord("too long")
     try:
@@ -248,11 +249,7 @@ def _decoded(raw: bytes | None) -> dict[str, Any]:
         raise MalformedRecord(str(error)) from None
     if not isinstance(fields, dict) or whole(fields.get("v")) < 1:
         raise MalformedRecord("no record of any version")
-    return fields
-
-
-def _of_process(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    return fields, {
         "pid": whole(fields.get("pid")),
         "pid_namespace": _optional(_name, fields.get("pidns")),
         "start_time": _optional(whole, fields.get("start")),
