@@ -36,9 +36,9 @@ def visible_uuids() -> tuple[str, ...] | None:
     This is the driver's own reading of ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``, so it is right where ours
     would be a guess. Source: ``cuDeviceGetCount``, ``cuDeviceGetUuid_v2`` (which also names MIG instances).
     """
-    cuda = _loaded_library()
+    cuda: Any = _loaded_library()
     devices = _devices(cuda)
-    if cuda is None or devices is None:
+    if devices is None:
         return None
     get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     uuids = []
@@ -87,16 +87,13 @@ def can_run(version: tuple[int, int]) -> bool:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
-    number = ctypes.c_int()
-    if cuda.cuDriverGetVersion(ctypes.byref(number)) != _CUDA_SUCCESS or not _can_open(_MEMORY_FILE):
+    number = _written_by(cuda.cuDriverGetVersion)
+    # Where the driver has other files, as on WSL2, these are not asked for.
+    is_open = os.access(_MEMORY_FILE, os.R_OK | os.W_OK) or not os.access(_CONTROL_FILE, os.F_OK)
+    if number is None or not is_open:
         return False
-    major, minor = number.value // 1000, number.value % 1000 // 10
+    major, minor = number // 1000, number % 1000 // 10
     return (major, minor) >= version or (major == version[0] and major >= 11)
-
-
-def _can_open(path: str) -> bool:
-    """A file of the driver is there for this process; true where the driver has other files, as on WSL2."""
-    return os.access(path, os.R_OK | os.W_OK) or not os.access(_CONTROL_FILE, os.F_OK)
 
 
 def ordinals_in_use() -> tuple[int, ...]:
@@ -120,14 +117,12 @@ def attributes() -> tuple[CudaAttributes, ...] | None:
     found = []
     for device in devices:
         name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
-        version = ctypes.c_int(), ctypes.c_int()
         failures = [cuda.cuDeviceGetName(name, len(name), device), cuda.cuDeviceGetPCIBusId(bus, len(bus), device)]
-        for number, attribute in zip(version, _COMPUTE_CAPABILITY):
-            failures.append(cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device))
-        if any(failures):
+        capability = [_written_by(cuda.cuDeviceGetAttribute, each, device) for each in _COMPUTE_CAPABILITY]
+        if any(failures) or None in capability:
             return None
-        capability = ".".join(str(number.value) for number in version)
-        found.append(CudaAttributes(name.value.decode(errors="replace"), capability, bus.value.decode().lower()))
+        version = ".".join(map(str, capability))
+        found.append(CudaAttributes(name.value.decode(errors="replace"), version, bus.value.decode().lower()))
     return tuple(found)
 
 
@@ -137,35 +132,31 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
 
     A framework makes the same contexts a moment later. A context that can't be made is left out.
     """
-    cuda = _loaded_library()
-    if cuda is None:
-        yield
-        return
-    release = getattr(cuda, "cuDevicePrimaryCtxRelease_v2", None) or cuda.cuDevicePrimaryCtxRelease
+    cuda: Any = _loaded_library()
     retained = []
     try:
-        for ordinal in ordinals:
-            device, context = ctypes.c_int(), ctypes.c_void_p()
-            if cuda.cuDeviceGet(ctypes.byref(device), ordinal) != _CUDA_SUCCESS:
-                continue
-            if cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == _CUDA_SUCCESS:
+        for ordinal in ordinals if cuda is not None else ():
+            device = _written_by(cuda.cuDeviceGet, ordinal)
+            if device is not None and _written_by(cuda.cuDevicePrimaryCtxRetain, device, kind=ctypes.c_void_p):
                 retained.append(device)
         yield
     finally:
         for device in retained:
-            release(device)
+            (getattr(cuda, "cuDevicePrimaryCtxRelease_v2", None) or cuda.cuDevicePrimaryCtxRelease)(device)
 
 
-def _devices(cuda: ctypes.CDLL | None) -> list[ctypes.c_int] | None:
+def _devices(cuda: Any) -> list[int] | None:
     """A handle for each of the process's GPUs; ``None`` while CUDA is not initialised."""
-    count = ctypes.c_int()
     # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
-    if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_SUCCESS:
-        return None
-    devices = [ctypes.c_int() for _ in range(count.value)]
-    if any(cuda.cuDeviceGet(ctypes.byref(device), ordinal) for ordinal, device in enumerate(devices)):
-        return None
-    return devices
+    count = None if cuda is None else _written_by(cuda.cuDeviceGetCount)
+    devices = [_written_by(cuda.cuDeviceGet, ordinal) for ordinal in range(count or 0)]
+    return None if count is None or None in devices else devices
+
+
+def _written_by(function: Any, *arguments: int, kind: Any = ctypes.c_int) -> Any:
+    """What a function writes to the address that is its first argument; ``None`` where it fails."""
+    value = kind()
+    return value.value if function(ctypes.byref(value), *arguments) == _CUDA_SUCCESS else None
 
 
 def _loaded_library() -> ctypes.CDLL | None:

@@ -65,13 +65,6 @@ class Nvml:
                 raise
             return None
 
-    def answer(self, name: str, *arguments: Any) -> Any:
-        """As :meth:`reading`; of a GPU that is lost nothing either."""
-        try:
-            return self.reading(name, *arguments)
-        except self.error:
-            return None
-
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
         """Pid and bytes of each process, by the newest version of the call that the driver knows."""
         for version in _PROCESS_LIST_VERSIONS:
@@ -144,7 +137,7 @@ def read_inventory(
     if silent is None:
         yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
     if len(answers) == count:  # else a thread is still inside the library
-        nvml.answer("nvmlShutdown")
+        nvml.reading("nvmlShutdown")
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -240,16 +233,19 @@ def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[s
     found = []
     for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
         # The numbers may have gaps, where an instance was removed.
-        instance = nvml.answer("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
-        uuid = text(nvml.answer("nvmlDeviceGetUUID", instance)) if instance is not None else None
-        if uuid:
-            found.append({**card, "uuid": uuid, **_read_instance(nvml, instance, card), "instance": number})
+        try:
+            instance = nvml.reading("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+            uuid = text(nvml.reading("nvmlDeviceGetUUID", instance)) if instance is not None else None
+            if uuid:
+                found.append({**card, "uuid": uuid, **_read_instance(nvml, instance, card), "instance": number})
+        except nvml.error:  # lost, by any reading of it
+            continue
     return found
 
 
 def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[str, Any]:
-    memory = nvml.answer("nvmlDeviceGetMemoryInfo", instance)
-    name = text(nvml.answer("nvmlDeviceGetName", instance)) or ""
+    memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
+    name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
         "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
         "memory_total_bytes": memory.total if memory else None,
@@ -316,16 +312,20 @@ def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tup
     """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
     # A MIG instance has its card's bus, and no links.
     cards = [card for card in devices if "parent" not in card]
-    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
-    pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
+    indices = {card["uuid"]: card["index"] for card in cards}
+    pairs = ((pair, _nearness(nvml, indices[pair[0]], indices[pair[1]])) for pair in combinations(indices, 2))
     return [(pair, near) for pair, near in pairs if near]
 
 
-def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
-    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
-        return _NVLINK
-    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
-    return 0 if level is None else _BEST_ANCESTOR - int(level)
+def _nearness(nvml: Nvml, one: int, other: int) -> int:
+    try:
+        gpus = [nvml.reading("nvmlDeviceGetHandleByIndex", index) for index in (one, other)]
+        if nvml.reading("nvmlDeviceGetP2PStatus", *gpus, _P2P_OVER_NVLINK) == _P2P_OK:
+            return _NVLINK
+        level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", *gpus)
+        return 0 if level is None else _BEST_ANCESTOR - int(level)
+    except nvml.error:  # one was lost since it was read
+        return 0
 
 
 def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
-    found = nvml.answer("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
+    found = nvml.reading("nvmlDeviceGetProcessUtilization", gpu, int((time.time() - UTILIZATION_SPAN_S) * 1e6))
     return None if found is None else sorted({each.pid for each in found if each.smUtil})
 
 
@@ -355,18 +355,15 @@ def text(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _end_by(time_s: float) -> None:
-    time.sleep(max(0.0, time_s - time.monotonic()))
-    os._exit(1)
-
-
 def main() -> None:
     """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
     import marshal
     import sys
 
     # The process that started this may be gone, killed while it waited for a driver that hangs.
-    threading.Thread(target=_end_by, args=(time.monotonic() + LIFETIME_S,), daemon=True).start()
+    end = threading.Timer(LIFETIME_S, os._exit, [1])
+    end.daemon = True
+    end.start()
     # pynvml imports find_library, which it calls on Windows only, and that brings in what takes 6 ms to import.
     stand_in: Any = type(sys)("ctypes.util")
     stand_in.find_library = None

@@ -15,7 +15,7 @@ from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Mapping, Sequence
+    from typing import Mapping, Sequence
 
     from autogpu.devices.model import Inventory, Reading
 
@@ -38,13 +38,7 @@ def start(environ: Mapping[str, str]) -> Reading:
             return ProcessReading(environ)
         except OSError:  # no more processes or files for this user: a thread may still do
             pass
-    problem = _pynvml_problem()
-    if problem:
-        return _KnownReading(_failed(problem, "pynvml"))
-    try:
-        return ThreadReading()
-    except RuntimeError as error:
-        return _KnownReading(_failed(f"neither a process nor a thread can be started to read NVML: {error}", "driver"))
+    return _start_thread(None)
 
 
 def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
@@ -54,16 +48,25 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
     failed this one is taken outside, and where this process has no pynvml to use the last one stands.
     """
-    if last is None or last.failure:
+    # Where threads are not real, a call that hangs would hold up the script as well.
+    if last is None or last.failure or not process.threads_are_real():
         return start(environ)
-    if not process.threads_are_real():
-        return start(environ)  # a call that hangs would hold up the script as well
-    if _pynvml_problem():
-        return _KnownReading(last)
-    try:
-        return ThreadReading(last)
-    except RuntimeError:  # no more threads
-        return _KnownReading(last)
+    return _start_thread(last)
+
+
+def _start_thread(last: Inventory | None) -> Reading:
+    """Begin a reading in a thread; where there can be none the ``last`` one stands, or a failure that says why."""
+    from autogpu.devices.model import Inventory
+
+    problem = _pynvml_problem()
+    failed = Inventory(failure=problem, failure_cause="pynvml")
+    if not problem:
+        try:
+            return ThreadReading(last)
+        except RuntimeError as error:
+            why = f"neither a process nor a thread can be started to read NVML: {error}"
+            failed = Inventory(failure=why, failure_cause="driver")
+    return _KnownReading(last or failed)
 
 
 def prepare(last: Inventory) -> None:
@@ -137,12 +140,6 @@ def _reaps_children() -> bool:
     return signal is not None and number is not None and callable(signal.getsignal(number))
 
 
-def _failed(why: str, cause: Literal["driver", "pynvml"]) -> Inventory:
-    from autogpu.devices.model import Inventory
-
-    return Inventory(failure=why, failure_cause=cause)
-
-
 class _KnownReading:
     """A reading that has been taken already."""
 
@@ -183,18 +180,17 @@ class ThreadReading:
         from autogpu.frozen import replace
 
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
-        lost = self._last.unreadable if self._last else ()
-        silent = [each.index for each in lost if each.reason == nvml.NO_ANSWER] if self._last else None
+        last = self._last
+        silent = None if last is None else [lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER]
         try:
             for reading in nvml.read_inventory(silent, self._asked.append):
                 inventory = Inventory.from_reading(reading)
-                self._inventory = replace(inventory, topology=self._last.topology) if self._last else inventory
+                self._inventory = replace(inventory, topology=last.topology) if last else inventory
                 self._has_devices.set()
         finally:
             self._has_devices.set()
 
     def result(self, deadline_s: float) -> Inventory | None:
-        """See :class:`autogpu.devices.model.Reading`."""
         self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
         if self._has_devices.is_set():
             self._thread.join(_TOPOLOGY_DEADLINE_S)
@@ -207,7 +203,7 @@ class ThreadReading:
 
     @property
     def is_running(self) -> bool:
-        """See :class:`autogpu.devices.model.Reading`; not in a fork's child, which has no such thread."""
+        # Not in a fork's child, which has no such thread.
         return self._inventory is None and self._thread.is_alive()
 
     def close(self) -> None:
@@ -215,7 +211,7 @@ class ThreadReading:
 
 
 class ProcessReading:
-    """A reading in a process of its own."""
+    """A reading in a process of its own, which does not outlive this one."""
 
     is_running = False  # another one is begun beside it, at the price of a process
 
@@ -237,19 +233,18 @@ class ProcessReading:
             raise
         finally:
             os.close(writer)
-        atexit.register(self._abandon)
+        atexit.register(self.close)
 
     def result(self, deadline_s: float) -> Inventory | None:
-        """See :class:`autogpu.devices.model.Reading`."""
         # A forked child must not read its parent's pipe empty.
         if self._inventory is None and os.getpid() == self._owner_pid:
             printed = self._read_pipe(self._started_s + deadline_s)
             if printed is not None:
+                atexit.unregister(self.close)
                 self._inventory = _inventory(printed, self._end())
         return self._inventory
 
     def close(self) -> None:
-        """See :class:`autogpu.devices.model.Reading`."""
         if self._inventory is None and os.getpid() == self._owner_pid:
             self._kill()
             self._inventory = _inventory(b"", self._end())
@@ -267,7 +262,6 @@ class ProcessReading:
 
     def _end(self) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
-        atexit.unregister(self._abandon)
         os.close(self._pipe)
         deadline_s = monotonic_s() + _END_DEADLINE_S
         while True:
@@ -292,15 +286,16 @@ class ProcessReading:
         if self._reaped() is None:  # else the pid may be another process's by now
             os.kill(self.pid, 9)
 
-    def _abandon(self) -> None:
-        if os.getpid() == self._owner_pid:
-            self._kill()
-
 
 def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
     """Start a process that inherits nothing of ours but ``stdout``; its pid."""
-    if not hasattr(os, "posix_spawn"):
-        return _spawn_on_3_7(command, environ, stdout)
+    if not hasattr(os, "posix_spawn"):  # Python 3.7
+        import subprocess
+
+        nothing = subprocess.DEVNULL
+        child = subprocess.Popen(command, stdin=nothing, stdout=stdout, stderr=nothing, env=dict(environ))
+        child.returncode = 0  # it is waited for by its pid, and not by the object
+        return child.pid
     # Not subprocess: what it imports delays the reading by as long as the reading takes.
     actions = [
         (os.POSIX_SPAWN_DUP2, stdout, 1),  # first: a script may have closed 0 to 2, and the pipe be one of them
@@ -310,29 +305,17 @@ def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
     return os.posix_spawn(command[0], command, environ, file_actions=actions)
 
 
-def _spawn_on_3_7(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
-    import subprocess
-
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=nothing, stdout=stdout, stderr=nothing, env=dict(environ))
-    process.returncode = 0  # it is waited for by its pid, and not by the object
-    return process.pid
-
-
 def _inventory(written: bytes, status: int) -> Inventory:
     import io
     import marshal
 
     from autogpu.devices.model import Inventory
 
+    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+    inventory = Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
     stream = io.BytesIO(written)
-    inventory = None
     try:
         while True:
             inventory = Inventory.from_reading(marshal.loads(marshal.load(stream)))
     except (EOFError, KeyError, TypeError, ValueError):  # the last one that is whole counts
-        pass
-    if inventory is not None:
         return inventory
-    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-    return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")

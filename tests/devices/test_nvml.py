@@ -375,5 +375,22 @@ def test_a_gpu_that_is_lost_is_told_by_any_reading_of_it():
     binding = types.SimpleNamespace(NVMLError=Lost, NVML_ERROR_GPU_IS_LOST=15, nvmlDeviceGetMemoryInfo=raises_lost)
     with pytest.raises(Lost):
         nvml.Nvml(binding).reading("nvmlDeviceGetMemoryInfo", 0)
-    assert nvml.Nvml(binding).answer("nvmlDeviceGetMemoryInfo", 0) is None
     assert nvml.Nvml(binding).reading("nvmlDeviceGetName", 0) is None
+
+
+@pytest.mark.parametrize("reading", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"])
+def test_an_instance_that_is_lost_costs_neither_its_card_nor_the_other_instances(reading):
+    def lost_of_the_first(instance):
+        if instance == 0:
+            raise Lost
+
+    binding = types.SimpleNamespace(
+        NVMLError=Lost,
+        NVML_ERROR_GPU_IS_LOST=15,
+        nvmlDeviceGetMaxMigDeviceCount=lambda gpu: 2,
+        nvmlDeviceGetMigDeviceHandleByIndex=lambda gpu, number: number,
+        nvmlDeviceGetUUID=lambda instance: f"MIG-{instance}",
+        **{reading: lost_of_the_first},
+    )
+    card = {"uuid": "GPU-0", "name": "NVIDIA A100"}
+    assert [each["uuid"] for each in nvml.read_instances(nvml.Nvml(binding), "GPU-0", card)] == ["MIG-1"]
