@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.reporting.advice import Shortage, advice
+from autogpu.out_of_memory import Shortage, advice
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Cap
+from tests.support.selections import request
+from tests.support.values import gpu
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "memory.md"
 
 BEN = ("ben's train.py (pid 4242)", 17 * GIB)
 SHARES, NOTHING = "5.0 GiB there, because it shares the GPU", "nothing limits this process there"
@@ -18,9 +20,10 @@ NEED, WAIT = "to say what it needs at least: AUTOGPU_NEED=6GiB", "to get a GPU o
 SHARE = Cap(5 * GIB, "share")
 
 
-def shortage(**known):
-    known = {"total_bytes": 24 * GIB, "held_bytes": 5 * GIB, "asked_bytes": GIB, "others": (BEN,), **known}
-    return Shortage("3", **known)
+def shortage(*, policy=None, total_gib=24.0, **known):
+    device = gpu(3, total_gib=total_gib)
+    known = {"held_bytes": 5 * GIB, "asked_bytes": GIB, "others": (BEN,), **known}
+    return Shortage(device, request(device, **(policy or {})), **known)
 
 
 def capped(gib, cause, **known):
@@ -30,14 +33,14 @@ def capped(gib, cause, **known):
 # By the case, what is known, what limits the process, and what avoids it.
 CASES = {
     "best-effort": ({"cap": SHARE}, SHARES, f"{WAIT}; or {NEED}"),
-    "best-effort-that-waits-already": ({"cap": SHARE, "waits": True}, SHARES, NEED),
+    "best-effort-that-waits-already": ({"cap": SHARE, "policy": {"busy": "wait"}}, SHARES, NEED),
     "limit": (
         capped(5, "limit ~/autogpu.toml:3"),
         "5.0 GiB there, by memory.limit (~/autogpu.toml:3)",
         "to have more: AUTOGPU_LIMIT=6GiB",
     ),
     "limit-of-nearly-all": (
-        {"cap": Cap(24 * GIB - 1, "limit AUTOGPU_LIMIT"), "total_bytes": int(24.04 * GIB), "held_bytes": 23 * GIB + 1},
+        {"cap": Cap(24 * GIB - 1, "limit AUTOGPU_LIMIT"), "total_gib": 24.04, "held_bytes": 23 * GIB + 1},
         "24.0 GiB there, by memory.limit (AUTOGPU_LIMIT)",
         "to have more: AUTOGPU_LIMIT=100%",
     ),
@@ -47,11 +50,15 @@ CASES = {
         "to have more: AUTOGPU_LIMIT=5GiB",
     ),
     "a-locked-limit": (
-        capped(5, "limit /etc/a.toml:3", locked=frozenset({"memory.limit"})),
+        capped(5, "limit /etc/a.toml:3", policy={"locked": frozenset({"memory.limit"})}),
         "5.0 GiB there, by memory.limit (/etc/a.toml:3)",
         "memory.limit is locked on this host: ask who administers it",
     ),
-    "a-locked-key-of-two": ({"cap": SHARE, "locked": frozenset({"select.busy", "memory.limit"})}, SHARES, NEED),
+    "a-locked-key-of-two": (
+        {"cap": SHARE, "policy": {"locked": frozenset({"select.busy", "memory.limit"})}},
+        SHARES,
+        NEED,
+    ),
     "grant": (
         capped(6, "grant Ray"),
         "6.0 GiB there, the part that Ray granted",
@@ -89,8 +96,8 @@ CASES = {
         "no other job is on it any more: start it again",
     ),
     "others-that-came-later": ({}, NOTHING, NEED),
-    "has-said-so-already": ({"claimed_bytes": 6 * GIB}, NOTHING, "`autogpu status` shows who is there"),
-    "nothing-is-known": ({"held_bytes": 0, "waits": True}, NOTHING, "`autogpu status` shows who is there"),
+    "has-said-so-already": ({"policy": {"need_bytes": 6 * GIB}}, NOTHING, "`autogpu status` shows who is there"),
+    "nothing-is-known": ({"held_bytes": 0, "policy": {"busy": "wait"}}, NOTHING, "`autogpu status` shows who is there"),
     "another-has-room": (
         {"elsewhere": (("1", 3 * GIB), ("2", 8 * GIB))},
         NOTHING,
@@ -136,7 +143,8 @@ def test_one_line_where_it_had_the_gpu_to_itself():
 
 
 def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
-    assert advice(Shortage("0", None, others=None)) == [
+    device = gpu(0, total_gib=None)
+    assert advice(Shortage(device, request(device), others=None)) == [
         "out of memory on GPU 0: nothing limits this process there",
         "`autogpu status` shows who is there",
     ]
@@ -145,5 +153,5 @@ def test_nothing_is_said_of_others_where_the_driver_did_not_answer():
 def test_the_lines_of_the_documents():
     ben = ("ben's train.py (pid 4242)", int(17.2 * GIB))
     held, cap = int(5.5 * GIB), Cap(int(5.6 * GIB), "share")
-    lines = advice(Shortage("3", 24 * GIB, held, 0, 2 * GIB, cap, others=(ben,)))
+    lines = advice(shortage(held_bytes=held, asked_bytes=2 * GIB, cap=cap, others=(ben,)))
     assert "\n".join(f"autogpu: {line}" for line in lines) in PAGE.read_text(encoding="utf-8")
