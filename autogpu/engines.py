@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from autogpu.process import pid_namespace
+from autogpu.process import parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, local_rank
@@ -23,9 +23,6 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 2000
 _MOST_INCLUDED = 20
 _LONGEST_NAME = 64
-
-# In what _stat returns: fields 4, 5 and 22 of proc(5), counted from the third.
-_PARENT, _GROUP, _START = 1, 2, 19
 
 
 def granted_here(environ: Mapping[str, str], started_with: str | None = None) -> Grant:
@@ -48,7 +45,7 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
             is_given=value not in (None, started_with),
-            launcher="" if launcher is None else f"launcher.{launcher}.{_stat(launcher)[_START]}-{namespace}",
+            launcher="" if launcher is None else f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}",
             visible_of_launcher=_before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES) if launcher else None,
             launcher_is_rank=is_list_ours and rank is not None and rank.launcher == LONE_RANK and LEASE in environ,
             namespace=namespace,
@@ -74,27 +71,17 @@ def _slurm_conf(environ: Mapping[str, str]) -> str | None:
         text = _text(path)
         if text is not None:
             files = [Path(path).parent / file for file in included_files(text)[:_MOST_INCLUDED]]
-            return "\n".join([text, *(_text(str(file)) or "" for file in files)])
+            return "\n".join([text, *(_text(file) or "" for file in files)])
     return None
 
 
-def _text(path: str | None) -> str | None:
+def _text(path: str | Path) -> str | None:
     """The text of a plain file; ``None`` where it can't be read, and for a pipe, which could block."""
-    if not path:
-        return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):  # ValueError: a NUL in the name
+        with open(path, errors="replace", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except (OSError, ValueError):  # a process that has ended since; a NUL in the name
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        with os.fdopen(descriptor, errors="replace", closefd=False) as file:
-            return file.read(_MAX_BYTES)
-    except OSError:  # a process that has ended since
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
@@ -148,28 +135,20 @@ def _launcher(rank: LocalRank) -> int | None:
         same = local_rank(environ)
         if same is None or (same.rank, same.size) != (rank.rank, rank.size):
             found = pid
-            # A shell that sets a rank's variables has one child, and belongs to the launcher's group as that does. Who
-            # starts ranks by hand may have started only one of them so far.
-            is_between = pid != group and _stat(pid)[_GROUP] == str(group) and len(_children(pid)) == 1
-            if not is_between or rank.launcher == LONE_RANK:
+            # Who starts ranks by hand may have started only one of them so far.
+            if rank.launcher == LONE_RANK or pid == group or not _is_shell_of_one_rank(pid, group):
                 break
-        pid = int(_stat(pid)[_PARENT])
+        pid, _ = parent_and_start(pid) or (0, 0)
     return found
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of ``/proc/<pid>/stat`` after the name, which may contain anything; zeros for a process that ended."""
-    fields = (_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return fields if len(fields) > _START else ["0"] * (_START + 1)
-
-
-def _children(pid: int) -> list[int]:
+def _is_shell_of_one_rank(pid: int, group: int) -> bool:
+    """One that sets a rank's variables has one child, and belongs to the launcher's group as that does."""
     try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
-    texts = (_text(str(thread / "children")) for thread in threads)
-    return [int(child) for text in texts if text for child in text.split()]
+        children = " ".join(_text(thread / "children") or "" for thread in Path(f"/proc/{pid}/task").iterdir())
+        return os.getpgid(pid) == group and len(children.split()) == 1
+    except OSError:  # it has ended
+        return False
 
 
 def _environ_of(pid: int) -> Mapping[str, str]:
