@@ -14,9 +14,9 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
+from autogpu.install import TIMEOUT_S, ask
 from autogpu.install.files import HOOK
 from autogpu.install.packages import pip_command, pip_source, what_to_add
-from autogpu.install.proof import TIMEOUT_S, ask
 from autogpu.reporting.text import printable
 
 _LOOK = """

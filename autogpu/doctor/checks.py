@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 from autogpu import frameworks
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed, warned
-from autogpu.install.proof import TIMED_OUT
+from autogpu.install import TIMED_OUT
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, listed, printable
 from autogpu.selection import explain, instances
@@ -31,8 +31,8 @@ _CUDA_ERRORS = {
 
 
 def examine(facts: Facts) -> dict[str, Finding]:
-    """Every check by its name, in the order in which one thing rests on another; those of installed frameworks last."""
-    findings = {name: check(facts) for name, check in CHECKS.items()}
+    """The findings by their checks; those of installed frameworks last."""
+    findings = {check.__name__: check(facts) for check in CHECKS}
     installed = {module: found for module, found in facts.frameworks.items() if found is not None}
     for module, found in installed.items():
         findings.update(_examine_framework(module, found, facts))
@@ -68,7 +68,7 @@ def _check_hooks(found: Mapping[str, Any], facts: Facts, framework: str) -> Find
     return failed(what, facts.pip(f"install --upgrade {facts.source}"))
 
 
-def _check_switch(facts: Facts) -> Finding:
+def switch(facts: Facts) -> Finding:
     if facts.resolved.policy.enabled:
         return passed("autogpu is switched on")
     origin = facts.resolved.settings["enabled"].origin
@@ -76,7 +76,7 @@ def _check_switch(facts: Facts) -> Finding:
     return failed(f"autogpu is switched off by {origin}", remedy)
 
 
-def _check_hook(facts: Facts) -> Finding:
+def hook(facts: Facts) -> Finding:
     start, remedy = facts.start, f"{facts.executable} -m autogpu install"
     if start.hook is not None and not facts.hook_is_current:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
@@ -90,7 +90,7 @@ def _check_hook(facts: Facts) -> Finding:
     return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
 
 
-def _check_environment(facts: Facts) -> Finding:
+def environment(facts: Facts) -> Finding:
     if not facts.pythons:
         return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
@@ -98,14 +98,14 @@ def _check_environment(facts: Facts) -> Finding:
     return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
 
 
-def _check_pynvml(facts: Facts) -> Finding:
+def pynvml(facts: Facts) -> Finding:
     inventory, pip = facts.inventory, facts.pip("install --upgrade nvidia-ml-py")
     if inventory.failure_cause == "pynvml":
         return failed(f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
     return passed("pynvml can be used")
 
 
-def _check_driver(facts: Facts) -> Finding:
+def driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
         return not_applicable("it can't be read without pynvml")
@@ -135,7 +135,7 @@ def _check_driver(facts: Facts) -> Finding:
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
-def _check_health(facts: Facts) -> Finding:
+def health(facts: Facts) -> Finding:
     devices = instances.cards(facts.inventory.devices)
     if not devices:
         return not_applicable("no GPU to examine")
@@ -158,7 +158,7 @@ def _check_health(facts: Facts) -> Finding:
     return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
 
 
-def _check_cuda(facts: Facts) -> Finding:
+def cuda(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("no NVIDIA driver")
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
@@ -179,7 +179,7 @@ def _check_cuda(facts: Facts) -> Finding:
     return passed(f"CUDA {cuda.version // 1000}.{cuda.version % 1000 // 10} sees {cuda.count} of them")
 
 
-def _check_visible(facts: Facts) -> Finding:
+def visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.inventory.has_no_driver:
         return not_applicable("no GPU to hide")
@@ -194,7 +194,7 @@ def _check_visible(facts: Facts) -> Finding:
     return passed(f"{CUDA_VISIBLE_DEVICES}={printable(value)}{by}: autogpu chooses among these")
 
 
-def _check_folder(facts: Facts) -> Finding:
+def leases(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("no GPU to claim")
     if facts.folder_error:
@@ -213,9 +213,8 @@ def _check_folder(facts: Facts) -> Finding:
     return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
 
 
-def _check_policy(facts: Facts) -> Finding:
-    resolved, value = facts.resolved, facts.environ.get(CUDA_VISIBLE_DEVICES)
-    spec = VisibleSpec(value)
+def policy(facts: Facts) -> Finding:
+    resolved, spec = facts.resolved, VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched.values()]
     if not problems:
@@ -224,15 +223,5 @@ def _check_policy(facts: Facts) -> Finding:
     return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use, and where each is set")
 
 
-CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
-    "switch": _check_switch,
-    "hook": _check_hook,
-    "environment": _check_environment,
-    "policy": _check_policy,
-    "pynvml": _check_pynvml,
-    "driver": _check_driver,
-    "health": _check_health,
-    "cuda": _check_cuda,
-    "visible": _check_visible,
-    "leases": _check_folder,
-}
+# In the order in which one thing rests on another.
+CHECKS = (switch, hook, environment, policy, pynvml, driver, health, cuda, visible, leases)

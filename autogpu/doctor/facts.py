@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -12,9 +13,8 @@ from typing import Any, Mapping
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import probe
 from autogpu.doctor.model import Cuda, Facts
-from autogpu.install import files
-from autogpu.install.packages import has_pip, pip_source
-from autogpu.install.proof import ask, fresh_start
+from autogpu.install import ask, files, fresh_start
+from autogpu.install.packages import pip_source
 from autogpu.lease import Folder
 from autogpu.lease.leases import LockedFile
 from autogpu.reporting.text import sudo
@@ -86,7 +86,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
         grant=settled(engines.granted_here(environ), len(inventory.devices)),
         hook_is_current=start.hook is None or _is_current(start.hook),
-        has_pip=has_pip(),
+        has_pip=importlib.util.find_spec("pip") is not None,
         sudo=sudo(),
     )
 
@@ -128,21 +128,17 @@ def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, s
     try:
         folder = lease.find_folder(environ, make=False)
         with folder.locked() as (descriptor, problem):
-            _try_claim(folder, descriptor)
+            trial = LockedFile(folder)
+            try:
+                # No lease has such a name, so nobody takes it for one.
+                trial.put(descriptor, f".doctor.{os.getpid()}", b"")
+            finally:
+                trial.release()
     except lease.NoFolderYet:
         pass
     except lease.LeaseUnavailable as error:
         problem = error
     return folder, (problem.what, problem.remedy) if problem else None
-
-
-def _try_claim(folder: Folder, descriptor: int) -> None:
-    trial = LockedFile(folder)
-    try:
-        # No lease has such a name, so nobody takes it for one.
-        trial.put(descriptor, f".doctor.{os.getpid()}", b"")
-    finally:
-        trial.release()
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:

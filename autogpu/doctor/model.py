@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.model import Inventory
+from autogpu.install import FreshStart
 from autogpu.install.packages import pip_command
-from autogpu.install.proof import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
@@ -78,7 +78,6 @@ class Facts:
 
     @property
     def hides_all_gpus(self) -> bool:
-        """``CUDA_VISIBLE_DEVICES`` hides every GPU from this shell."""
         order = self.environ.get(CUDA_DEVICE_ORDER)
         value = self.environ.get(CUDA_VISIBLE_DEVICES)
         return value is not None and named_uuids(value, self.inventory, order) == ()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import site
+import subprocess
 import sys
 import sysconfig
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple
 
 from autogpu import __version__
 from autogpu.errors import InstallError
 from autogpu.install import files
 from autogpu.install.packages import pip_source
-from autogpu.install.proof import FreshStart, fresh_start
 from autogpu.lease import locks
 
 METHODS = ("auto", *files.STARTERS)
@@ -23,6 +24,42 @@ NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 # Decide whether, where and how Python keeps what it compiles.
 _COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
+
+TIMEOUT_S = 60
+TIMED_OUT = "timed out"
+
+_QUESTION = """
+import json, sys
+hooks = [f for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
+for hook in hooks:
+    hook.find_spec(hook.frameworks[0] + ".")  # this loads the second file, which Python compiles for later starts
+from importlib.machinery import PathFinder
+spec = PathFinder.find_spec("sitecustomize")
+print()
+print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec and spec.origin)))
+"""
+
+
+class Answer(NamedTuple):
+    """The ``value`` that a program printed as JSON, or an ``error`` that says why there is none."""
+
+    value: Any = None
+    error: str = ""
+    stderr: str = ""
+
+
+class FreshStart(NamedTuple):
+    """One start of an interpreter.
+
+    Attributes:
+        hook: The file of the autogpu hook among the finders; ``None`` without one.
+        sitecustomize: The file that ``import sitecustomize`` finds first, ours or not.
+        complaint: What it printed on stderr, or that it failed; empty if all was quiet.
+    """
+
+    hook: Path | None
+    sitecustomize: Path | None
+    complaint: str
 
 
 class Installed(NamedTuple):
@@ -121,20 +158,48 @@ def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[
 def _failure(proof: FreshStart, executable: str, folder: Path, method: str) -> InstallError | None:
     """What happened where a start did not load our file in our way."""
     hook, sitecustomize = folder / files.HOOK, folder / files.SITECUSTOMIZE
-    is_through_sitecustomize = _same(proof.sitecustomize, sitecustomize)
-    if _same(proof.hook, hook) and is_through_sitecustomize == (method == "sitecustomize"):
-        return None
-    seen = f": {proof.complaint.splitlines()[-1]}" if proof.complaint else ""
-    what = f"a fresh {NAME} did not load {hook}{seen}"
-    remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
-    if method == "sitecustomize" and proof.sitecustomize and not is_through_sitecustomize:
-        what = f"{NAME} runs {proof.sitecustomize} and so never {sitecustomize}"
-        remedy = "use --method pth, which nothing hides"
-    elif proof.hook:
-        what = f"{NAME} loads {proof.hook} instead of {hook}"
-        remedy = f"remove that one first: autogpu uninstall --target {proof.hook.parent}"
-    return InstallError(what, remedy=remedy)
+    runs, loads = proof.sitecustomize, proof.hook
+    if method == "sitecustomize" and runs and runs.resolve() != sitecustomize.resolve():
+        what = f"{NAME} runs {runs} and so never {sitecustomize}"
+        return InstallError(what, remedy="use --method pth, which nothing hides")
+    if loads is None:
+        seen = f": {proof.complaint.splitlines()[-1]}" if proof.complaint else ""
+        remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
+        return InstallError(f"a fresh {NAME} did not load {hook}{seen}", remedy=remedy)
+    if loads.resolve() != hook.resolve():
+        remedy = f"remove that one first: autogpu uninstall --target {loads.parent}"
+        return InstallError(f"{NAME} loads {loads} instead of {hook}", remedy=remedy)
+    return None
 
 
-def _same(one: Path | None, other: Path) -> bool:
-    return one is not None and one.resolve() == other.resolve()
+def ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float) -> Answer:
+    """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print."""
+    try:
+        done = subprocess.run(
+            [executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=dict(environ),
+            # Not the current folder, which would come first in sys.path.
+            cwd=os.path.dirname(executable) or None,  # noqa: PTH120
+            timeout=deadline_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(error=f"{TIMED_OUT} after {deadline_s:.0f} s")
+    except OSError as error:
+        return Answer(error=f"it does not start: {error.strerror}")
+    stderr = done.stderr.decode(errors="replace").strip()
+    try:
+        return Answer(json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), stderr=stderr)
+    except (ValueError, IndexError):
+        if done.returncode < 0:
+            return Answer(error=f"it ended by signal {-done.returncode}")
+        return Answer(error=stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}")
+
+
+def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
+    """Start ``executable`` once and look."""
+    answer = ask(executable, _QUESTION, environ, TIMEOUT_S)
+    hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
+    return FreshStart(hook, sitecustomize, answer.error or answer.stderr)

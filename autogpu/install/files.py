@@ -95,7 +95,7 @@ def put_in_place(folder: Path, plan: Sequence[File]) -> tuple[Path, ...]:
     Where anything differs, all are taken away first. A failure leaves nothing.
     """
     paths = [path for path, _ in plan]
-    expected = {*paths, *(compiled for path in paths if path.suffix == ".py" for compiled in compiled_from(path))}
+    expected = {*paths, *(compiled for path in paths for compiled in compiled_from(path))}
     is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan)
     if is_whole and expected.issuperset(files_of_ours(folder)):
         return ()
@@ -112,8 +112,17 @@ def put_in_place(folder: Path, plan: Sequence[File]) -> tuple[Path, ...]:
 
 
 def remove_all(folder: Path) -> tuple[Path, ...]:
-    """Remove every start-up file of ours; returns which."""
-    return tuple(map(remove, files_of_ours(folder)))
+    """Remove every start-up file of ours, and a folder made for them once it is empty; returns which."""
+    found = files_of_ours(folder)
+    for path in found:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+            continue
+        path.unlink()
+        if path.parent != folder:
+            with suppress(OSError):  # not empty: others use it
+                path.parent.rmdir()
+    return found
 
 
 def distributions(folder: Path) -> tuple[Path, ...]:
@@ -147,18 +156,6 @@ def refuse_foreign_files(folder: Path, plan: Iterable[File]) -> None:
             if path.name == SITECUSTOMIZE:
                 remedy = "move it away, or choose another way with --method"
             raise InstallError(f"{path} exists and was not written by autogpu", remedy=remedy)
-
-
-def remove(path: Path) -> Path:
-    """Remove ``path``, and its folder if that was made for such files and is empty now."""
-    if path.is_dir() and not path.is_symlink():
-        path.rmdir()
-        return path
-    path.unlink()
-    if path.parent.name == "__pycache__" or path.parent.name.endswith(".dist-info"):
-        with suppress(OSError):  # not empty: others use it
-            path.parent.rmdir()
-    return path
 
 
 def _distribution(folder: Path, version: str, owned: Iterable[File]) -> list[File]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
 from pathlib import Path
@@ -25,11 +24,6 @@ def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
     """``action``, such as ``install numpy``, for the environment of a Python; those that uv makes have no pip."""
     program = shlex.quote(executable)
     return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
-
-
-def has_pip() -> bool:
-    """The environment of this Python has a pip of its own."""
-    return importlib.util.find_spec("pip") is not None
 
 
 def pip_source() -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from autogpu.devices.model import Inventory
 from autogpu.doctor.model import Cuda, Facts
-from autogpu.install.proof import FreshStart
+from autogpu.install import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.support.values import gpu, inventory

@@ -11,7 +11,7 @@ from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Cuda
-from autogpu.install.proof import FreshStart
+from autogpu.install import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
 from autogpu.variables import CUDA_VISIBLE_DEVICES

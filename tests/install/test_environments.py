@@ -110,6 +110,23 @@ def test_install_proves_itself_changes_nothing_twice_and_is_undone(env: Env) -> 
     assert env.hooks() == "[] []"
 
 
+def test_the_environments_own_sitecustomize_stays_and_hinders_no_pth(env: Env) -> None:
+    cache = env.site_packages / "__pycache__"
+    had_cache = cache.exists()
+    own = env.site_packages / "sitecustomize.py"
+    own.write_text("import sys\n")
+    try:
+        env.autogpu("install")
+        assert env.hooks() == f"['{env.site_packages / '_autogpu_hook.py'}'] []"
+        env.autogpu("uninstall")
+        assert (env.hooks(), own.read_text()) == ("[] []", "import sys\n")
+    finally:
+        for path in (own, *cache.glob("sitecustomize.*.pyc")):
+            path.unlink()
+        if cache.exists() and not had_cache:
+            cache.rmdir()
+
+
 def test_every_method_works_and_is_undone_also_by_pip(env: Env) -> None:
     before = tree(env.site_packages)
     for method in ("pth",) if env.debian else ("sitecustomize", "pth"):
