@@ -92,18 +92,17 @@ class Host:
         return (sudo() if self.is_running or os.geteuid() == 0 else "") + " ".join(map(shlex.quote, words))
 
     @property
-    def has_own_tmpfiles(self) -> bool:
-        """The administrator wrote the tmpfiles.d file, and may want the folder to be for one group only."""
+    def folder_mode(self) -> int:
+        """For all users, but where the administrator wrote the tmpfiles.d file, who may want it for one group only."""
         # Not read where it is a pipe, or a link to /dev/null, which masks it.
         is_read = self.tmpfiles.is_file() and os.access(str(self.tmpfiles), os.R_OK)
         is_ours = is_read and self.tmpfiles.read_bytes() == TMPFILES
-        return os.path.lexists(str(self.tmpfiles)) and not is_ours
+        return 0o041000 if os.path.lexists(str(self.tmpfiles)) and not is_ours else 0o041777
 
     def parts(self) -> tuple[Part, Part, Part, Part]:
         """The file that makes the lease folder at boot, that folder, the mutex in it, and the policy."""
         no_mutex = "A user may own it then, and keep all others from choosing." if self.folder.is_dir() else ""
-        folder_mode = 0o041000 if self.has_own_tmpfiles else 0o041777
-        folder = self._shared("folder", self.folder, folder_mode, _WITHOUT_FOLDER)
+        folder = self._shared("folder", self.folder, self.folder_mode, _WITHOUT_FOLDER)
         return (self._boot(), folder, self._shared("mutex", self.folder / MUTEX, 0o100444, no_mutex), self._policy())
 
     def _boot(self) -> Part:
@@ -177,8 +176,7 @@ def _make_folder(host: Host) -> str:
         find_folder({LEASE_DIR: str(host.folder)})
     _, folder, mutex, _ = host.parts()
     if folder.action:
-        mode = 0o1000 if host.has_own_tmpfiles else 0o1777
-        folder.path.chmod(stat.S_IMODE(folder.path.stat().st_mode) | mode)
+        folder.path.chmod(stat.S_IMODE(folder.path.stat().st_mode | host.folder_mode))
     if mutex.action:
         # Made anew, since a user may have put there what it is. Jobs that wait for it see that it was replaced.
         with Folder(host.folder, "host", 0).locked() as (descriptor, _):

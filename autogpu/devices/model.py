@@ -168,7 +168,6 @@ class Inventory:
 
     @property
     def has_no_driver(self) -> bool:
-        """This is a machine without an NVIDIA driver."""
         return self.failure_cause == "no-driver"
 
     @property
@@ -187,7 +186,6 @@ def _device_from(fields: Mapping[str, Any]) -> Device:
 
 
 def by_uuid(devices: Sequence[Device]) -> dict[str, Device]:
-    """The devices, by their only stable name."""
     return {device.uuid: device for device in devices}
 
 

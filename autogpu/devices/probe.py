@@ -38,7 +38,7 @@ def start(environ: Mapping[str, str]) -> Reading:
             return ProcessReading(environ)
         except OSError:  # no more processes or files for this user: a thread may still do
             pass
-    return _start_thread(None)
+    return ThreadReading()
 
 
 def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
@@ -51,22 +51,7 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     # Where threads are not real, a call that hangs would hold up the script as well.
     if last is None or last.failure or not process.threads_are_real():
         return start(environ)
-    return _start_thread(last)
-
-
-def _start_thread(last: Inventory | None) -> Reading:
-    """Begin a reading in a thread; where there can be none the ``last`` one stands, or a failure that says why."""
-    from autogpu.devices.model import Inventory
-
-    problem = _pynvml_problem()
-    failed = Inventory(failure=problem, failure_cause="pynvml")
-    if not problem:
-        try:
-            return ThreadReading(last)
-        except RuntimeError as error:
-            why = f"neither a process nor a thread can be started to read NVML: {error}"
-            failed = Inventory(failure=why, failure_cause="driver")
-    return _KnownReading(last or failed)
+    return ThreadReading(last)
 
 
 def prepare(last: Inventory) -> None:
@@ -140,23 +125,8 @@ def _reaps_children() -> bool:
     return signal is not None and number is not None and callable(signal.getsignal(number))
 
 
-class _KnownReading:
-    """A reading that has been taken already."""
-
-    is_running = False
-
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
-
-    def result(self, deadline_s: float) -> Inventory | None:
-        return self._inventory
-
-    def close(self) -> None:
-        """Nothing is under way."""
-
-
 class ThreadReading:
-    """A reading in a thread.
+    """A reading in a thread; where there can be none, the last one stands, or a failure that says why.
 
     Args:
         last: The newest reading so far, of whose GPUs those that did not answer are not asked again and whose topology
@@ -166,13 +136,23 @@ class ThreadReading:
     def __init__(self, last: Inventory | None = None) -> None:
         import threading
 
+        from autogpu.devices.model import Inventory
+
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
         self._has_devices = threading.Event()
         self._last = last
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
-        self._thread.start()
+        problem = _pynvml_problem()
+        if problem:
+            self._inventory = last or Inventory(failure=problem, failure_cause="pynvml")
+            return
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads
+            problem = f"neither a process nor a thread can be started to read NVML: {error}"
+            self._inventory = last or Inventory(failure=problem, failure_cause="driver")
 
     def _read(self) -> None:
         from autogpu.devices import nvml
@@ -191,7 +171,8 @@ class ThreadReading:
             self._has_devices.set()
 
     def result(self, deadline_s: float) -> Inventory | None:
-        self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
+        if self._inventory is None:
+            self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
         if self._has_devices.is_set():
             self._thread.join(_TOPOLOGY_DEADLINE_S)
         if self._inventory is None and self._last is not None and self._asked:
@@ -241,13 +222,12 @@ class ProcessReading:
             printed = self._read_pipe(self._started_s + deadline_s)
             if printed is not None:
                 atexit.unregister(self.close)
-                self._inventory = _inventory(printed, self._end())
+                self._inventory = _inventory(printed, self._end(is_killed=False))
         return self._inventory
 
     def close(self) -> None:
         if self._inventory is None and os.getpid() == self._owner_pid:
-            self._kill()
-            self._inventory = _inventory(b"", self._end())
+            self._inventory = _inventory(b"", self._end(is_killed=True))
 
     def _read_pipe(self, until_s: float) -> bytes | None:
         # Not until the process's end: one that is stuck in the driver has none.
@@ -260,31 +240,23 @@ class ProcessReading:
             until_s = min(until_s, monotonic_s() + _TOPOLOGY_DEADLINE_S)
         return b"".join(self._pieces) or None
 
-    def _end(self) -> int:
+    def _end(self, *, is_killed: bool) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
         os.close(self._pipe)
-        deadline_s = monotonic_s() + _END_DEADLINE_S
+        until_s = monotonic_s() + _END_DEADLINE_S
         while True:
-            status = self._reaped()
-            if status is not None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # the script has waited for it, or ignores SIGCHLD
+                return 0
+            if pid:
                 return status
-            if monotonic_s() > deadline_s:
-                # A process stuck inside the driver does not die by SIGKILL until the driver lets go.
-                self._kill()
+            is_late = monotonic_s() > until_s
+            if is_killed or is_late:  # and never before that: the pid may be another process's by now
+                os.kill(self.pid, 9)
+            if is_late:  # inside the driver SIGKILL has no effect until that lets go
                 return 0
             time.sleep(0.0005)
-
-    def _reaped(self) -> int | None:
-        """``None`` while it lives."""
-        try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:  # the script has waited for it, or ignores SIGCHLD
-            return 0
-        return status if pid else None
-
-    def _kill(self) -> None:
-        if self._reaped() is None:  # else the pid may be another process's by now
-            os.kill(self.pid, 9)
 
 
 def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:

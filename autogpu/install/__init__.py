@@ -199,7 +199,6 @@ def ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: f
 
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
-    """Start ``executable`` once and look."""
     answer = ask(executable, _QUESTION, environ, TIMEOUT_S)
     hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
     return FreshStart(hook, sitecustomize, answer.error or answer.stderr)

@@ -151,7 +151,6 @@ class WaitingReport:
         self._printed: object = None
 
     def __call__(self, state: QueueState, decision: Decision) -> None:
-        """See :func:`autogpu.acquire.acquire`."""
         if self._printed_s is not None and state.waited_s - self._printed_s < _LINE_EVERY_S:
             return
         now = _what_it_waits_for(state, decision)
@@ -163,9 +162,25 @@ class WaitingReport:
             self._say(f"{place}: {decision.why}; Ctrl-C stops")
 
     def interrupted(self, error: KeyboardInterrupt) -> None:
-        """Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's."""
-        if self._printed_s is not None:
-            _end_in_one_line(error, "stopped waiting for a GPU; nothing is claimed")
+        """Let Python print a line in place of a traceback, if the script catches ``error`` nowhere.
+
+        Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's. It
+        stays the exception that the script expects, and ends the process by SIGINT as always. A ``sys.excepthook`` of
+        the script's own is left as it is.
+        """
+        before = sys.excepthook
+        # A subclass of KeyboardInterrupt would do without a hook, and Python ends by SIGINT for that very class only.
+        if self._printed_s is None or before is not sys.__excepthook__:
+            return
+
+        def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+            sys.excepthook = before
+            if value is error:
+                say("stopped waiting for a GPU; nothing is claimed")
+            else:
+                before(kind, value, trace)
+
+        sys.excepthook = report
 
 
 def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
@@ -173,24 +188,3 @@ def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
     usable = {device.uuid: device.compute_processes or () for device in decision.ranking.suitable}
     holders = frozenset(holder.name for holder in state.holders if not holder.claims.keys().isdisjoint(usable))
     return state.position, holders, frozenset(process.pid for listed in usable.values() for process in listed)
-
-
-def _end_in_one_line(error: KeyboardInterrupt, line: str) -> None:
-    """Let Python print ``line`` in place of a traceback, if the script catches ``error`` nowhere.
-
-    It stays the exception that the script expects, and ends the process by SIGINT as always. A ``sys.excepthook`` of
-    the script's own is left as it is.
-    """
-    before = sys.excepthook
-    # A subclass of KeyboardInterrupt would do without a hook, and Python ends by SIGINT for that very class only.
-    if before is not sys.__excepthook__:
-        return
-
-    def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        sys.excepthook = before
-        if value is error:
-            say(line)
-        else:
-            before(kind, value, trace)
-
-    sys.excepthook = report
