@@ -118,7 +118,6 @@ class _Now:
         return sorted(found, key=lambda each: -each[1]) if found or self._is_certain else None
 
     def elsewhere(self, visible: Sequence[Device | None]) -> Sequence[tuple[str, int]]:
-        """Of each other GPU that the process could have, its label, and what is neither used nor claimed there."""
         found = [self.devices[each.uuid] for each in visible if each and each.uuid in self.devices]
         whole = [each for each in found if each.uuid != self.device.uuid and not each.mig_enabled]
         spare = [(each.label, spare_bytes(each, None, self._claims.get(each.uuid, ()))) for each in whole]
@@ -158,7 +157,6 @@ class Shortage:
     """A GPU and a process at the moment at which memory ran out; numbers are 0 where they are unknown.
 
     Attributes:
-        request: By which the framework got the GPU.
         held_bytes: By the driver.
         used_bytes: By the framework.
         asked_bytes: What the framework could not allocate.

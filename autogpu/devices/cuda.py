@@ -18,14 +18,18 @@ _COMPUTE_CAPABILITY = (75, 76)
 # NVML needs the first of these; CUDA also the second, which a container may lack and a tool makes on first use.
 _CONTROL_FILE, _MEMORY_FILE = "/dev/nvidiactl", "/dev/nvidia-uvm"
 
-# For a process in which CUDA may start.
-_COUNT = """
+# For a process in which CUDA may start, and which the driver may crash.
+START = """
 import ctypes
-cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-if not cuda.cuInit(0) and not cuda.cuDeviceGetCount(ctypes.byref(count)):
-    print(count.value)
+try:
+    cuda, count, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
+except OSError as error:
+    raise SystemExit(str(error))
+code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+cuda.cuDriverGetVersion(ctypes.byref(version))
+print('\\n{"code": %d, "count": %d, "version": %d}' % (code, count.value, version.value))
 """
-_COUNT_DEADLINE_S = 20.0
+START_DEADLINE_S = 20.0
 
 _library: ctypes.CDLL | None = None
 
@@ -55,13 +59,14 @@ def count_elsewhere(environ: Mapping[str, str]) -> int | None:
 
     A driver that NVML can read may refuse ``cuInit`` all the same: without a fabric manager, or after a suspend.
     """
-    import subprocess  # few processes ask
+    import json  # few processes ask
+    import subprocess
 
     from autogpu.devices.probe import is_this_python
 
     if not is_this_python(sys.executable):
         return None
-    command = [sys.executable, "-I", "-S", "-c", _COUNT]
+    command = [sys.executable, "-I", "-S", "-c", START]
     try:
         done = subprocess.run(
             command,
@@ -69,10 +74,11 @@ def count_elsewhere(environ: Mapping[str, str]) -> int | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_COUNT_DEADLINE_S,
+            timeout=START_DEADLINE_S,
             check=False,
         )
-        return int(done.stdout)
+        found = json.loads(done.stdout)
+        return None if found["code"] else int(found["count"])
     except (OSError, ValueError, subprocess.SubprocessError):  # ValueError: it printed nothing
         return None
 

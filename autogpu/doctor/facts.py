@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from autogpu import engines, frameworks, lease, policy
-from autogpu.devices import probe
+from autogpu.devices import cuda, probe
 from autogpu.doctor.model import Cuda, Facts
 from autogpu.install import ask, files, fresh_start
 from autogpu.install.packages import pip_source
@@ -23,25 +23,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
-_DRIVER_DEADLINE_S = 20.0
-
-# What cuInit returns and how many GPUs there are then, in a process of its own: the driver may crash it.
-_CUDA = """
-import ctypes, json
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-except OSError as error:
-    found = {"error": str(error)}
-else:
-    count, version = ctypes.c_int(), ctypes.c_int()
-    code = cuda.cuInit(0)
-    cuda.cuDriverGetVersion(ctypes.byref(version))
-    if not code:
-        cuda.cuDeviceGetCount(ctypes.byref(count))
-    found = {"code": code, "count": count.value, "version": version.value}
-print()
-print(json.dumps(found))
-"""
+_PYTHON_DEADLINE_S = 20.0
 
 _FRAMEWORK = """
 import importlib.util, json
@@ -78,7 +60,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
-        cuda=Cuda(**_answer(_CUDA, all_gpus, _DRIVER_DEADLINE_S)),
+        cuda=Cuda(**_answer(cuda.START, all_gpus, cuda.START_DEADLINE_S)),
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         folder_error=folder_error,
@@ -116,7 +98,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        if path and ask(path, _PREFIX, environ, _DRIVER_DEADLINE_S).value not in (None, os.path.realpath(sys.prefix)):
+        if path and ask(path, _PREFIX, environ, _PYTHON_DEADLINE_S).value not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
     return found
 

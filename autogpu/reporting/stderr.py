@@ -68,6 +68,7 @@ def _is_read(stderr: Any) -> bool:
 def _said_beside(stderr: Any, line: str) -> bool:
     """Write in a thread: what a script has put there may do anything, even use the framework that waits for us."""
     # The script's own kind of stderr is the exception.
+    import atexit
     import contextvars
     import threading
 
@@ -76,8 +77,6 @@ def _said_beside(stderr: Any, line: str) -> bool:
             _write(stderr, line)
         except BaseException:  # sys.exit() in there ends no script
             pass
-
-    import atexit
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(write,), name="autogpu-say", daemon=True)
     try:
