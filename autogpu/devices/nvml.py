@@ -218,7 +218,8 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
         "mig_enabled": bool(mig and mig[0]),
-        "has_mps": _has_mps(os.environ),
+        # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
+        "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),
         "multiprocessors": _multiprocessors(nvml, gpu),
         **_health(nvml, gpu),
     }
@@ -276,12 +277,6 @@ def _file_cache_bytes(pci: Any) -> int:
         return int(cached[-2]) << 10
     except (AttributeError, OSError, ValueError):  # no such GPU, and no such file
         return 0
-
-
-def _has_mps(environ: Mapping[str, str]) -> bool:
-    """CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY)."""
-    folder = environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
-    return os.access(f"{folder}/control", os.F_OK)
 
 
 def _multiprocessors(nvml: Nvml, gpu: Any) -> int | None:

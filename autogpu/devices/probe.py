@@ -171,9 +171,8 @@ class ThreadReading:
             self._has_devices.set()
 
     def result(self, deadline_s: float) -> Inventory | None:
-        if self._inventory is None:
-            self._has_devices.wait(max(self._started_s + deadline_s - monotonic_s(), 0))
-        if self._has_devices.is_set():
+        left_s = max(self._started_s + deadline_s - monotonic_s(), 0)
+        if self._thread.is_alive() and self._has_devices.wait(left_s):
             self._thread.join(_TOPOLOGY_DEADLINE_S)
         if self._inventory is None and self._last is not None and self._asked:
             from autogpu.devices.nvml import NO_ANSWER
