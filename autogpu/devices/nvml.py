@@ -248,16 +248,13 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
     name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
+        **dict.fromkeys(("utilization_percent", "idle_s", "active_pids", "multiprocessors")),
         "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": memory.used if memory else None,
-        "utilization_percent": None,
-        "idle_s": None,
-        "active_pids": None,
         "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", instance),
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", instance),
         "mig_enabled": False,
-        "multiprocessors": None,
         "parent": card["uuid"],
     }
 

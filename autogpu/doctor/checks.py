@@ -43,7 +43,7 @@ def examine(facts: Facts) -> dict[str, Finding]:
 
 
 def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
-    framework = frameworks.load(module)
+    framework, newer = frameworks.load(module), facts.pip(f"install --upgrade {facts.source}")
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error.startswith(TIMED_OUT):
         what = f"to import {framework.NAME} {error}: the machine may only be busy"
@@ -51,21 +51,16 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
     if error:
         return {module: failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")}
     if obstacle:
-        newer = facts.pip(f"install --upgrade {facts.source}")
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
     build = frameworks.load_diagnosis(module).judge(found, facts)
-    return {module: build, f"{module}-hooks": _check_hooks(found, facts, framework.NAME)}
-
-
-def _check_hooks(found: Mapping[str, Any], facts: Facts, framework: str) -> Finding:
+    hooks = passed("autogpu finds all that it hooks into")
     if not found["uses_gpus"]:
-        return not_applicable("nothing to hook into")
-    if not found["missing"]:
-        return passed("autogpu finds all that it hooks into")
-    lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
-    what = f"{framework} {found['version']} lacks {printable(lacks)}"
-    return failed(what, facts.pip(f"install --upgrade {facts.source}"))
+        hooks = not_applicable("nothing to hook into")
+    elif found["missing"]:
+        lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
+        hooks = failed(f"{framework.NAME} {found['version']} lacks {printable(lacks)}", newer)
+    return {module: build, f"{module}-hooks": hooks}
 
 
 def switch(facts: Facts) -> Finding:

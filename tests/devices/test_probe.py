@@ -231,6 +231,28 @@ def read_twice(server, change, deadline_s=30.0):
     return eval(told, VALUES)
 
 
+FORKED = """
+import os, sys, time, warnings
+from autogpu.devices import probe
+warnings.simplefilter("ignore")  # of a fork beside a thread
+sys.executable = "/usr/bin/uwsgi"
+reading = probe.start(os.environ)
+if not os.fork():
+    begun_s = time.monotonic()
+    print(repr((reading.result(float(sys.argv[1])), time.monotonic() - begun_s)), flush=True)
+    os._exit(0)
+os.wait()
+os._exit(0)
+"""
+
+
+def test_a_forks_child_waits_for_no_thread_of_its_parents(machine):
+    with machine(Gpu(), nvml="hang") as server:
+        inventory, waited_s = read(server, program=FORKED)
+    assert inventory is None
+    assert waited_s < 5
+
+
 AT_THE_LIMIT = """
 import importlib.machinery, os, resource, sys, threading
 import pynvml
