@@ -31,8 +31,6 @@ print('\\n{"code": %d, "count": %d, "version": %d}' % (code, count.value, versio
 """
 START_DEADLINE_S = 20.0
 
-_library: ctypes.CDLL | None = None
-
 
 def visible_uuids() -> tuple[str, ...] | None:
     """The UUIDs of the GPUs this process has, by CUDA ordinal; ``None`` while CUDA is not initialised.
@@ -166,13 +164,10 @@ def _written_by(function: Any, *arguments: int, kind: Any = ctypes.c_int) -> Any
 
 
 def _loaded_library() -> ctypes.CDLL | None:
-    global _library
-    if _library is None and sys.platform.startswith("linux"):
-        try:
-            _library = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        except (OSError, AttributeError):
-            return None
-    return _library
+    try:
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (OSError, AttributeError):  # AttributeError: Windows
+        return None
 
 
 def _uuid_text(raw: bytes) -> str:

@@ -15,7 +15,7 @@ from autogpu.process import monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Sequence
+    from typing import Any, Mapping, Sequence
 
     from autogpu.devices.model import Inventory, Reading
 
@@ -89,11 +89,8 @@ def _pynvml_problem() -> str:
 
     from autogpu.devices import nvml
 
-    if "pynvml" in sys.modules:
-        file = getattr(sys.modules["pynvml"], "__file__", None)
-    else:
-        spec = PathFinder.find_spec("pynvml")
-        file = spec.origin if spec else None
+    found = sys.modules.get("pynvml") or PathFinder.find_spec("pynvml")
+    file = getattr(found, "__file__", None) or getattr(found, "origin", None)
     if not any(str(file).startswith(os.path.join(folder, "pynvml")) for folder in package_folders(sys.path)):
         return "pynvml (nvidia-ml-py) is not installed"
     try:
@@ -120,9 +117,8 @@ def is_this_python(executable: str | None) -> bool:
 
 def _reaps_children() -> bool:
     """A handler of the script's own is called when a child ends; it may not know ours."""
-    signal = sys.modules.get("signal")
-    number = getattr(signal, "SIGCHLD", None)
-    return signal is not None and number is not None and callable(signal.getsignal(number))
+    signal: Any = sys.modules.get("signal")
+    return hasattr(signal, "SIGCHLD") and callable(signal.getsignal(signal.SIGCHLD))
 
 
 class ThreadReading:
