@@ -134,13 +134,13 @@ class ThreadReading:
 
         from autogpu.devices.model import Inventory
 
-        self._started_s = monotonic_s()
+        problem = _pynvml_problem()
+        self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
         self._inventory: Inventory | None = None
         self._has_devices = threading.Event()
         self._last = last
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
-        problem = _pynvml_problem()
         if problem:
             self._inventory = last or Inventory(failure=problem, failure_cause="pynvml")
             return
