@@ -13,9 +13,8 @@ from autogpu.process import unix_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.members import Family
+from autogpu.selection.members import Family, preview
 from autogpu.selection.model import Decision, SelectionRequest, VisibleSpec
-from autogpu.selection.preview import preview
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import environment_for
 from autogpu.status.snapshot import read_leases, request_here

@@ -1,4 +1,4 @@
-"""The processes of one job: ranks that choose together, and children of one that has a lease. Pure.
+"""The processes of one job: ranks that choose together, children of one that has a lease, and one yet to start. Pure.
 
 Ranks claim their GPUs together, or none: if each waited for its own, two jobs could each hold what the other waits for.
 A process that was started by one that has a lease belongs to that one's job, and shares what it has claimed.
@@ -10,16 +10,22 @@ from typing import Callable, Iterable, Mapping, TypeVar
 
 from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
+from autogpu.policy.model import Policy
 from autogpu.selection import explain
-from autogpu.selection.decide import decide
+from autogpu.selection.decide import decide, why_none
+from autogpu.selection.grants import Grant, settled
+from autogpu.selection.instances import takeable
+from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
+from autogpu.selection.visible_devices import device_order, initial_visibility, named_uuids, visible_spec
+from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.lease import Holder, Processes
+    from autogpu.lease import Holder, LeaseSnapshot, Processes
 
     Size = TypeVar("Size", bound=int)
 
@@ -173,3 +179,44 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
     )
+
+
+def request_for_new_process(
+    policy: Policy,
+    environ: Mapping[str, str],
+    inventory: Inventory,
+    grant: Grant,
+    *,
+    own_uid: int,
+    own_pid: int | None = None,
+    count_is_set: bool = False,
+) -> SelectionRequest:
+    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order."""
+    grant = settled(grant, len(takeable(inventory.devices)))
+    spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
+    uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
+    count = len(uuids or ())
+    return SelectionRequest(
+        policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=count_is_set, grant=grant
+    )
+
+
+def preview(
+    request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
+) -> Decision:
+    """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
+    inventory = request.inventory
+    is_hidden = inventory is not None and inventory.devices
+    why_empty = "CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else explain.no_device(inventory)
+    none = why_none(request) or (why_empty if request.uuids == () else "")
+    if none:
+        return Decision(Verdict.CPU, none)
+    if request.uuids is None and inventory is not None and not inventory.failure:
+        return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
+    if family is not None:
+        shared = decide_as_member(request, family)
+        if shared is not None:
+            return shared
+        request = replace(request, policy=replace(request.policy, wait_s=0.0))
+    claims_on = claims_by_gpu(jobs_of(rivals(leases.holders, family), processes, inventory, now_s))
+    return decide(request, claims_on, is_awaited_by(leases.queue, claims_on))

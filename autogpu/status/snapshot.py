@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
@@ -20,10 +20,9 @@ from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
-from autogpu.selection.members import Family, family_of
-from autogpu.selection.model import Candidate, Cause, Claim, Decision, SelectionRequest, Tier, Verdict
+from autogpu.selection.members import Family, family_of, preview, request_for_new_process
+from autogpu.selection.model import Candidate, Cause, Claim, Decision, IsAwaited, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, spare_bytes, tier
-from autogpu.selection.preview import preview, request_for_new_process
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.model import (
     GpuStatus,
@@ -38,8 +37,6 @@ from autogpu.status.model import (
 
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
-
-IsAwaited = Callable[[Candidate], bool]
 
 # Of a GPU, what is told as it was read.
 _READINGS = (

@@ -8,8 +8,7 @@ from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
-from autogpu.selection.members import family_of
-from autogpu.selection.preview import request_for_new_process
+from autogpu.selection.members import family_of, request_for_new_process
 from autogpu.status.snapshot import LeasesHere, host_status
 from tests.support.values import gpu
 
