@@ -7,6 +7,7 @@ its slice of the pool; else the best of the candidates that the process may take
 from __future__ import annotations
 
 import sys
+from itertools import chain, cycle
 from types import MappingProxyType
 from typing import Mapping, Sequence
 
@@ -26,7 +27,7 @@ from autogpu.selection.model import (
     Tier,
     Verdict,
 )
-from autogpu.selection.occupancy import guest_bytes, tier
+from autogpu.selection.occupancy import tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
 from autogpu.selection.ranks import WORKERS, LocalRank
 
@@ -96,8 +97,7 @@ class _Pool:
         self.demand = memory.demand_of(request)
         self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
-        # How many GPUs the process asks for, and how many it could have if none were in use.
-        self.wanted = request.wanted_count
+        # How many GPUs the process could have if none were in use.
         suitable = self.ranking.suitable
         together = len(instances.cards(suitable)) or min(len(suitable), request.processes)
         self.suitable = len(suitable) if request.takes_one else together
@@ -204,8 +204,9 @@ def _memory_of_slice(
     caps = memory.caps_of_part(demand, mine) if is_part else {}
     if not pool.is_demand_unknown:
         return claims, caps, ""
-    free = [(device, guest_bytes(device, request.own_pid, pool.claims(device))) for device in late]
-    return claims, {**caps, **memory.best_effort_caps(free, sharers)}, explain.BEST_EFFORT if late else ""
+    beside = [(device, pool.claims(device)) for device in late]
+    caps.update(memory.best_effort_caps(beside, request.own_pid, sharers))
+    return claims, caps, explain.BEST_EFFORT if late else ""
 
 
 def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
@@ -219,13 +220,11 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
 
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
-    request = pool.request
-    candidates = [_last_if_awaited(candidate, is_awaited) for candidate in pool.ranking.candidates]
-    candidates = _in_order(candidates, request)
-    allowed = _takeable(candidates, request)
-    allowed = best_connected_first(allowed, min(pool.wanted, pool.quota), request, pool.is_free)
+    request, wanted, least = pool.request, pool.request.wanted_count, pool.request.least_count
+    candidates = _in_order([_last_if_awaited(each, is_awaited) for each in pool.ranking.candidates], request)
+    allowed = best_connected_first(_takeable(candidates, request), min(wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
-    taken = _best_of(usable, request)
+    taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
     if len(taken) < pool.could_have and _waits(request, pool.within_quota(candidates)):
         return _take_none(pool, candidates, len(taken), waits=True)
     if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
@@ -274,19 +273,10 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     return request.policy.busy == "share" and (request.joins_at_once or is_here or may_join)
 
 
-def _best_of(usable: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    least, wanted = request.least_count, request.wanted_count
-    return [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
-
-
 def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
     """By position that a script named, the GPU that it gets: its own if ``taken``, else another, else a shared one."""
-    found = {position: position for position in named if position in taken}
-    others = [ordinal for ordinal in taken if ordinal not in named]
-    missing = [position for position in named if position not in found]
-    found.update(zip(missing, others))
-    found.update({position: taken[i % len(taken)] for i, position in enumerate(missing[len(others) :])})
-    return {position: found[position] for position in named}
+    others = chain((ordinal for ordinal in taken if ordinal not in named), cycle(taken))
+    return {position: position if position in taken else next(others) for position in named}
 
 
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
@@ -308,14 +298,14 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = tuple(map(pool.visible.index, devices))
     moved = gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(c.device, guest_bytes(c.device, request.own_pid, c.claims)) for c in taken if c.is_best_effort]
+    shared = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps(shared),
+        soft_caps=memory.best_effort_caps(shared, request.own_pid),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
@@ -333,13 +323,13 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         if not request.grant.engine and (spec.value is not None or request.in_use):
             why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
-    why += explain.shortfall(request, len(taken), pool.wanted, pool.quota, is_instance=is_instance)
-    why += explain.instances_left(pool.ranking, taken) if pool.wanted > 1 else ""
+    why += explain.shortfall(request, len(taken), pool.quota, is_instance=is_instance)
+    why += explain.instances_left(pool.ranking, taken) if request.wanted_count > 1 else ""
     return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits: bool = False) -> Decision:
-    policy, ranking = pool.request.policy, pool.ranking
+    policy, ranking, wanted = pool.request.policy, pool.ranking, pool.request.wanted_count
     if pool.quota <= 0:
         why = explain.quota_reached(policy.per_user)
     elif free:
@@ -348,8 +338,8 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
         why = explain.none_taken(candidates, ranking)
     if not waits or not ranking.suitable:
         return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
-    if pool.suitable < pool.wanted < sys.maxsize:
-        why += f"; {pool.wanted} are asked for, there are no more than {pool.suitable}"
+    if pool.suitable < wanted < sys.maxsize:
+        why += f"; {wanted} are asked for, there are no more than {pool.suitable}"
     if policy.busy == "share":
         left_s = policy.wait_s - pool.request.waited_s
         why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole, at_cap=pool.quota <= 0)

@@ -127,9 +127,9 @@ def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Se
     return why + (f"; {gpu_names(left)} at {those} {_are(len(left))} taken" if left else "") + drawbacks(taken)
 
 
-def shortfall(request: SelectionRequest, taken: int, wanted: int, quota: int, *, is_instance: bool = False) -> str:
+def shortfall(request: SelectionRequest, taken: int, quota: int, *, is_instance: bool = False) -> str:
     """Why the process has fewer GPUs than it asks for, to follow why it has those; ``""`` if it has all."""
-    named = len(request.positions) or request.named_count
+    wanted, named = request.wanted_count, len(request.positions) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
     reasons = (

@@ -164,7 +164,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
     mine = filter(None, map(dict(enumerate(alone.visible)).get, ordinals))
-    soft_caps = best_effort_caps((device, None) for device in mine if not claims.get(device.uuid))
+    soft_caps = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,

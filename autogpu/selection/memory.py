@@ -15,7 +15,8 @@ from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
-from autogpu.selection.model import Cap, Decision, MemoryDemand, SelectionRequest
+from autogpu.selection.model import Cap, Claim, Decision, MemoryDemand, SelectionRequest
+from autogpu.selection.occupancy import free_bytes, spare_bytes
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.
@@ -109,16 +110,20 @@ def within_context(claim_bytes: int) -> int:
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
-def best_effort_caps(free_on: Iterable[tuple[Device, int | None]], sharers: int = 1) -> dict[str, Cap]:
-    """By UUID, what a best-effort job may allocate: all that is free.
+def best_effort_caps(
+    beside: Iterable[tuple[Device, Sequence[Claim]]], own_pid: int | None = None, sharers: int = 1
+) -> dict[str, Cap]:
+    """By UUID, what a best-effort job may allocate beside these claims: all that is free.
 
-    Where that is next to nothing, and the job has to start, up to 1 GiB that is not used, though it is claimed.
+    Where that is next to nothing, and the job has to start, what is not used and no job has stated, and in any case up
+    to 1 GiB that is not used, though it is claimed.
     """
     found = {}
-    for device, free_bytes in free_on:
-        unused = device.memory_free_bytes
-        if unused is not None:
-            most = unused if free_bytes is None else max(free_bytes, min(unused, GIB))
+    for device, claims in beside:
+        free, unused = free_bytes(device, own_pid, claims), device.memory_free_bytes
+        if free is not None and unused is not None:
+            unstated = spare_bytes(device, own_pid, [claim for claim in claims if claim.is_stated_of(device)])
+            most = free if free >= GIB else max(free, unstated or 0, min(unused, GIB))
             found[device.uuid] = _cap(most // sharers, "share")
     return found
 

@@ -71,18 +71,6 @@ def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> 
     return spare_bytes(device, own_pid, [c for c in claims if c.bytes < total or not c.is_shown_on(device)])
 
 
-def guest_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> int | None:
-    """What a best-effort job may take: all that is free.
-
-    Where that is next to nothing, and the job has to start, what is not used and no job has stated.
-    """
-    free = free_bytes(device, own_pid, claims)
-    if free is None or free >= GIB:
-        return free
-    unstated = spare_bytes(device, own_pid, [claim for claim in claims if claim.is_stated_of(device)])
-    return max(free, unstated or 0)
-
-
 def unmanaged_processes(
     device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None
 ) -> tuple[Process, ...]:

@@ -67,14 +67,14 @@ def ranking_of(
             rejected.append(rejection)
         else:
             candidates.append(candidate)
-    candidates.sort(key=lambda each: (standing(each), *_order_of_equals(each.device, policy.prefer)))
-    return Ranking(tuple(candidates), tuple(rejected))
 
+    def order(candidate: Candidate) -> tuple[object, ...]:
+        device = candidate.device
+        is_preferred = [matches(device, (entry,)) for entry in policy.prefer]
+        # Of equals the last: people and desktops sit on GPU 0.
+        return standing(candidate), [*is_preferred, True].index(True), -device.index, -(device.instance or 0)
 
-def _order_of_equals(device: Device, preferred: Sequence[str]) -> tuple[int, int, int]:
-    place = next((place for place, entry in enumerate(preferred) if matches(device, (entry,))), len(preferred))
-    # Then the last: people and desktops sit on GPU 0.
-    return place, -device.index, -(device.instance or 0)
+    return Ranking(tuple(sorted(candidates, key=order)), tuple(rejected))
 
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
@@ -148,14 +148,10 @@ def _best_connected(
     def near(one: str, other: str) -> int:
         return topology.get(frozenset((one, other)), 0)
 
-    pairs = {(a, b): _LINKS_PER_STEP * near(a, b) for a in uuids for b in uuids if a != b}
-    alone = {
-        a: _LINKS_PER_STEP * sum(near(a, b) for b in before) - sum(near(a, b) == NVLINK for b in others - {a})
-        for a in uuids
-    }
+    links = {uuid: sum(near(uuid, other) == NVLINK for other in others - {uuid}) for uuid in uuids}
 
     def gain(uuid: str, chosen: Sequence[str]) -> int:
-        return alone[uuid] + sum(pairs[uuid, other] for other in chosen)
+        return _LINKS_PER_STEP * sum(near(uuid, other) for other in (*before, *chosen)) - links[uuid]
 
     def worth(chosen: Sequence[str]) -> int:
         return sum(gain(uuid, chosen[:number]) for number, uuid in enumerate(chosen))
