@@ -198,8 +198,7 @@ def _memory_of_slice(
     """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
     request, demand = pool.request, memory.demand_of(pool.request, sharers)
     late = [device for device in mine if _is_late(pool, device, demand)]
-    claims = {device.uuid: pool.unclaimed_bytes(device, demand) for device in mine}
-    claims.update({device.uuid: 0 for device in late})
+    claims = {device.uuid: 0 if device in late else pool.unclaimed_bytes(device, demand) for device in mine}
     is_part = sharers > 1 or request.grant.fraction is not None
     caps = memory.caps_of_part(demand, mine) if is_part else {}
     if not pool.is_demand_unknown:
@@ -221,22 +220,21 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
 
 def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     request, wanted, least = pool.request, pool.request.wanted_count, pool.request.least_count
-    candidates = _in_order([_last_if_awaited(each, is_awaited) for each in pool.ranking.candidates], request)
+    candidates = _in_order(pool, is_awaited)
     allowed = best_connected_first(_takeable(candidates, request), min(wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
     if len(taken) < pool.could_have and _waits(request, pool.within_quota(candidates)):
         return _take_none(pool, candidates, len(taken), waits=True)
-    if not taken and request.positions and request.policy.busy == "share" and pool.quota > 0:
-        return _respect_choice(pool, request.positions)
     if not taken:
-        return _take_none(pool, candidates, 0)
+        is_shared = request.positions and request.policy.busy == "share" and pool.quota > 0
+        return _respect_choice(pool, request.positions) if is_shared else _take_none(pool, candidates, 0)
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
 
-def _in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """The candidates, which come as they rank, in the order in which this process takes them."""
-    uuids = request.uuids or ()
+def _in_order(pool: _Pool, is_awaited: IsAwaited) -> list[Candidate]:
+    """The candidates in the order in which this process takes them."""
+    request, uuids = pool.request, pool.request.uuids or ()
     named = {uuids[position] for position in request.positions}
     # Of those that are not free, one position takes the best; several keep the GPUs that were named.
     kept = (Tier.FREE,) if len(named) == 1 else tuple(Tier)
@@ -248,6 +246,9 @@ def _in_order(candidates: Sequence[Candidate], request: SelectionRequest) -> lis
         uuid, tier = candidate.device.uuid, candidate.tier
         return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
 
+    # A GPU that a waiter could have now is as good as taken.
+    awaited = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
+    candidates = [replace(each, **awaited) if is_awaited(each) else each for each in pool.ranking.candidates]
     return sorted(candidates, key=order)
 
 
@@ -284,13 +285,6 @@ def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
     if request.joins_at_once or request.policy.busy not in ("share", "wait"):
         return False
     return not request.has_waited or not all(candidate.is_settled for candidate in candidates)
-
-
-def _last_if_awaited(candidate: Candidate, is_awaited: IsAwaited) -> Candidate:
-    """A GPU that a waiter could have now is as good as taken."""
-    if not is_awaited(candidate):
-        return candidate
-    return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0, why=explain.AWAITED)
 
 
 def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:

@@ -24,7 +24,6 @@ AWAITED = "a job in the queue waits for it"
 NOT_AMONG, EXCLUDED = "not among select.devices", "excluded by select.exclude"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
-ORDER_IS_FIXED = "CUDA had counted the GPUs before autogpu could choose"
 BEST_EFFORT = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
 BEST_EFFORT_OF_SIZE = "limited to what is free there, whatever it asks for"
 
@@ -119,7 +118,6 @@ def _are(count: int) -> str:
 
 
 def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
-    """Why a script that named these positions in the pool gets these candidates."""
     words, those = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
     why = f"{words} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
     mine = [candidate.device for candidate in taken]
@@ -193,6 +191,9 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
 
 
 def no_device(inventory: Inventory | None) -> str:
+    """Why a process has no GPU to choose from."""
+    if inventory is not None and inventory.devices:
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
     if inventory is not None and inventory.unreadable:
         return f"no GPU can be read ({unreadable(inventory.unreadable)})"
     return "no GPU here"
@@ -214,7 +215,8 @@ def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str
 
 def order_is_fixed(policy: Policy) -> str:
     """Why a framework takes what CUDA counts first, whatever it is, and whatever the policy says of busy GPUs."""
-    return ORDER_IS_FIXED + ("" if policy.busy == "share" else f', so that busy = "{policy.busy}" has no effect')
+    effect = "" if policy.busy == "share" else f', so that busy = "{policy.busy}" has no effect'
+    return "CUDA had counted the GPUs before autogpu could choose" + effect
 
 
 def granted_part(grant: Grant) -> str:

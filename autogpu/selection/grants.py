@@ -99,7 +99,6 @@ NO_ENGINE = Grant()
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    """The grant of a process that was started with this environment."""
     rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
     if rank is not None:
         rank = among_same_gpus(rank, environ, facts.visible_of_launcher)

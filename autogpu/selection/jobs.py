@@ -28,9 +28,7 @@ class Job:
         pids_here: Those of its processes that can be told in this pid namespace.
         age_s: Since the first claim.
         newest_s: Since the last claim, after which alone it can be idle.
-        claims: Bytes by UUID, at most what the GPU has; 0 where it can't be read, or is used without a claim.
-        caps: By UUID, the most bytes that each of its processes may allocate; no entry where nothing caps them.
-        ages_s: By UUID, since the first claim on that GPU; no entry where there is none.
+        claims: By UUID, of at most what the GPU has; of 0 bytes where it can't be read, or is used without a claim.
     """
 
     uid: int
@@ -40,9 +38,7 @@ class Job:
     age_s: float
     newest_s: float
     members: Sequence[Holder]
-    claims: Mapping[str, int]
-    caps: Mapping[str, int]
-    ages_s: Mapping[str, float]
+    claims: Mapping[str, Claim]
 
 
 def jobs_of(
@@ -64,51 +60,48 @@ class _Gpus:
     def __init__(self, devices: Sequence[Device]) -> None:
         self.totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
         self.listing = {device.uuid for device in devices if device.compute_processes is not None}
-        self._used: dict[int, dict[str, int]] = {}
+        self._used: dict[int | None, dict[str, int]] = {}
         for device in devices:
             # A card in MIG mode lists those on its instances as well.
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
                 self._used.setdefault(pid, {})[device.uuid] = size
 
-    def move_to_used(self, claims: dict[str, int], pids: Iterable[int]) -> None:
+    def move_to_used(self, sizes: dict[str, int], pids: Iterable[int]) -> None:
         """Let GPUs that are used without a claim stand for those claimed and not used, the most used ones first."""
         used: dict[str, int] = {}
         for pid in pids:
             for uuid, size in self._used.get(pid, {}).items():
                 used[uuid] = used.get(uuid, 0) + size
-        unused = [uuid for uuid in claims if uuid not in used and uuid in self.listing]
-        for uuid in sorted((uuid for uuid in used if uuid not in claims), key=lambda uuid: -used[uuid]):
-            claims[uuid] = min(claims.pop(unused.pop(0)), self.totals[uuid]) if unused else 0
+        unused = [uuid for uuid in sizes if uuid not in used and uuid in self.listing]
+        for uuid in sorted((uuid for uuid in used if uuid not in sizes), key=lambda uuid: -used[uuid]):
+            sizes[uuid] = min(sizes.pop(unused.pop(0)), self.totals[uuid]) if unused else 0
 
 
 def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
-    first, newest_s = members[0], now_s
-    claims: dict[str, int] = {}
-    caps: dict[str, int] = {}
+    # Once each: a host may have a thousand jobs, and others wait for the mutex meanwhile.
+    ages = [_age_s(member, now_s) for member in members]
+    first, newest_s = members[ages.index(max(ages))], min(ages)
+    pids = tuple(dict.fromkeys(pid for member in members for pid in processes.of(member)))
+    caps = {uuid: most for member in members for uuid, most in member.caps.items()}
+    sizes: dict[str, int] = {}
     ages_s: dict[str, float] = {}
-    pids: list[int] = []
-    # One loop: a host may have a thousand jobs, and others wait for the mutex meanwhile.
-    for member in members:
-        age_s = _age_s(member, now_s)
-        first = member if age_s > _age_s(first, now_s) else first
-        newest_s = min(newest_s, age_s)
-        pids += processes.of(member)
-        caps.update(member.caps)
+    for member, age_s in zip(members, ages):
         for uuid, size in member.claims.items():
-            claims[uuid] = max(min(size, gpus.totals.get(uuid, 0)), claims.get(uuid, 0))
+            sizes[uuid] = max(min(size, gpus.totals.get(uuid, 0)), sizes.get(uuid, 0))
             ages_s[uuid] = max(age_s, ages_s.get(uuid, 0.0))
-    gpus.move_to_used(claims, pids)
+    gpus.move_to_used(sizes, pids)
     return Job(
         uid=first.uid,
         pid=next(iter(processes.of(first)), first.pid),
-        pids_here=tuple(dict.fromkeys(pids)),
+        pids_here=pids,
         script=first.script,
-        age_s=_age_s(first, now_s),
+        age_s=max(ages),
         newest_s=newest_s,
         members=members,
-        claims=claims,
-        caps=caps,
-        ages_s=ages_s,
+        claims={
+            uuid: Claim(size, pids, first.uid, first.script, ages_s.get(uuid, newest_s), newest_s, caps.get(uuid, 0))
+            for uuid, size in sizes.items()
+        },
     )
 
 
@@ -119,18 +112,14 @@ def _age_s(holder: Holder, now_s: float) -> float:
 
 
 def claims_by_gpu(jobs: Iterable[Job]) -> Mapping[str, tuple[Claim, ...]]:
-    """By UUID, the claim of each job."""
     found: dict[str, list[Claim]] = {}
     for job in jobs:
-        for uuid, size in job.claims.items():
-            age_s, cap_bytes = job.ages_s.get(uuid, job.newest_s), job.caps.get(uuid, 0)
-            claim = Claim(size, job.pids_here, job.uid, job.script, age_s, job.newest_s, cap_bytes)
+        for uuid, claim in job.claims.items():
             found.setdefault(uuid, []).append(claim)
     return {uuid: tuple(claims) for uuid, claims in found.items()}
 
 
 def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozenset[str]:
-    """The UUIDs of the GPUs that a user's jobs hold."""
     return frozenset(uuid for uuid, claims in claims_on.items() if any(claim.uid == uid for claim in claims))
 
 

@@ -114,7 +114,6 @@ def family_of(
     *,
     has_parents_list: bool,
 ) -> Family:
-    """The job of ``parent`` among the live leases of the host."""
     # A group is its user's word: it can't join the job of another user.
     job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
     members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
@@ -206,9 +205,7 @@ def preview(
 ) -> Decision:
     """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
     inventory = request.inventory
-    is_hidden = inventory is not None and inventory.devices
-    why_empty = "CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else explain.no_device(inventory)
-    none = why_none(request) or (why_empty if request.uuids == () else "")
+    none = why_none(request) or (explain.no_device(inventory) if request.uuids == () else "")
     if none:
         return Decision(Verdict.CPU, none)
     if request.uuids is None and inventory is not None and not inventory.failure:

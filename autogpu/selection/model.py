@@ -64,7 +64,6 @@ class Cap(int):
     cause: str
 
     def __new__(cls, size: int, cause: str) -> Cap:
-        """Frozen, as a number is."""
         cap = super().__new__(cls, size)
         cap.cause = cause
         return cap
@@ -256,12 +255,10 @@ class SelectionRequest:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The places that it named."""
         return tuple(self.named or ()) if self.are_places else ()
 
     @property
     def uuids_in_use(self) -> frozenset[str]:
-        """Of the GPUs on which another library of this process has a context."""
         uuids = self.uuids or ()
         return frozenset(uuids[ordinal] for ordinal in self.in_use)
 
@@ -371,10 +368,9 @@ class Decision:
     def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
         known = by_uuid([device for device in self.visible if device])
-        ordinal = {uuid: ordinal for ordinal, uuid in enumerate(uuids)}
-        taken = tuple(ordinal[device.uuid] for device in self.devices if device.uuid in ordinal)
-        ordinals, visible = taken if chosen is None else tuple(chosen), tuple(known.get(uuid) for uuid in uuids)
-        return replace(self, ordinals=ordinals, moved={}, visible=visible)
+        taken = [uuids.index(device.uuid) for device in self.devices if device.uuid in uuids]
+        ordinals, visible = taken if chosen is None else chosen, tuple(known.get(uuid) for uuid in uuids)
+        return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
 
     @property
     def devices(self) -> tuple[Device, ...]:

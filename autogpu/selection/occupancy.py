@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Collection, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, Process
 from autogpu.reporting.text import GIB, counted
@@ -23,7 +23,7 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
         return Tier.BUSY
     if device.memory_used_bytes is None or device.memory_total_bytes is None:
         return Tier.FREE
-    used = device.memory_used_bytes - _bytes_of(device, {own_pid})
+    used = device.memory_used_bytes - bytes_by_pid(device).get(own_pid, 0)
     return Tier.BUSY if used > _desktop_bytes(device) else Tier.FREE
 
 
@@ -49,12 +49,11 @@ def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Cla
     total, used = device.memory_total_bytes, device.memory_used_bytes
     if total is None or used is None:
         return None
-    used -= _bytes_of(device, {own_pid})
+    # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
+    used_by, claimed = bytes_by_pid(device), 0
+    used -= used_by.get(own_pid, 0)
     if claims and _is_idle(device, own_pid, claims):
         return total - used
-    # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
-    used_by = bytes_by_pid(device)
-    claimed = 0
     for claim in claims:
         uses = sum(used_by.get(pid, 0) for pid in set(claim.pids))
         used -= uses
@@ -81,23 +80,18 @@ def unmanaged_processes(
 
 def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
     """By CUDA ordinal, the bytes that process ``pid`` takes; as far as NVML tells, which in a container is nothing."""
-    used = {device.uuid: _bytes_of(device, {pid}) for device in (inventory.devices if inventory else ())}
+    used = {device.uuid: bytes_by_pid(device).get(pid, 0) for device in (inventory.devices if inventory else ())}
     return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
 
 
 def compute_pids(inventory: Inventory | None) -> set[int]:
-    """The processes that the driver lists on any GPU."""
     devices = inventory.devices if inventory else ()
     return {process.pid for device in devices for process in device.compute_processes or ()}
 
 
-def _bytes_of(device: Device, pids: Collection[int | None]) -> int:
-    return sum(size for pid, size in bytes_by_pid(device).items() if pid in pids)
-
-
-def bytes_by_pid(device: Device) -> Mapping[int, int]:
-    """The memory of each process that computes on the GPU, as far as the driver tells it; else 0."""
-    used: dict[int, int] = {}
+def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
+    """What each process that computes on the GPU takes, 0 where the driver does not tell; none has the pid ``None``."""
+    used: dict[int | None, int] = {}
     for process in device.compute_processes or ():
         used[process.pid] = used.get(process.pid, 0) + (process.memory_used_bytes or 0)
     return used

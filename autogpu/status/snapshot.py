@@ -218,7 +218,7 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         script=job.script,
         age_s=job.age_s,
         processes=len(job.members),
-        claim_bytes=job.claims[device.uuid],
+        claim_bytes=job.claims[device.uuid].bytes,
         used_bytes=_used_bytes(job, device),
         is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
         is_active=_is_active(job, device),

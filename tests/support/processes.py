@@ -101,7 +101,7 @@ class Process:
         (holder,) = (replace(holder, is_mine=False) for holder in self.holders if holder.is_mine)
         (job,) = jobs_of([holder], Processes({holder.name: (os.getpid(),)}), self.driver.now, 0.0)
         indices = {device.uuid: device.index for device in self.driver.now.devices}
-        return {indices[uuid]: size // MIB for uuid, size in job.claims.items()}
+        return {indices[uuid]: claim.bytes // MIB for uuid, claim in job.claims.items()}
 
 
 def in_a_fork(work):
