@@ -248,6 +248,7 @@ class Allocator:
         inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
+        are_places = visible.counts_places(request.visible or ())
         selection = SelectionRequest(
             policy=self.policy,
             visible_spec=visible.spec,
@@ -256,8 +257,8 @@ class Allocator:
             gpu_count=request.gpu_count,
             own_uid=os.getuid(),
             own_pid=os.getpid(),
-            named=request.visible,
-            are_places=visible.counts_places(request.visible or ()),
+            chosen=None if are_places else request.visible,
+            positions=tuple(request.visible or ()) if are_places else (),
             named_count=request.named,
             asked_count=request.count,
             count_is_set=allocation.resolved.settings["select.count"].overrides is not None,

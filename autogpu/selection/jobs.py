@@ -27,7 +27,6 @@ class Job:
         pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.
         pids_here: Those of its processes that can be told in this pid namespace.
         age_s: Since the first claim.
-        newest_s: Since the last claim, after which alone it can be idle.
         claims: By UUID, of at most what the GPU has; of 0 bytes where it can't be read, or is used without a claim.
     """
 
@@ -36,7 +35,6 @@ class Job:
     pids_here: tuple[int, ...]
     script: str
     age_s: float
-    newest_s: float
     members: Sequence[Holder]
     claims: Mapping[str, Claim]
 
@@ -96,7 +94,6 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         pids_here=pids,
         script=first.script,
         age_s=max(ages),
-        newest_s=newest_s,
         members=members,
         claims={
             uuid: Claim(size, pids, first.uid, first.script, ages_s.get(uuid, newest_s), newest_s, caps.get(uuid, 0))

@@ -50,7 +50,8 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     count = policy.count if policy.count == "all" else policy.count * sharers
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
     policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
-    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, named=None)
+    asked = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
+    return replace(asked, chosen=None, positions=())
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:

@@ -76,7 +76,7 @@ class Claim:
     Attributes:
         pids: None of another container's.
         age_s: Since the first of its processes claimed there; those that come later are known by what there is of it.
-        newest_s: Since the last of them did.
+        newest_s: Since the last of them claimed a GPU, after which alone it can be idle.
         cap_bytes: The most that one of them may allocate; 0 where nothing caps it.
     """
 
@@ -177,8 +177,8 @@ class SelectionRequest:
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
-        named: Ordinals of the GPUs that the script itself made visible; ``None`` if it named none.
-        are_places: It named them in autogpu's order: they mean a GPU each, and not certain ones.
+        chosen: Ordinals of the certain GPUs that the script itself made visible; ``None`` if it named none.
+        positions: The places that it named instead, in autogpu's order: they mean a GPU each, and not certain ones.
         named_count: On how many different GPUs the script's device names would be.
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
@@ -197,8 +197,8 @@ class SelectionRequest:
     gpu_count: int
     own_uid: int
     own_pid: int | None = None
-    named: Sequence[int] | None = None
-    are_places: bool = False
+    chosen: Sequence[int] | None = None
+    positions: tuple[int, ...] = ()
     named_count: int = 0
     asked_count: int = 0
     count_is_set: bool = False
@@ -249,18 +249,13 @@ class SelectionRequest:
         return self.wanted_count // self.processes <= 1
 
     @property
-    def chosen(self) -> Sequence[int] | None:
-        """The certain GPUs that the script named; ``None`` if it named none, or places."""
-        return None if self.are_places else self.named
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        return tuple(self.named or ()) if self.are_places else ()
+    def named(self) -> Sequence[int] | None:
+        """The numbers that the script named, whatever they mean; ``None`` if it named none."""
+        return self.positions or self.chosen
 
     @property
     def uuids_in_use(self) -> frozenset[str]:
-        uuids = self.uuids or ()
-        return frozenset(uuids[ordinal] for ordinal in self.in_use)
+        return frozenset((self.uuids or ())[ordinal] for ordinal in self.in_use)
 
     @property
     def named_uuids(self) -> tuple[str, ...]:

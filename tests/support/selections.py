@@ -21,10 +21,7 @@ ME, BOB = 1000, 1001
 def request(*gpus, **asked):
     """What a process asks that has these GPUs, in their order; ``asked`` are fields of the policy and the request."""
     policy = {name: asked.pop(name) for name in list(asked) if name in Policy.__annotations__}
-    named = [asked.pop(name, None) for name in ("positions", "chosen")]
     fields = {
-        "named": named[0] or named[1],
-        "are_places": bool(named[0]),
         "visible_spec": UNSET,
         "inventory": inventory(*gpus),
         "uuids": [device.uuid for device in gpus],
