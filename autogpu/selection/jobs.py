@@ -139,8 +139,6 @@ def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Cl
 
 
 def _could_have(demand: Demand, candidate: Candidate) -> bool:
-    uuid = candidate.device.uuid
-    if demand.joins and candidate.is_joinable:
-        return demand.could_use(uuid, candidate.free_bytes)
-    is_open = candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
-    return is_open and demand.could_use(uuid, candidate.spare_bytes)
+    joins = demand.joins and candidate.is_joinable
+    is_open = joins or candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
+    return is_open and demand.could_use(candidate.device.uuid, candidate.usable_bytes(may_join=joins))

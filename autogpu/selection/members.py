@@ -44,14 +44,13 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 
 
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
-    """The request of all ranks that see the same GPUs, as if they were one process."""
+    """The request of all ranks that see the same GPUs, of which none has chosen, as if they were one process."""
     rank, policy = request.grant.rank, request.policy
     sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = policy.count if policy.count == "all" else policy.count * sharers
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
     policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
-    asked = replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers)
-    return replace(asked, chosen=None, positions=())
+    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, positions=())
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:

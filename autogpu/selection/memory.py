@@ -120,11 +120,11 @@ def best_effort_caps(
     """
     found = {}
     for device, claims in beside:
-        free, unused = free_bytes(device, own_pid, claims), device.memory_free_bytes
-        if free is not None and unused is not None:
+        free = free_bytes(device, own_pid, claims)
+        if free is not None:
             unstated = spare_bytes(device, own_pid, [claim for claim in claims if claim.is_stated_of(device)])
-            most = free if free >= GIB else max(free, unstated or 0, min(unused, GIB))
-            found[device.uuid] = _cap(most // sharers, "share")
+            least = max(unstated or 0, min(device.memory_free_bytes or 0, GIB))
+            found[device.uuid] = _cap((free if free >= GIB else max(free, least)) // sharers, "share")
     return found
 
 

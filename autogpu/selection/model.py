@@ -298,6 +298,10 @@ class Candidate:
         is_enough = self.free_bytes is None or self.free_bytes >= least
         return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
+    def usable_bytes(self, *, may_join: bool) -> int | None:
+        """Who may join others can have what they do not use, and anybody else what they have not claimed either."""
+        return self.free_bytes if may_join and self.is_joinable else self.spare_bytes
+
 
 @frozen
 class Rejection:

@@ -81,17 +81,12 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
     device_tier, spare, wanted = tier(device, own_pid, claims), spare_bytes(device, own_pid, claims), demand.on(device)
     free, why = free_bytes(device, own_pid, claims), explain.occupancy(device, claims, own_pid)
     seen = Candidate(device, device_tier, why, claims, spare_bytes=spare, free_bytes=free)
-    usable = _usable_bytes(seen, demand)
+    usable = seen.usable_bytes(may_join=demand.may_join)
     is_too_much = demand.or_best_effort and usable is not None and wanted > usable
     is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
     left = free if is_best_effort or demand.is_whole or usable is None else usable - wanted
     claim_bytes = 0 if is_best_effort else wanted
     return replace(seen, claim_bytes=claim_bytes, left_bytes=left, is_best_effort=is_best_effort)
-
-
-def _usable_bytes(candidate: Candidate, demand: MemoryDemand) -> int | None:
-    """Who may join others can have what they do not use, and anybody else what they have not claimed either."""
-    return candidate.free_bytes if demand.may_join and candidate.is_joinable else candidate.spare_bytes
 
 
 def standing(candidate: Candidate) -> tuple[int, int, bool, int, int]:
@@ -194,7 +189,7 @@ def _taken_alone(candidate: Candidate, own_pid: int | None) -> Rejection | None:
 
 
 def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
-    device, usable = candidate.device, _usable_bytes(candidate, demand)
+    device, usable = candidate.device, candidate.usable_bytes(may_join=demand.may_join)
     wanted, total = demand.on(device), device.memory_total_bytes
     if demand.is_whole or usable is None or total is None or wanted <= usable:
         return None
