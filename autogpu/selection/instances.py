@@ -13,8 +13,6 @@ from typing import Iterable, Sequence
 
 from autogpu.devices.model import Device, Inventory
 
-WITHOUT_INSTANCE = "in MIG mode, and has no instance here"
-
 
 def takeable(devices: Iterable[Device]) -> tuple[Device, ...]:
     """The GPUs that a process can have: instances instead of the card that they are of."""

@@ -174,7 +174,7 @@ def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | 
 
 def _unsuitable(device: Device) -> Rejection | None:
     if device.mig_enabled:
-        return Rejection(device, instances.WITHOUT_INSTANCE, Cause.UNSUITABLE)
+        return Rejection(device, "in MIG mode, and has no instance here", Cause.UNSUITABLE)
     if device.compute_mode == "prohibited":
         return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
     return None

@@ -26,6 +26,7 @@ MIXED = (*cut(0, 20, 5, 10), gpu(1, name="NVIDIA A100", total_gib=40.0), gpu(2, 
 CUT = (*cut(0, 20, 5), *cut(1))
 LEGACY = "MIG-GPU-00000000-aaaa-bbbb-cccc-000000000000/8/0"
 FIRST, SECOND = "MIG-00000000-0000", "MIG-00000000-0001-bbbb-cccc-000000000000"
+NO_INSTANCE = "in MIG mode, and has no instance here"
 NO_CARD = "a process can have one MIG instance, and there is no whole GPU for it"
 CPU = Verdict.CPU
 BY_LABEL = {device.label: device for device in MIXED}
@@ -84,7 +85,7 @@ HALF = {"limit": MemoryLimit(percent=50.0), "limit_includes": "process"}
     ("devices", "asked", "expected"),
     [
         case("the-free-one", SEVEN, {"held": held(*SEVEN[1:4], *SEVEN[5:])}, ordinals=(3,), why="the idlest of 7"),
-        case("no-instance", cut(0), {}, verdict=CPU, why=f"no GPU is suitable (GPU 0: {instances.WITHOUT_INSTANCE})"),
+        case("no-instance", cut(0), {}, verdict=CPU, why=f"no GPU is suitable (GPU 0: {NO_INSTANCE})"),
         case("one-of-two", SEVEN, {"count": 2}, why=f"the idlest of 7; select.count asks for 2, {NO_CARD}"),
         case("a-busy-card-and-not-a-free-instance", ONE_CARD, {"count": 2}, ordinals=(1,), why=LEFT_FREE),
         case("no-wait-for-two", SEVEN, {"count": 2, "busy": "wait", "held": held(*SEVEN[1:3])}, verdict=Verdict.TAKE),
