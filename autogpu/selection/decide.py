@@ -28,7 +28,7 @@ from autogpu.selection.model import (
     Verdict,
 )
 from autogpu.selection.occupancy import tier
-from autogpu.selection.ranking import best_connected_first, ranking_of, taken_first
+from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 from autogpu.selection.ranks import WORKERS, LocalRank
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
@@ -55,9 +55,11 @@ def decide(
         decision = _take_slice(pool, rank)
     else:
         decision = _take_best(pool, is_awaited)
+    # Those that are taken before others of their standing.
+    ranked = sorted(pool.ranking.candidates, key=lambda each: (standing(each), each.device.uuid not in decision.claims))
     return replace(
         decision,
-        ranking=taken_first(pool.ranking, decision.claims),
+        ranking=replace(pool.ranking, candidates=tuple(ranked)),
         visible=pool.visible,
         granted=memory.granted_bytes(request.grant, pool.visible),
     )

@@ -169,11 +169,8 @@ def waiting_for_more(wanted: int, free: int) -> str:
 
 def busy_remedy(decision: Decision, written: str) -> str:
     """Name each ``select.busy``, ``written`` with ``{}``, that gives a GPU to a process which stops for want of one."""
-    ranking, remedies = decision.ranking, []
-    if ranking.suitable:
-        remedies.append("to wait for one, " + written.format("wait"))
-    if ranking.candidates:
-        remedies.append("to share one, " + written.format("share"))
+    ways = ((decision.ranking.suitable, "wait for one", "wait"), (decision.ranking.candidates, "share one", "share"))
+    remedies = [f"to {what}, {written.format(busy)}" for gpus, what, busy in ways if gpus]
     return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
 
 

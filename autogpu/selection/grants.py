@@ -108,11 +108,8 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     if task:
         why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"
         return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
-    for engine in (_ray, _slurm):
-        grant = engine(environ, facts)
-        if grant is not None:
-            return replace(grant, rank=rank)
-    return replace(NO_ENGINE, rank=rank, task=facts.dask)
+    grant = _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
+    return replace(grant, rank=rank)
 
 
 def settled(grant: Grant, gpu_count: int) -> Grant:

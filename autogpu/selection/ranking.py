@@ -124,12 +124,6 @@ def best_connected_first(
     return ordered
 
 
-def taken_first(ranking: Ranking, taken: Collection[str]) -> Ranking:
-    """The ranking with those that were taken before others of their standing."""
-    ordered = sorted(ranking.candidates, key=lambda c: (standing(c), c.device.uuid not in taken))
-    return replace(ranking, candidates=tuple(ordered))
-
-
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:

@@ -50,17 +50,15 @@ def visible_spec(
     environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NO_ENGINE
 ) -> VisibleSpec:
     """Tell what a ``script``, as ``select.script`` allows, hard-codes in ``environ`` from what it inherited."""
-    now, value, overridden = environ.get(CUDA_VISIBLE_DEVICES), initial.inherited, None
+    now = environ.get(CUDA_VISIBLE_DEVICES)
     if is_engine_worker(environ) or now == initial.value:
         # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
-        value = now if now != initial.value else value
-        value = grant.visible if value is None else value
-    elif script == "override" and not hides_all(now):
-        # A script that hides every GPU wants none of them; there is no other one to have instead.
-        overridden = "(unset)" if now is None else now
-    else:
-        return VisibleSpec(now, is_scripts=now is not None)
-    return VisibleSpec(value, overridden=overridden)
+        value = initial.inherited if now == initial.value else now
+        return VisibleSpec(grant.visible if value is None else value)
+    # A script that hides every GPU wants none of them; there is no other one to have instead.
+    if script == "override" and not hides_all(now):
+        return VisibleSpec(initial.inherited, overridden="(unset)" if now is None else now)
+    return VisibleSpec(now, is_scripts=now is not None)
 
 
 def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) -> str | None:
