@@ -248,7 +248,7 @@ class Allocator:
         inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S), allocation.uuids
         if inventory is not None and uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
-        are_places = visible.counts_places(request.visible or ())
+        numbers = tuple(request.visible or ())
         selection = SelectionRequest(
             policy=self.policy,
             visible_spec=visible.spec,
@@ -257,8 +257,7 @@ class Allocator:
             gpu_count=request.gpu_count,
             own_uid=os.getuid(),
             own_pid=os.getpid(),
-            chosen=None if are_places else request.visible,
-            positions=tuple(request.visible or ()) if are_places else (),
+            chosen=request.visible,
             named_count=request.named,
             asked_count=request.count,
             count_is_set=allocation.resolved.settings["select.count"].overrides is not None,
@@ -266,6 +265,8 @@ class Allocator:
             learned=allocation.this_run.learned(inventory, visible.candidates or uuids or ()),
             in_use=[o for o in allocation.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
+        if visible.counts_places(numbers):
+            selection = replace(selection, chosen=None, positions=numbers)
         wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
 
