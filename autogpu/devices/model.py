@@ -63,6 +63,9 @@ class Device:
         retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
         uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
         is_too_hot: It slows itself down (``nvmlDeviceGetCurrentClocksThrottleReasons``).
+        temperature_celsius: Of an instance, its card's; ``None`` where it is not told, and but for a process's first
+            reading (``nvmlDeviceGetTemperature``).
+        power_watts: Likewise (``nvmlDeviceGetPowerUsage``).
     """
 
     uuid: str
@@ -87,6 +90,8 @@ class Device:
     retirement_pending: bool = False
     uncorrected_errors: int = 0
     is_too_hot: bool = False
+    temperature_celsius: int | None = None
+    power_watts: int | None = None
 
     @property
     def label(self) -> str:

@@ -10,7 +10,10 @@ import os
 import threading
 import time
 from itertools import combinations
-from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -102,8 +105,8 @@ def read_inventory(
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
     Yields:
-        The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
-        question costs no more than its answer.
+        The reading, and at the first of a process once more, with what connects the cards, and how warm they are: a
+        driver that fails at these questions costs no more than its answers.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
@@ -135,7 +138,9 @@ def read_inventory(
     reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
     yield reading
     if silent is None:
-        yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
+        warmth = {card["uuid"]: _warmth(nvml, card["index"]) for card in reading["devices"] if "parent" not in card}
+        devices = [{**each, **warmth[each.get("parent", each["uuid"])]} for each in reading["devices"]]
+        yield {**reading, "devices": devices, "topology": _read_topology(nvml, devices)}
     if len(answers) == count:  # else a thread is still inside the library
         nvml.reading("nvmlShutdown")
 
@@ -298,6 +303,19 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
         "uncorrected_errors": nvml.reading("nvmlDeviceGetTotalEccErrors", gpu, uncorrected, since_boot) or 0,
         "is_too_hot": bool((slowdown or 0) & _HW_THERMAL_SLOWDOWN),
     }
+
+
+def _warmth(nvml: Nvml, index: int) -> dict[str, int | None]:
+    """What is shown, and decides nothing."""
+    sensor_of_gpu = 0  # nvmlTemperatureSensors_t
+    celsius = milliwatts = None
+    try:
+        gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
+        celsius = nvml.reading("nvmlDeviceGetTemperature", gpu, sensor_of_gpu)
+        milliwatts = nvml.reading("nvmlDeviceGetPowerUsage", gpu)
+    except nvml.error:  # lost since it was read
+        pass
+    return {"temperature_celsius": celsius, "power_watts": None if milliwatts is None else round(milliwatts / 1000)}
 
 
 def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:

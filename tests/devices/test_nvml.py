@@ -46,6 +46,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
     mig = asked(theirs.nvmlDeviceGetMigMode, gpu)
     rows = asked(theirs.nvmlDeviceGetRemappedRows, gpu)
     slowed = asked(theirs.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
+    milliwatts = asked(theirs.nvmlDeviceGetPowerUsage, gpu)
     kind, since_boot = theirs.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, theirs.NVML_VOLATILE_ECC
     found.append({
         "uuid": theirs.nvmlDeviceGetUUID(gpu),
@@ -64,6 +65,8 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "uncorrected_errors": asked(theirs.nvmlDeviceGetTotalEccErrors, gpu, kind, since_boot) or 0,
         "is_too_hot": bool(slowed & theirs.nvmlClocksThrottleReasonHwThermalSlowdown),
         "utilization_percent": asked(lambda: theirs.nvmlDeviceGetUtilizationRates(gpu).gpu),
+        "temperature_celsius": asked(theirs.nvmlDeviceGetTemperature, gpu, theirs.NVML_TEMPERATURE_GPU),
+        "power_watts": None if milliwatts is None else round(milliwatts / 1000),
     })
     active = asked(theirs.nvmlDeviceGetProcessUtilization, gpu, 0) or ()
     is_shared = bool(found[-1]["utilization_percent"]) and len(found[-1]["compute_processes"] or ()) > 1

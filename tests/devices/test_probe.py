@@ -174,6 +174,19 @@ def test_the_process_itself_never_imports_pynvml(machine):
         read(server, program=program)
 
 
+# Each takes longer to import than all that is imported before the driver is read.
+SLOW = {"typing", "contextlib", "pathlib", "subprocess", "json", "re"}
+
+
+def test_nothing_slow_is_imported_before_the_reading_begins_nor_by_the_program_that_reads():
+    devices = Path(model.__file__).parent
+    for path, module in ((devices.parent.parent, "autogpu.activation"), (devices, "nvml")):
+        program = "import sys; sys.path.append(sys.argv[1]); __import__(sys.argv[2]); print(*sys.modules)"
+        command = [sys.executable, "-I", "-S", "-c", program, str(path), module]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert SLOW.isdisjoint(done.stdout.split()), module
+
+
 def _is_running(pid):
     try:
         with Path(f"/proc/{pid}/stat").open() as stat:
