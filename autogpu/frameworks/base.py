@@ -163,34 +163,25 @@ def put_back(holder: Any, name: str, original: Any) -> None:
 if TYPE_CHECKING:
 
     class Framework(Protocol):
-        """A framework, as its package provides it."""
+        """A framework, as its package provides it.
 
-        @property
-        def NAME(self) -> str:
-            """For messages."""
+        Attributes:
+            NAME: For messages.
+            DEFAULT_SHARE: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
+            GROWTH_VARIABLES: Have memory allocated as needed, where the hooks without which there is no choice are
+                missing.
+            WANTS_ORDER: CUDA should count those GPUs first that the process has claimed. The claim then comes before
+                CUDA's start.
+            TAKES_FIRST_GPUS: It takes the GPUs that CUDA counts first, and can't be told others.
+            HAS_LOGICAL_GPUS: It can split a GPU.
+        """
 
-        @property
-        def DEFAULT_SHARE(self) -> float:
-            """Of a GPU's free memory, the part that the framework takes where nothing limits it; 0 to 1."""
-
-        @property
-        def GROWTH_VARIABLES(self) -> Mapping[str, str]:
-            """Have memory allocated as needed, where the hooks without which there is no choice are missing."""
-
-        @property
-        def WANTS_ORDER(self) -> bool:
-            """CUDA should count those GPUs first that the process has claimed.
-
-            The claim then comes before CUDA's start.
-            """
-
-        @property
-        def TAKES_FIRST_GPUS(self) -> bool:
-            """It takes the GPUs that CUDA counts first, and can't be told others."""
-
-        @property
-        def HAS_LOGICAL_GPUS(self) -> bool:
-            """It can split a GPU."""
+        NAME: str
+        DEFAULT_SHARE: float
+        GROWTH_VARIABLES: Mapping[str, str]
+        WANTS_ORDER: bool
+        TAKES_FIRST_GPUS: bool
+        HAS_LOGICAL_GPUS: bool
 
         def find_hooks(self) -> Hooks:
             """Look for the entry points of the imported framework; changes nothing."""
@@ -212,17 +203,25 @@ if TYPE_CHECKING:
             """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
 
     class Diagnosis(Protocol):
-        """How ``autogpu doctor`` examines a framework."""
+        """How ``autogpu doctor`` examines a framework.
 
-        @property
-        def QUESTIONS(self) -> str:
-            """Python source that puts answers into ``found``, ``uses_gpus`` among them, after the import."""
+        Attributes:
+            QUESTIONS: Python source that puts answers into ``found``, ``uses_gpus`` among them, after the import.
+        """
+
+        QUESTIONS: str
 
         def judge(self, found: Mapping[str, Any], facts: Any) -> Finding:
             """Judge the answers, beside what :class:`autogpu.doctor.model.Facts` has."""
 
     class GpuAllocator(Protocol):
-        """A framework's hooks call these, in this order, when it is about to take GPUs."""
+        """A framework's hooks call these, in this order, when it is about to take GPUs.
+
+        Attributes:
+            assignment: The decision, once it has been made.
+        """
+
+        assignment: Assignment | None
 
         def guard(self) -> ContextManager[None]:
             """Around every step of ours: an error is reported once, and the framework continues with its defaults.
@@ -278,7 +277,3 @@ if TYPE_CHECKING:
 
         def on_unsupported(self, why: str) -> None:
             """The framework's GPUs are none that autogpu knows; the policy is not applied."""
-
-        @property
-        def assignment(self) -> Assignment | None:
-            """The decision, once it has been made."""

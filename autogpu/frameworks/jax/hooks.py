@@ -36,7 +36,6 @@ _UNLIMITED = ("platform", "cuda_async")
 
 
 def find_hooks() -> Hooks:
-    """See :meth:`autogpu.frameworks.base.Framework.find_hooks`."""
     version = str(getattr(sys.modules.get("jax"), "__version__", "?"))
     client: Any = sys.modules.get(_CLIENT)
     if not callable(getattr(client, _MAKE_CLIENT, None)):
@@ -49,7 +48,6 @@ def find_hooks() -> Hooks:
 
 
 def install_hooks(allocator: GpuAllocator) -> Hooks:
-    """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
     hooks = find_hooks()
     client: Any = sys.modules.get(_CLIENT)
     if hooks.obstacle or is_hooked(client.make_c_api_client):

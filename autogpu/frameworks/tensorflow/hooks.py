@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Callable, Mapping
 
 from autogpu.frameworks.base import Hooks, hooked, is_hooked, put_back
-from autogpu.frameworks.tensorflow import context, entry_points, names
+from autogpu.frameworks.tensorflow import entry_points, names
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 TYPE_CHECKING = False
@@ -24,12 +24,12 @@ _PLAIN = "take what they would without autogpu"
 # lacks it; "" where nothing is, and it is not asked for.
 _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "eager.context.Context.set_visible_devices": (
-        context.set_visible_devices,
+        entry_points.set_visible_devices,
         "a script that makes every GPU visible gets the policy's choice",
     ),
-    "eager.context.Context._initialize_physical_devices": (context.initialize_physical_devices, ""),
+    "eager.context.Context._initialize_physical_devices": (entry_points.initialize_physical_devices, ""),
     "eager.context.Context.ensure_initialized": (
-        context.ensure_initialized,
+        entry_points.ensure_initialized,
         "the lease says what was assigned, not what the driver shows",
     ),
     "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
@@ -49,8 +49,8 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
     # Readings of memory by a GPU's name. Each version has some of them.
     **{
-        f"eager.context.Context.{name}": (partial(context.memory_reading, unused=unused), "")
-        for name, unused in context.UNUSED_MEMORY.items()
+        f"eager.context.Context.{name}": (partial(entry_points.memory_reading, unused=unused), "")
+        for name, unused in entry_points.UNUSED_MEMORY.items()
     },
 }
 
@@ -65,7 +65,6 @@ _NAMING = (
 
 
 def find_hooks() -> Hooks:
-    """See :meth:`autogpu.frameworks.base.Framework.find_hooks`."""
     version = str(getattr(sys.modules.get("tensorflow"), "__version__", "?"))
     if _is_built_with_rocm():
         return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
@@ -78,7 +77,6 @@ def find_hooks() -> Hooks:
 
 
 def install_hooks(allocator: GpuAllocator) -> Hooks:
-    """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
     hooks, config = find_hooks(), _config_property()
     if not hooks.found or hooks.obstacle or is_hooked(config.fget):
         return hooks
@@ -89,12 +87,12 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         default_graph=_default_graph,
         has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
     )
-    module.Context.config = property(hooked(config.fget, context.config, resolver), doc=config.__doc__)
+    module.Context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
     for path, (hook, _) in _HOOKS.items():
         _hook(path, hook, resolver)
     placement = module.Context.__dict__.get("soft_device_placement")
     if isinstance(placement, property) and placement.fset is not None:
-        setter = hooked(placement.fset, context.soft_device_placement, resolver)
+        setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
         module.Context.soft_device_placement = placement.setter(setter)
     # Eager code comes through ``context.device`` at each operation: it is itself again after the first context.
     originals = {path: _hook(path, names.noted, resolver.named) for path in _NAMING}

@@ -47,7 +47,6 @@ _LIMIT_MAKES_CONTEXTS = (2, 8)
 
 
 def find_hooks() -> Hooks:
-    """See :meth:`autogpu.frameworks.base.Framework.find_hooks`."""
     torch: Any = sys.modules.get("torch")
     version, built = str(getattr(torch, "__version__", "?")), getattr(torch, "version", None)
     if getattr(built, "hip", None):
@@ -67,7 +66,6 @@ def find_hooks() -> Hooks:
 
 
 def install_hooks(allocator: GpuAllocator) -> Hooks:
-    """See :meth:`autogpu.frameworks.base.Framework.install_hooks`."""
     hooks = find_hooks()
     if hooks.obstacle or not hooks.found:
         return hooks
