@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from autogpu import process
 from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
@@ -92,17 +92,16 @@ class BackendStart:
             return
         # Before the plug-in's check of CUDA's version, which initialises CUDA.
         self._has_prepared = True
-        self._allocator.prepare(_request({}, self._flag(), 0))
+        self._allocator.prepare(_request(self._flag(), 0))
         self._bridge._discover_and_register_pjrt_plugins()
         if _PLATFORM in self._bridge._backend_factories:
             self._decide()
 
     def _decide(self) -> None:
         count = self._allocator.gpu_count
-        is_none = False
         # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
-        if count or self._allocator.listing() == ():
-            is_none = self._allocator.assign(_request({}, self._flag(), count or 0)).ordinals == ()
+        is_known = count or self._allocator.listing() == ()
+        is_none = is_known and self._allocator.assign(_request(self._flag(), count or 0)).ordinals == ()
         if is_none:
             self._leave_out_gpus()
         if (is_none and not self._names_gpus) or count == 0:
@@ -110,21 +109,21 @@ class BackendStart:
 
     def _completed(self, options: Any) -> Any:
         """The client's options with the assignment filled in where the script set nothing."""
-        result = options
         with self._lock, self._allocator.guard():
             self._allocator.prepare()
             count = self._allocator.gpu_count
             if count:
-                request = _request(options or {}, (), count)
+                own = dict(options or {})
+                request = _request(own.get("visible_devices", ()), count, own.get("memory_fraction"))
                 assignment = self._allocator.assign(request)
                 if assignment.ordinals == ():
                     # The script has named no other platform: JAX takes what it sees, in spite of the policy.
                     request = replace(request, visible=request.visible or tuple(range(count)))
                     assignment = self._allocator.assign(request)
-                result = self._filled(dict(options or {}), assignment, request)
-            elif count == 0:
+                return self._filled(own, assignment, request)
+            if count == 0:
                 self._allocator.on_usage(Usage((), ""))
-        return result
+        return options
 
     def _filled(self, options: dict[str, Any], assignment: Assignment, request: DeviceRequest) -> dict[str, Any]:
         ordinals = request.visible or tuple(range(request.gpu_count))
@@ -136,11 +135,12 @@ class BackendStart:
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
         # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
-        least = min((part for part in parts if part is not None), default=0.0)
+        least, caps = min((part for part in parts if part is not None), default=0.0), []
         if least:
             options["memory_fraction"] = min(least, by_script or 1.0)
-        totals = [assignment.totals.get(ordinal) if least and not by_script else None for ordinal in ordinals]
-        self._allocator.on_usage(Usage(ordinals, _memory(options, totals, by_script)))
+        if least and not by_script:
+            caps = [total and int(total * least) for total in map(assignment.totals.get, ordinals)]
+        self._allocator.on_usage(Usage(ordinals, _memory(options, caps)))
         return options
 
     def _may_use_gpus(self) -> bool:
@@ -177,24 +177,21 @@ class BackendStart:
             return ()
 
 
-def _request(options: Mapping[str, Any], flag: tuple[int, ...], gpu_count: int) -> DeviceRequest:
-    """The script's own settings, by the client's options or before there are any."""
-    visible = tuple(options.get("visible_devices", ())) or flag
-    fraction = options.get("memory_fraction") or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
+def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> DeviceRequest:
+    """The script's own settings; it may have set the fraction by a variable."""
+    set_fraction = fraction or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
     try:
-        part = min(max(float(fraction), 0.0), 1.0)
+        part = min(max(float(set_fraction), 0.0), 1.0)
     except ValueError:  # for JAX to complain about
         part = 0.0
-    return DeviceRequest(gpu_count, visible or None, fraction=part)
+    return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part)
 
 
-def _memory(options: Mapping[str, Any], limited: Sequence[int | None], by_script: float) -> str:
-    """How JAX allocates; ``limited`` has the memory of each GPU that the policy limits."""
+def _memory(options: Mapping[str, Any], caps: Sequence[int | None]) -> str:
+    """How JAX allocates; ``caps`` are the policy's, and without them a fraction is the script's."""
     fraction = float(options.get("memory_fraction", 0))
-    caps = [None if total is None else int(total * fraction) for total in limited]
-    grows = not options.get("preallocate", True)
-    memory = memory_in_words(caps, fraction if by_script else 0.0, grows=grows)
+    memory = memory_in_words(caps, 0.0 if caps else fraction, grows=not options.get("preallocate", True))
     allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
-    if (any(caps) or by_script) and allocator in _UNLIMITED:
+    if fraction and allocator in _UNLIMITED:
         memory += f" (not enforced with {_ALLOCATOR}={allocator})"
     return memory

@@ -1,4 +1,7 @@
-"""PyTorch's hooks: functions of ``torch._C`` that start CUDA, each of which Python looks up there when it calls it."""
+"""PyTorch's hooks: functions of ``torch._C`` that start CUDA, and the one by which a program starts several workers.
+
+Those of ``torch._C`` are looked up there at each call. Of the workers, r uses GPU r.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import autogpu
 from autogpu import process
 from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
-from autogpu.frameworks.torch.spawn import START, follow_start, has_start
 from autogpu.reporting.text import memory_in_words
+from autogpu.selection.ranks import worker_of
+from autogpu.variables import WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +43,13 @@ _OTHERS = {
     "_cuda_setMemoryFraction": "memory.limit",
 }
 
+# Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
+_START = "start_processes"
+_START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
+
+# Among the arguments without a name.
+_COUNT = 2
+
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -60,8 +71,8 @@ def find_hooks() -> Hooks:
         return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
     found = [name for name in _OTHERS if callable(getattr(core, name, None))]
     missing = {f"torch._C.{name}": effect for name, effect in _OTHERS.items() if name not in found}
-    if not has_start():
-        missing[f"torch.multiprocessing.{START}"] = "the GPUs of all workers of a spawn are claimed together"
+    if not _start_function():
+        missing[f"torch.multiprocessing.{_START}"] = "the GPUs of all workers of a spawn are claimed together"
     return Hooks(version, (_INIT, *found), missing)
 
 
@@ -71,11 +82,19 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         return hooks
     core: Any = sys.modules["torch"]._C
     if not is_hooked(core._cuda_init):
-        start = CudaStart(allocator, hooks.version, getattr(core, "_cuda_setMemoryFraction", None))
+        cuda, start = CudaStart(allocator, hooks.version), _start_function()
         for name in hooks.found:
-            setattr(core, name, hooked(getattr(core, name), getattr(start, name)))
-        follow_start(allocator)
+            setattr(core, name, hooked(getattr(core, name), getattr(cuda, name)))
+        replaced = hooked(start, _start_processes, allocator) if start else None
+        for module in map(sys.modules.get, _START_MODULES):
+            if start and getattr(module, _START, None) is start:
+                setattr(module, _START, replaced)
     return hooks
+
+
+def _start_function() -> Any:
+    """``None`` where this PyTorch has none such."""
+    return getattr(sys.modules.get(_START_MODULES[0]), _START, None)
 
 
 def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
@@ -102,12 +121,11 @@ def _process_command() -> list[str]:
 class CudaStart:
     """CUDA in one process, as PyTorch starts it, by methods that are hooks of the functions of ``torch._C``."""
 
-    def __init__(
-        self, allocator: GpuAllocator, version: str, set_fraction: Callable[[float, int], None] | None
-    ) -> None:
-        number = re.match(r"(\d+)\.(\d+)", version)
-        self._limit_makes_contexts = number is not None and (int(number[1]), int(number[2])) <= _LIMIT_MAKES_CONTEXTS
-        self._set_fraction = set_fraction
+    def __init__(self, allocator: GpuAllocator, version: str) -> None:
+        numbers = _version_numbers(version)
+        self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
+        # Not by our hook, which has a script in mind.
+        self._set_fraction = getattr(sys.modules["torch"]._C, "_cuda_setMemoryFraction", None)
         self._allocator = allocator
         self._number = 0
         self._by_script = 0.0
@@ -150,17 +168,17 @@ class CudaStart:
         part = None
         with self._allocator.guard():
             assignment = self._allocator.assignment
-            part = None if assignment is None else assignment.part(device, by_script=True)
+            part = assignment.part(device, by_script=True) if assignment else None
         original(fraction if part is None else min(fraction, part), device)
 
     def _certain_count(self) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
-        count, torch = None, sys.modules["torch"]
+        torch = sys.modules["torch"]
         with self._lock, self._allocator.guard():
-            built_for = re.match(r"(\d+)\.(\d+)", str(torch.version.cuda))
+            built_for = _version_numbers(str(torch.version.cuda))
             if built_for is not None and not _is_asked_by_a_library(torch):
-                count = self._allocator.certain_gpu_count((int(built_for[1]), int(built_for[2])))
-        return count
+                return self._allocator.certain_gpu_count(built_for)
+        return None
 
     def _before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
@@ -213,6 +231,11 @@ class CudaStart:
             for ordinal, part in limits.items():
                 if self._set_fraction is not None:
                     self._set_fraction(part, ordinal)
+
+
+def _version_numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _calls(torch: Any) -> Iterator[Call]:
@@ -276,3 +299,32 @@ def fraction_of_caller(frame: FrameType | None) -> float:
 
 def _part(fraction: str | float) -> float:
     return min(max(float(fraction), 0.0), 1.0)
+
+
+class Numbered:
+    """A worker's function that first tells its process which of the workers it is; pickled like the function."""
+
+    def __init__(self, function: Any, count: int, job: str) -> None:
+        """Wrap ``function`` for ``count`` workers; ``job`` names this start, and no other of the host."""
+        self.function = function
+        self.count = count
+        self.job = job
+
+    def __call__(self, number: int, *args: Any) -> Any:
+        os.environ[WORKER] = worker_of(number, self.count, self.job)
+        return self.function(number, *args)
+
+
+def _start_processes(original: Any, allocator: GpuAllocator, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    with allocator.guard():
+        count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
+        job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
+        if job:
+            fn = Numbered(fn, count, job)
+    return original(fn, *args, **kwargs)
+
+
+def _runs_this_python() -> bool:
+    """Workers run in this environment; a program may have named another Python, which may have no autogpu."""
+    spawn = sys.modules.get("multiprocessing.spawn")
+    return spawn is None or os.fsdecode(spawn.get_executable() or "") == sys.executable
