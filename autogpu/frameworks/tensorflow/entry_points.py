@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from typing import Any, Callable, Iterator, Mapping
 
 from autogpu.frameworks.base import GpuListing, put_back
@@ -36,7 +37,7 @@ def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
         placement = None
         with allocator.guard():
             gpus = resolver.gpus_of(context)
-            placement = resolver.resolve_placement(resolver.settings_of(context, gpus), len(gpus))
+            placement = resolver.resolve_placement(resolver.settings_of(context, gpus))
             if placement is not None:
                 settings.enter_context(_completed(context, gpus, placement))
         proto = original(context)
@@ -169,22 +170,13 @@ def server(
     own = getattr(given, "default_session_config", None)
     if own is not None:
         # The script's two protos, as TensorFlow merges them: what is completed must not be merged once more.
-        given = type(given)()
-        given.CopyFrom(server_or_cluster_def)
+        given, merged = deepcopy(given), deepcopy(own)
         given.ClearField("default_session_config")
-    config = resolver.completed(_merged(own, config))
-    original(self, given, job_name, task_index, protocol, config, *args, **kwargs)
+        if config is not None:
+            merged.MergeFrom(config)
+        config = merged
+    original(self, given, job_name, task_index, protocol, resolver.completed(config), *args, **kwargs)
     resolver.on_context()
-
-
-def _merged(base: Any, proto: Any) -> Any:
-    if base is None:
-        return proto
-    merged = type(base)()
-    merged.CopyFrom(base)
-    if proto is not None:
-        merged.MergeFrom(proto)
-    return merged
 
 
 def mirrored(
@@ -263,10 +255,8 @@ def list_local_devices(original: Any, resolver: PlacementResolver, session_confi
 
 def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -> list[Any] | None:
     """``None`` where TensorFlow's own answer has to do: it lists no GPU then, or autogpu knows nothing of them."""
-    proto = resolver.config_proto()
-    if isinstance(session_config, resolver.config_proto):
-        proto.CopyFrom(session_config)
-    elif session_config is not None:
+    proto = resolver.copied(session_config)
+    if proto is None:
         return None
     wanted = asked_count(proto)
     resolver.allocator.prepare()

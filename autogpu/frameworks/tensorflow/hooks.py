@@ -95,14 +95,14 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
         module.Context.soft_device_placement = placement.setter(setter)
     # Eager code comes through ``context.device`` at each operation: it is itself again after the first context.
-    originals = {path: _hook(path, names.noted, resolver.named) for path in _NAMING}
+    naming = [(_holder(path), path.rpartition(".")[2], _hook(path, names.noted, resolver.named)) for path in _NAMING]
 
-    def on_first_context() -> None:
-        for path, original in originals.items():
+    def on_context() -> None:
+        for holder, name, original in naming:
             if original:
-                put_back(_holder(path), path.rpartition(".")[2], original)
+                put_back(holder, name, original)
 
-    resolver.on_first_context = on_first_context
+    resolver.on_context = on_context
     return hooks
 
 

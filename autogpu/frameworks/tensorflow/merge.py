@@ -5,15 +5,12 @@ A script that names a GPU for which the process has none gets one more logical G
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence, Tuple
+from typing import Mapping, Sequence
 
 from autogpu.frameworks.base import Assignment
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
+from autogpu.frameworks.tensorflow.settings import NOTHING_MADE, DevicePlacement, Limits, UserSettings
 from autogpu.frozen import replace
 from autogpu.reporting.text import MIB
-
-Limits = Mapping[int, Tuple[float, ...]]
-
 
 # The least with which TensorFlow can start a logical GPU: less than 1 MB is none to it.
 _SMALLEST_MIB = 1.0
@@ -26,58 +23,47 @@ def merge_settings(
     settings: UserSettings,
     assignment: Assignment,
     allowed: Sequence[int],
-    first: DevicePlacement | None = None,
+    first: DevicePlacement = NOTHING_MADE,
     topology_fixed: bool = False,
-    gpu_count: int = 0,
 ) -> DevicePlacement:
     """Merge the settings of a script and the assignment for one context or session.
 
     Args:
         allowed: The ordinals that the process may use where the script names none.
-        gpu_count: How many GPUs TensorFlow sees: it would have a logical GPU for each.
         first: What TensorFlow has made already. It never maps a logical GPU of a process to two GPUs (``GPU:0 is being
             mapped to multiple devices``) and gives a GPU one allocator, so the first placement stands on either.
         topology_fixed: This TensorFlow can't add a GPU later to those that it has made.
     """
-    ordinals = _ordinals(settings, allowed, first, topology_fixed)
-    is_split = first is not None and len(first.logical) != len(first.ordinals)
-    if settings.fraction and not (is_split and first is not None and _differ(ordinals, first.logical)):
+    ordinals = _ordinals(settings, allowed, first.ordinals, topology_fixed)
+    is_split = len(first.logical) != len(first.ordinals)
+    if settings.fraction and not (is_split and any(one != made for one, made in zip(ordinals, first.logical))):
         growth = _growth(settings, assignment, ordinals, {})
         placement = DevicePlacement(ordinals, growth=growth, fraction=settings.fraction, by_script=True)
     else:
-        own = _script_limits(settings, ordinals, first)
+        own = _script_limits(settings, ordinals, first.ordinals)
         limits = _limits(own, assignment, ordinals, first)
         growth = _growth(settings, assignment, ordinals, limits)
         placement = DevicePlacement(ordinals, limits, growth, by_script=bool(own))
     # Logical GPUs that exist have their memory already; in a later session, names that are missing are placed softly.
-    if first is None and placement.ordinals:
-        placement = _with_named(placement, settings, assignment, gpu_count)
+    if placement.ordinals and not first.ordinals:
+        placement = _with_named(placement, settings, assignment)
     return _within_ceilings(placement, assignment)
 
 
 def _ordinals(
-    settings: UserSettings, allowed: Sequence[int], first: DevicePlacement | None, topology_fixed: bool
+    settings: UserSettings, allowed: Sequence[int], made: tuple[int, ...], topology_fixed: bool
 ) -> tuple[int, ...]:
     wanted = tuple(allowed if settings.visible is None else settings.visible)
     # Plain TensorFlow counts 0, 1, 2 from its first context on, so a script that names those, or none, worked. One that
     # names others after that raises without us as well, and gets TensorFlow's own error.
     is_plain_order = settings.visible is None or wanted == tuple(range(len(wanted)))
-    if first is not None and first.ordinals and is_plain_order:
-        wanted = _after(first.ordinals, wanted, topology_fixed)
+    if made and is_plain_order:
+        can_add = set(made) <= set(wanted) and not topology_fixed
+        wanted = made + tuple(o for o in wanted if o not in made) if can_add else made[: len(wanted)]
     return wanted[: settings.max_count]
 
 
-def _after(made: tuple[int, ...], wanted: tuple[int, ...], topology_fixed: bool) -> tuple[int, ...]:
-    if topology_fixed or not set(made) <= set(wanted):
-        return made[: len(wanted)]
-    return made + tuple(ordinal for ordinal in wanted if ordinal not in made) if _differ(wanted, made) else wanted
-
-
-def _differ(one: Sequence[int], other: Sequence[int]) -> bool:
-    return any(a != b for a, b in zip(one, other))
-
-
-def _script_limits(settings: UserSettings, ordinals: Sequence[int], first: DevicePlacement | None) -> Limits:
+def _script_limits(settings: UserSettings, ordinals: Sequence[int], made: Sequence[int]) -> Limits:
     """By ordinal, what the script itself limits of the GPUs that it gets."""
     limits = {ordinal: settings.limits[ordinal] for ordinal in ordinals if ordinal in settings.limits}
     if limits or len(settings.limits) != 1 or settings.visible is not None:
@@ -85,22 +71,16 @@ def _script_limits(settings: UserSettings, ordinals: Sequence[int], first: Devic
     # A limit on one GPU, mostly gpus[0], is meant for the GPU that the script gets. Where the script chose its GPUs
     # itself it may have meant one of them.
     (only,) = settings.limits.values()
-    unmade = [ordinal for ordinal in ordinals if first is None or ordinal not in first.ordinals]
-    return {unmade[0]: only} if unmade else {}
+    unmade = [ordinal for ordinal in ordinals if ordinal not in made]
+    return dict.fromkeys(unmade[:1], only)
 
 
-def _limits(own: Limits, assignment: Assignment, ordinals: Sequence[int], first: DevicePlacement | None) -> Limits:
+def _limits(own: Limits, assignment: Assignment, ordinals: Sequence[int], first: DevicePlacement) -> Limits:
     """By ordinal: the script's own limit, else what TensorFlow has there already, else the policy's."""
-    limits: dict[int, tuple[float, ...]] = {}
-    for ordinal in ordinals:
-        cap = assignment.caps.get(ordinal)
-        if ordinal in own:
-            limits[ordinal] = own[ordinal]
-        elif first is not None and ordinal in first.ordinals:
-            limits[ordinal] = first.limits.get(ordinal, ())
-        elif cap is not None:
-            limits[ordinal] = (_whole_mib(cap),) * assignment.logical_gpus
-    return {ordinal: parts for ordinal, parts in limits.items() if parts}
+    policys = {ordinal: (_whole_mib(cap),) * assignment.logical_gpus for ordinal, cap in assignment.caps.items()}
+    made = {ordinal: first.limits.get(ordinal, ()) for ordinal in first.ordinals}
+    found = {**policys, **made, **own}
+    return {ordinal: found[ordinal] for ordinal in ordinals if found.get(ordinal)}
 
 
 def _growth(settings: UserSettings, assignment: Assignment, ordinals: Sequence[int], limits: Limits) -> bool | None:
@@ -126,31 +106,15 @@ def user_growth(growths: Mapping[int, bool], ordinals: Sequence[int]) -> bool | 
     return values.pop() if len(values) == 1 else None
 
 
-def named_gpus(settings: UserSettings, gpu_count: int) -> int:
-    """On how many different GPUs the logical GPUs that a script names would be without autogpu."""
-    plain = settings.plain_logical(gpu_count)
-    return len({plain[position] for position in settings.named if position < len(plain)})
-
-
-def named_logical(settings: UserSettings, gpu_count: int) -> int:
-    """How many logical GPUs there have to be for the names of a script to exist."""
-    plain = settings.plain_count(gpu_count)
-    if settings.places_hard:
-        return plain
-    return max((number + 1 for number in settings.named if number < plain), default=0)
-
-
-def _with_named(
-    placement: DevicePlacement, settings: UserSettings, assignment: Assignment, gpu_count: int
-) -> DevicePlacement:
+def _with_named(placement: DevicePlacement, settings: UserSettings, assignment: Assignment) -> DevicePlacement:
     """Add a logical GPU for each one that the script names and would have without autogpu.
 
     Different names are on different GPUs, as far as there are. What lies between them exists as well.
     """
-    wanted = named_logical(settings, gpu_count)
+    wanted = settings.named_logical
     if wanted <= len(placement.logical):
         return placement
-    named = sorted(number for number in settings.named if number < settings.plain_count(gpu_count))
+    named = sorted(number for number in settings.named if number < settings.plain_count)
     used = range(wanted) if settings.places_hard else {*named, *([0] if settings.leaves_unplaced else [])}
     limits, start = {}, 0
     for ordinal, count in zip(placement.ordinals, _logical_counts(placement, named, wanted)):
@@ -193,8 +157,7 @@ def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, use
 
 def _within_ceilings(placement: DevicePlacement, assignment: Assignment) -> DevicePlacement:
     """Cut the limits, also where they are the script's, to what a GPU that is shared has for them."""
-    has_size = placement.limits or placement.fraction
-    if not has_size or not any(ordinal in assignment.ceilings for ordinal in placement.ordinals):
+    if assignment.ceilings.keys().isdisjoint(placement.ordinals):
         return placement
     limits = dict(placement.limits)
     for ordinal in placement.ordinals:
@@ -214,8 +177,3 @@ def _fraction_mib(placement: DevicePlacement, assignment: Assignment, ordinal: i
 def _whole_mib(size_bytes: float) -> float:
     # A ConfigProto holds MB with 24 bits, and a cap is not to be rounded up.
     return float(max(int(size_bytes) // MIB, 1))
-
-
-def script_limits(settings: UserSettings) -> Mapping[int, int]:
-    """By CUDA ordinal, the bytes that the script lets all logical GPUs there take together."""
-    return {ordinal: int(sum(parts) * MIB) for ordinal, parts in settings.limits.items()}

@@ -9,7 +9,7 @@ from typing import Any, Iterable, MutableMapping
 from weakref import WeakKeyDictionary
 
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
-_NAME = re.compile(r"(?:^|[/:])gpu:([0-9]{1,4})(?![0-9])", re.IGNORECASE)
+_NAME = re.compile(r"((?:^|[/:])gpu:)([0-9]{1,4})(?![0-9])", re.IGNORECASE)
 _JOB = re.compile(r"/job:(\w+)")
 
 # Operations that take no memory of a GPU: groups, such as an initializer, and what is fed.
@@ -26,13 +26,12 @@ def named_gpu(name: Any) -> int | None:
         name = to_string() if callable(to_string) else getattr(name, "name", None)
     found = _NAME.search(name) if isinstance(name, str) else None
     job = _JOB.search(name) if isinstance(name, str) else None
-    return int(found.group(1)) if found and (job is None or job.group(1) == "localhost") else None
+    return int(found.group(2)) if found and (job is None or job.group(1) == "localhost") else None
 
 
-def renumbered(name: str, number: int) -> str:
-    """The name with another number in the place of the GPU's."""
-    found = _NAME.search(name)
-    return name if found is None else f"{name[: found.start(1)]}{number}{name[found.end(1) :]}"
+def on_first_gpu(name: str) -> str:
+    """The name with 0 for the GPU's number."""
+    return _NAME.sub(r"\g<1>0", name, count=1)
 
 
 class NamedGpus:

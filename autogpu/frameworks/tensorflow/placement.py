@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from copy import deepcopy
 from types import ModuleType
 from typing import Any, Callable, Iterator
 
 from autogpu import process
 from autogpu.frameworks.base import Assignment, DeviceRequest, Usage
-from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus, named_logical, script_limits
-from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, renumbered
+from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, on_first_gpu
 from autogpu.frameworks.tensorflow.settings import (
+    NOTHING_MADE,
     DevicePlacement,
     UserSettings,
     asked_count,
@@ -20,6 +22,7 @@ from autogpu.frameworks.tensorflow.settings import (
     write_placement,
 )
 from autogpu.frozen import replace
+from autogpu.reporting.text import MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +35,8 @@ SCRIPT_CHOSE = "_autogpu_script_chose"
 class PlacementResolver:
     """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
 
-    ``gpu_count`` is how many it lists, 0 until it was asked. ``on_first_context`` is called once, when that is there.
+    ``gpu_count`` is how many it lists, 0 until it was asked. ``on_context`` is called whenever an entry point has made
+    its devices.
     """
 
     def __init__(
@@ -54,38 +58,40 @@ class PlacementResolver:
         self.allocator = allocator
         self.named = NamedGpus()
         self.gpu_count = 0
-        self.on_first_context: Callable[[], None] | None = None
+        self.on_context: Callable[[], None] = lambda: None
         self.lock = process.renewed_in_children(self)
         self._context_module: Any = context_module
         self._default_graph = default_graph
         self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
-        self._first: DevicePlacement | None = None
+        self._first = NOTHING_MADE
 
     def completed(self, proto: Any) -> Any:
         """A copy of an explicit ConfigProto that sets what the script left unset; ``None`` stands for an empty one.
 
         The proto itself where there is nothing to fill in.
         """
-        copy = self.config_proto()
-        if proto is not None and not isinstance(proto, self.config_proto):
-            return proto  # TensorFlow says what is wrong with it
-        if proto is not None:
-            copy.CopyFrom(proto)
-        if asked_count(copy) == 0:
+        copy = self.copied(proto)
+        if copy is None or asked_count(copy) == 0:
             return proto
-        result = proto
         with self.lock, self.allocator.guard():
             self.allocator.prepare()
             gpus = self.listed_gpus()
             if has_invalid_list(copy, len(gpus)):
                 return proto
             settings = self.settings_of(self._context_module.context(), gpus)
-            placement = self.resolve_placement(read_user_settings(copy, len(gpus)).over(settings), len(gpus))
+            placement = self.resolve_placement(read_user_settings(copy, len(gpus)).over(settings))
             if placement is not None:
                 self.apply(placement, copy)
-                result = copy
-        return result
+                return copy
+        return proto
+
+    def copied(self, proto: Any) -> Any:
+        """A copy of a ConfigProto, an empty one for ``None``; ``None`` for all else, of which TensorFlow complains."""
+        kind = self._context_module.config_pb2.ConfigProto
+        if proto is None:
+            return kind()
+        return deepcopy(proto) if isinstance(proto, kind) else None
 
     def gpus_of(self, context: Any) -> list[Any]:
         """The CUDA GPUs that TensorFlow lists, in CUDA's order."""
@@ -106,7 +112,8 @@ class PlacementResolver:
                 limits[ordinal] = each
         growths = {ordinal: context._memory_growth_map[gpu] for ordinal, gpu in enumerate(gpus)}
         settings = UserSettings(
-            visible=self._chosen(context, gpus),
+            len(gpus),
+            self._chosen(context, gpus),
             places_hard=getattr(context, "_soft_device_placement", None) is False,
             growths={ordinal: growth for ordinal, growth in growths.items() if growth is not None},
             limits=limits,
@@ -122,26 +129,24 @@ class PlacementResolver:
             has_chosen = any(gpu not in visible for gpu in gpus)
         return tuple(ordinal for ordinal, gpu in enumerate(gpus) if gpu in visible) if has_chosen else None
 
-    def resolve_placement(self, settings: UserSettings, gpu_count: int) -> DevicePlacement | None:
+    def resolve_placement(self, settings: UserSettings) -> DevicePlacement | None:
         """Decide for this entry point; ``None`` where TensorFlow has no GPU, or the script asks for none."""
         if settings.max_count == 0:
             return None
-        self.gpu_count = gpu_count
-        if not gpu_count:
+        self.gpu_count = settings.gpu_count
+        if not self.gpu_count:
             if self._allowed is None:
                 self.allocator.on_usage(Usage((), ""))
             return None
         self.named.note_callers()
         self.named.note_graph(self._default_graph())
-        settings = replace(
-            settings, named=settings.named | self.named.found, leaves_unplaced=self.named.leaves_unplaced
-        )
-        assignment = self.allocator.assign(_request(settings, gpu_count))
+        settings = replace(settings, named=self.named.found, leaves_unplaced=self.named.leaves_unplaced)
+        assignment = self.allocator.assign(_request(settings))
         settings = self._as_assigned(settings, assignment)
         if self._allowed is None:
-            chosen = tuple(range(gpu_count)) if settings.visible is None else settings.visible
+            chosen = tuple(range(self.gpu_count)) if settings.visible is None else settings.visible
             self._allowed = chosen if assignment.ordinals is None else assignment.ordinals
-        return merge_settings(settings, assignment, self._allowed, self._first, self.has_xla_devices, gpu_count)
+        return merge_settings(settings, assignment, self._allowed, self._first, self.has_xla_devices)
 
     def _as_assigned(self, settings: UserSettings, assignment: Assignment) -> UserSettings:
         is_eager = self._context_module.context().executing_eagerly()
@@ -156,8 +161,8 @@ class PlacementResolver:
         """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the allocator."""
         write_placement(proto, placement, self.gpu_count)
         self.place_softly(proto, len(placement.logical))
-        if self._first is None or len(placement.logical) > len(self._first.logical):
-            self._first = placement if placement.ordinals else None
+        if len(placement.logical) > len(self._first.logical):
+            self._first = placement
         self.allocator.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
     def place_softly(self, proto: Any, logical_count: int | None = None) -> None:
@@ -168,36 +173,24 @@ class PlacementResolver:
     @property
     def _logical_count(self) -> int:
         """How many logical GPUs TensorFlow has been given; as many as without autogpu where it was given none."""
-        return len(self._first.logical) if self._first else self.gpu_count
+        return len(self._first.logical) or self.gpu_count
 
     def softened(self, proto: Any) -> Any:
         """A copy of a ConfigProto for a session on a server of this process; ``None`` stands for the context's."""
         if proto is None:
             context = self._context_module.context()
             proto = type(context).config.fget.__wrapped__(context)  # without our hook: no context is made of it here
-        if not isinstance(proto, self.config_proto):
+        copy = self.copied(proto)
+        if copy is None:
             return proto
-        copy = self.config_proto()
-        copy.CopyFrom(proto)
         self.place_softly(copy)
         return copy
-
-    @property
-    def config_proto(self) -> Any:
-        """TensorFlow's class of that name."""
-        return self._context_module.config_pb2.ConfigProto
 
     def listed_gpus(self) -> list[Any]:
         """TensorFlow's CUDA GPUs; makes no context."""
         context = self._context_module.context()
         context._initialize_physical_devices()
         return self.gpus_of(context)
-
-    def on_context(self) -> None:
-        """An entry point has made its devices."""
-        first, self.on_first_context = self.on_first_context, None
-        if first is not None:
-            first()
 
     def lacks(self, number: int) -> bool:
         """There would be a logical GPU of that number without autogpu, and is none."""
@@ -206,7 +199,7 @@ class PlacementResolver:
     def existing(self, name: Any) -> Any:
         """``name``; the first GPU's where it names one that there would be without autogpu, and is not."""
         number = named_gpu(name) if isinstance(name, str) else None
-        return renumbered(name, 0) if number is not None and self.lacks(number) else name
+        return on_first_gpu(name) if number is not None and self.lacks(number) else name
 
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
@@ -214,7 +207,7 @@ class PlacementResolver:
         context = self._context_module.context()
         if context.executing_eagerly():
             context.ensure_initialized()  # as what comes does first
-        if self._first is None:
+        if not self._first.ordinals:
             yield
             return
         original, gpus = context.list_physical_devices, self.gpus_of(context)
@@ -230,15 +223,15 @@ class PlacementResolver:
             del context.list_physical_devices
 
 
-def _request(settings: UserSettings, gpu_count: int) -> DeviceRequest:
-    limits = script_limits(settings)
-    mine = limits if settings.visible is None else {o: size for o, size in limits.items() if o in settings.visible}
+def _request(settings: UserSettings) -> DeviceRequest:
+    visible = settings.visible
+    limits = [sum(parts) for ordinal, parts in settings.limits.items() if visible is None or ordinal in visible]
     return DeviceRequest(
-        gpu_count=gpu_count,
-        visible=settings.visible,
-        named=named_gpus(settings, gpu_count),
-        logical=named_logical(settings, gpu_count),
-        count=min(settings.max_count or 0, gpu_count),
-        limits=tuple(mine.values()),
+        gpu_count=settings.gpu_count,
+        visible=visible,
+        named=settings.named_gpus,
+        logical=settings.named_logical,
+        count=min(settings.max_count or 0, settings.gpu_count),
+        limits=tuple(int(mib * MIB) for mib in limits),
         fraction=settings.fraction,
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from types import MappingProxyType
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping, Tuple
 
 from autogpu.frameworks.base import Usage
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted, limits_in_words
 
-NO_LIMITS: Mapping[int, tuple[float, ...]] = MappingProxyType({})
+# By CUDA ordinal, MB of each logical GPU there.
+Limits = Mapping[int, Tuple[float, ...]]
+NO_LIMITS: Limits = MappingProxyType({})
 
 # Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
 FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -25,6 +27,7 @@ class UserSettings:
     """The script's settings for its GPUs, by CUDA ordinal.
 
     Attributes:
+        gpu_count: How many GPUs TensorFlow lists; it would have a logical GPU for each.
         visible: The GPUs that it named, in its order; ``None`` if it named none.
         positions: How many it named, where several of them turned out to be on one GPU; else 0.
         max_count: How many it asked for, ``device_count["GPU"]``; ``None`` if it did not say.
@@ -38,6 +41,7 @@ class UserSettings:
             limit means memory that is taken at once.
     """
 
+    gpu_count: int = 0
     visible: tuple[int, ...] | None = None
     positions: int = 0
     max_count: int | None = None
@@ -45,7 +49,7 @@ class UserSettings:
     leaves_unplaced: bool = False
     places_hard: bool = False
     growths: Mapping[int, bool] = MappingProxyType({})
-    limits: Mapping[int, tuple[float, ...]] = NO_LIMITS
+    limits: Limits = NO_LIMITS
     fraction: float = 0.0
     limits_exclude_growth: bool = False
 
@@ -61,7 +65,6 @@ class UserSettings:
             self,
             visible=other.visible if self.visible is None else self.visible,
             max_count=other.max_count if self.max_count is None else self.max_count,
-            named=self.named | other.named,
             growths=self.growths or other.growths,
             limits=sized.limits,
             fraction=sized.fraction,
@@ -84,14 +87,29 @@ class UserSettings:
             return settings
         return replace(settings, positions=len(self.visible), named=self.named | {len(self.visible) - 1})
 
-    def plain_logical(self, gpu_count: int) -> tuple[int, ...]:
+    @property
+    def plain_logical(self) -> tuple[int, ...]:
         """For each of the logical GPUs that there would be without autogpu, the CUDA ordinal."""
-        visible = range(gpu_count) if self.visible is None else self.visible
+        visible = range(self.gpu_count) if self.visible is None else self.visible
         return _logical(visible, self.limits)[: self.max_count]
 
-    def plain_count(self, gpu_count: int) -> int:
+    @property
+    def plain_count(self) -> int:
         """How many logical GPUs there would be without autogpu."""
-        return max(len(self.plain_logical(gpu_count)), self.positions)
+        return max(len(self.plain_logical), self.positions)
+
+    @property
+    def named_gpus(self) -> int:
+        """On how many different GPUs the logical GPUs that the script names would be without autogpu."""
+        plain = self.plain_logical
+        return len({plain[position] for position in self.named if position < len(plain)})
+
+    @property
+    def named_logical(self) -> int:
+        """How many logical GPUs there have to be for the names of the script to exist."""
+        if self.places_hard:
+            return self.plain_count
+        return max((number + 1 for number in self.named if number < self.plain_count), default=0)
 
 
 @frozen
@@ -108,7 +126,7 @@ class DevicePlacement:
     """
 
     ordinals: tuple[int, ...] = ()
-    limits: Mapping[int, tuple[float, ...]] = NO_LIMITS
+    limits: Limits = NO_LIMITS
     growth: bool | None = None
     fraction: float = 0.0
     by_script: bool = False
@@ -120,7 +138,11 @@ class DevicePlacement:
         return _logical(self.ordinals, self.limits)
 
 
-def _logical(ordinals: Any, limits: Mapping[int, tuple[float, ...]]) -> tuple[int, ...]:
+# Of a process in which TensorFlow has made no GPU yet.
+NOTHING_MADE = DevicePlacement()
+
+
+def _logical(ordinals: Iterable[int], limits: Limits) -> tuple[int, ...]:
     return tuple(ordinal for ordinal in ordinals for _ in limits.get(ordinal, (0.0,)))
 
 
@@ -135,7 +157,8 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
     if visible is None and entries:
         max_count = 1  # TensorFlow wants as many GPUs as entries
     return UserSettings(
-        visible=visible,
+        gpu_count,
+        visible,
         max_count=max_count,
         growths=dict.fromkeys(range(gpu_count), True) if options.allow_growth else {},
         limits={ordinal: limits for ordinal, limits in zip(visible or (0,), entries) if limits},

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from autogpu.frameworks.base import Assignment
-from autogpu.frameworks.tensorflow.merge import merge_settings, named_gpus
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, UserSettings
+from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.tensorflow.settings import NOTHING_MADE, DevicePlacement, UserSettings
+from autogpu.frozen import replace
 
 GIB = 1 << 30
 WHOLE = dict.fromkeys(range(4), 10 * GIB)
 TOTALS = dict.fromkeys(range(4), 16 * GIB)
 
 
-def merged(settings, *ordinals, first=None, gpu_count=4, growth=True, **fields):
+def merged(settings, *ordinals, first=NOTHING_MADE, growth=True, **fields):
     assignment = Assignment(ordinals, growth, usable=WHOLE, totals=TOTALS, **fields)
-    return merge_settings(settings, assignment, ordinals, first, gpu_count=gpu_count)
+    return merge_settings(replace(settings, gpu_count=4), assignment, ordinals, first)
 
 
 def named(*numbers, **fields):
@@ -36,7 +37,7 @@ def named(*numbers, **fields):
     ],
 )
 def test_on_how_many_gpus_the_names_would_be(settings, count):
-    assert named_gpus(settings, 4) == count
+    assert replace(settings, gpu_count=4).named_gpus == count
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_where_nothing_is_placed_softly_every_name_exists():
 
 def test_unknown_memory_is_no_obstacle():
     assignment = Assignment((3,), True)
-    assert merge_settings(named(1), assignment, (3,), gpu_count=4).logical == (3, 3)
+    assert merge_settings(named(1, gpu_count=4), assignment, (3,)).logical == (3, 3)
 
 
 @pytest.mark.parametrize(
