@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from types import MappingProxyType
+import sys
+from types import FrameType, MappingProxyType
 from typing import Any, Callable, ContextManager, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
@@ -158,6 +159,14 @@ def put_back(holder: Any, name: str, original: Any) -> None:
     """End the hook of a module's or a class's function, unless somebody has replaced that since."""
     if getattr(holder.__dict__.get(name), "__wrapped__", None) is original:
         setattr(holder, name, original)
+
+
+def caller_named(name: str) -> FrameType | None:
+    """The innermost call of a function of that name that leads here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame
 
 
 if TYPE_CHECKING:

@@ -83,7 +83,6 @@ class BackendStart:
         return started
 
     def make_c_api_client(self, original: Any, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Tell the client what it may take."""
         options = self._completed(options) if plugin_name == _PLATFORM else options
         return original(plugin_name, options, *args, **kwargs)
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, Callable, Iterator, Mapping
 
-from autogpu.frameworks.base import GpuListing, put_back
-from autogpu.frameworks.tensorflow.names import caller_named, named_gpu
+from autogpu.frameworks.base import GpuListing, caller_named, put_back
+from autogpu.frameworks.tensorflow.names import named_gpu
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
 from autogpu.frameworks.tensorflow.settings import DevicePlacement, asked_count, has_invalid_list, listed_ordinals
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
-    """Fill the assignment into ``Context.config``."""
     allocator = resolver.allocator
     if allocator.assignment is None and _is_only_a_question(sys._getframe(2), original):
         return original(context)

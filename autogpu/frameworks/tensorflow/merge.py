@@ -53,7 +53,7 @@ def merge_settings(
 def _ordinals(
     settings: UserSettings, allowed: Sequence[int], made: tuple[int, ...], topology_fixed: bool
 ) -> tuple[int, ...]:
-    wanted = tuple(allowed if settings.visible is None else settings.visible)
+    wanted = tuple(dict.fromkeys(allowed if settings.visible is None else settings.visible))
     # Plain TensorFlow counts 0, 1, 2 from its first context on, so a script that names those, or none, worked. One that
     # names others after that raises without us as well, and gets TensorFlow's own error.
     is_plain_order = settings.visible is None or wanted == tuple(range(len(wanted)))
@@ -114,7 +114,7 @@ def _with_named(placement: DevicePlacement, settings: UserSettings, assignment: 
     wanted = settings.named_logical
     if wanted <= len(placement.logical):
         return placement
-    named = sorted(number for number in settings.named if number < settings.plain_count)
+    named = sorted(number for number in settings.named if number < len(settings.plain_logical))
     used = range(wanted) if settings.places_hard else {*named, *([0] if settings.leaves_unplaced else [])}
     limits, start = {}, 0
     for ordinal, count in zip(placement.ordinals, _logical_counts(placement, named, wanted)):

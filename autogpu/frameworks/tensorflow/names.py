@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
-from types import FrameType
 from typing import Any, Iterable, MutableMapping
 from weakref import WeakKeyDictionary
+
+from autogpu.frameworks.base import caller_named
 
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
 _NAME = re.compile(r"((?:^|[/:])gpu:)([0-9]{1,4})(?![0-9])", re.IGNORECASE)
@@ -81,11 +81,3 @@ def noted(original: Any, named: NamedGpus, *args: Any, **kwargs: Any) -> Any:
     """Hook of a function that is told devices by name, and makes the first context before it looks at them."""
     named.note_arguments(*args, **kwargs)
     return original(*args, **kwargs)
-
-
-def caller_named(name: str) -> FrameType | None:
-    """The innermost call of a function of that name that leads here."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != name:
-        frame = frame.f_back
-    return frame

@@ -28,8 +28,8 @@ class UserSettings:
 
     Attributes:
         gpu_count: How many GPUs TensorFlow lists; it would have a logical GPU for each.
-        visible: The GPUs that it named, in its order; ``None`` if it named none.
-        positions: How many it named, where several of them turned out to be on one GPU; else 0.
+        visible: The GPUs that it named, in its order, of which several may have turned out to be one; ``None`` if it
+            named none.
         max_count: How many it asked for, ``device_count["GPU"]``; ``None`` if it did not say.
         named: The logical GPUs that its device names mean, such as 1 of ``/gpu:1``.
         leaves_unplaced: Its graph has operations for which it names no device: TensorFlow puts them on the first GPU.
@@ -43,7 +43,6 @@ class UserSettings:
 
     gpu_count: int = 0
     visible: tuple[int, ...] | None = None
-    positions: int = 0
     max_count: int | None = None
     named: frozenset[int] = frozenset()
     leaves_unplaced: bool = False
@@ -81,22 +80,17 @@ class UserSettings:
             others = {o: value for o, value in by_ordinal.items() if o not in moved and o not in moved.values()}
             return {**others, **mine}
 
-        visible = tuple(dict.fromkeys(moved.get(ordinal, ordinal) for ordinal in self.visible))
-        settings = replace(self, visible=visible, growths=follow(self.growths), limits=follow(self.limits))
-        if len(visible) == len(self.visible):
-            return settings
-        return replace(settings, positions=len(self.visible), named=self.named | {len(self.visible) - 1})
+        visible = tuple(moved.get(ordinal, ordinal) for ordinal in self.visible)
+        # Where several are one, that has a logical GPU for each.
+        last = {len(visible) - 1} if len(set(visible)) < len(visible) else set()
+        growths, limits = follow(self.growths), follow(self.limits)
+        return replace(self, visible=visible, named=self.named | last, growths=growths, limits=limits)
 
     @property
     def plain_logical(self) -> tuple[int, ...]:
         """For each of the logical GPUs that there would be without autogpu, the CUDA ordinal."""
         visible = range(self.gpu_count) if self.visible is None else self.visible
         return _logical(visible, self.limits)[: self.max_count]
-
-    @property
-    def plain_count(self) -> int:
-        """How many logical GPUs there would be without autogpu."""
-        return max(len(self.plain_logical), self.positions)
 
     @property
     def named_gpus(self) -> int:
@@ -107,9 +101,8 @@ class UserSettings:
     @property
     def named_logical(self) -> int:
         """How many logical GPUs there have to be for the names of the script to exist."""
-        if self.places_hard:
-            return self.plain_count
-        return max((number + 1 for number in self.named if number < self.plain_count), default=0)
+        plain = len(self.plain_logical)
+        return plain if self.places_hard else max((each + 1 for each in self.named if each < plain), default=0)
 
 
 @frozen
@@ -217,7 +210,7 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     limits_mb = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
     cap = limits_in_words(limits_mb) if any(limits_mb) else ""
-    if placement.fraction and not cap:
+    if placement.fraction:
         cap = f" to {placement.fraction:.0%} of each GPU"
     if placement.is_split_only:
         memory = f"allocated as needed, as {counted(len(placement.logical), 'logical GPU')}"

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import autogpu
 from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
+from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, caller_named, hooked, is_hooked, put_back
 from autogpu.reporting.text import memory_in_words
 from autogpu.selection.ranks import worker_of
 from autogpu.variables import WORKER
@@ -125,7 +125,7 @@ class CudaStart:
         numbers = _version_numbers(version)
         self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
         # Not by our hook, which has a script in mind.
-        self._set_fraction = getattr(sys.modules["torch"]._C, "_cuda_setMemoryFraction", None)
+        self._set_fraction: Any = getattr(sys.modules["torch"]._C, "_cuda_setMemoryFraction", None)
         self._allocator = allocator
         self._number = 0
         self._by_script = 0.0
@@ -189,7 +189,7 @@ class CudaStart:
             torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
             number = number_of_process(_calls(torch), arguments, _index_in(torch))
             self._number = number or 0
-            self._by_script = fraction_of_settings(os.environ) or fraction_of_caller(sys._getframe())
+            self._by_script = _fraction_of_settings(os.environ) or _fraction_of_caller()
             ordinal = None if number is None and process.is_worker() else self._number
             self._allocator.prepare(DeviceRequest(0, fraction=self._by_script, ordinal=ordinal))
             self._allocator.hide_where_none_is_taken()
@@ -217,20 +217,17 @@ class CudaStart:
         self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
     def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
-        if assignment is None:
+        if assignment is None or self._set_fraction is None:
             return {}
-        by_settings, limits = fraction_of_settings(os.environ), {}
-        for ordinal in assignment.totals:
-            part = assignment.part(ordinal, by_script=bool(by_settings))
-            if part is not None and (not self._limit_makes_contexts or ordinal in (assignment.ordinals or ())):
-                limits[ordinal] = min(by_settings or 1.0, part)
-        return limits
+        by_settings = _fraction_of_settings(os.environ)
+        ordinals = (assignment.ordinals or ()) if self._limit_makes_contexts else assignment.totals
+        parts = {ordinal: assignment.part(ordinal, by_script=bool(by_settings)) for ordinal in ordinals}
+        return {ordinal: min(by_settings or 1.0, part) for ordinal, part in parts.items() if part is not None}
 
     def _limit(self, limits: Mapping[int, float]) -> None:
         with self._allocator.guard():
             for ordinal, part in limits.items():
-                if self._set_fraction is not None:
-                    self._set_fraction(part, ordinal)
+                self._set_fraction(part, ordinal)
 
 
 def _version_numbers(version: str) -> tuple[int, int] | None:
@@ -279,7 +276,7 @@ def _index_in(torch: Any) -> Callable[[object], int | None]:
     return index
 
 
-def fraction_of_settings(environ: Mapping[str, str]) -> float:
+def _fraction_of_settings(environ: Mapping[str, str]) -> float:
     """The part of each GPU to which the script's or the shell's settings limit the allocator; 0 where they don't."""
     texts = (environ.get(name, "") for name in _ALLOCATOR_SETTINGS)
     found = (re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", text) for text in texts)
@@ -289,10 +286,9 @@ def fraction_of_settings(environ: Mapping[str, str]) -> float:
         return 0.0
 
 
-def fraction_of_caller(frame: FrameType | None) -> float:
+def _fraction_of_caller() -> float:
     """The part to which a script is just limiting the allocator, where that is what starts CUDA; 0 where it is not."""
-    while frame is not None and frame.f_code.co_name != "set_per_process_memory_fraction":
-        frame = frame.f_back
+    frame = caller_named("set_per_process_memory_fraction")
     fraction = frame.f_locals.get("fraction") if frame is not None else None
     return _part(fraction) if isinstance(fraction, (int, float)) else 0.0
 

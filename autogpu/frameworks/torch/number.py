@@ -45,11 +45,8 @@ def number_of_process(
         words: The arguments of the program; text, but scripts may put anything there.
         index_of: The index of a framework's own kind of device; ``None`` for all else.
     """
-    for call in calls:
-        found = _numbers(call, index_of)
-        if found:
-            return found.pop() if len(found) == 1 else number_of_words(words)
-    return number_of_words(words)
+    found = next(filter(None, (_numbers(call, index_of) for call in calls)), set())
+    return found.pop() if len(found) == 1 else number_of_words(words)
 
 
 def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:

@@ -142,9 +142,8 @@ def test_settings_follow_a_position_to_its_gpu():
 
 
 def test_positions_on_one_gpu_are_logical_gpus_there():
-    settings = UserSettings(visible=(0, 1, 2)).on_moved({0: 3, 1: 3, 2: 1})
-    assert settings.visible == (3, 1)
-    assert len(merged(settings, 3, 1).logical) == 3
+    placement = merged(UserSettings(visible=(0, 1, 2)).on_moved({0: 3, 1: 3, 2: 1}), 3, 1)
+    assert (placement.ordinals, len(placement.logical)) == ((3, 1), 3)
 
 
 def test_a_placement_without_gpus_has_no_logical_ones():
