@@ -95,7 +95,7 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
         setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
         module.Context.soft_device_placement = placement.setter(setter)
     # Eager code comes through ``context.device`` at each operation: it is itself again after the first context.
-    naming = [(_holder(path), path.rpartition(".")[2], _hook(path, names.noted, resolver.named)) for path in _NAMING]
+    naming = [(*_place(path), _hook(path, names.noted, resolver.named)) for path in _NAMING]
 
     def on_context() -> None:
         for holder, name, original in naming:
@@ -110,7 +110,7 @@ def _hook(path: str, hook: Callable[..., Any], state: object) -> Any:
     """Hook into a function; its original, ``None`` where this TensorFlow has none such."""
     original = _original(path)
     if original:
-        setattr(_holder(path), path.rpartition(".")[2], hooked(original, hook, state))
+        setattr(*_place(path), hooked(original, hook, state))
     return original
 
 
@@ -134,16 +134,17 @@ def _short(path: str) -> str:
     return ".".join(path.split(".")[-2:])
 
 
-def _holder(path: str) -> Any:
-    """The module or class in which a function is; ``None`` where this TensorFlow has none such."""
-    holder = path.rpartition(".")[0]
+def _place(path: str) -> tuple[Any, str]:
+    """The module or class in which a function is, ``None`` where this TensorFlow has none such; and its name there."""
+    holder, _, name = path.rpartition(".")
     module, _, owner = holder.rpartition(".")
-    return _module(holder) or getattr(_module(module), owner, None)
+    return _module(holder) or getattr(_module(module), owner, None), name
 
 
 def _original(path: str) -> Any:
     """``None`` where this TensorFlow has nothing callable there."""
-    found: Any = getattr(_holder(path), "__dict__", {}).get(path.rpartition(".")[2])
+    holder, name = _place(path)
+    found: Any = getattr(holder, "__dict__", {}).get(name)
     return found if callable(found) else None
 
 

@@ -116,25 +116,23 @@ def _with_named(placement: DevicePlacement, settings: UserSettings, assignment: 
         return placement
     named = sorted(number for number in settings.named if number < len(settings.plain_logical))
     used = range(wanted) if settings.places_hard else {*named, *([0] if settings.leaves_unplaced else [])}
-    limits, start = {}, 0
-    for ordinal, count in zip(placement.ordinals, _logical_counts(placement, named, wanted)):
-        is_used = [number in used for number in range(start, start + count)]
-        limits[ordinal] = _parts(placement, assignment, ordinal, is_used)
-        start += count
+    limits = {
+        ordinal: _parts(placement, assignment, ordinal, [number in used for number in numbers])
+        for ordinal, numbers in zip(placement.ordinals, _numbers(placement, named, wanted))
+    }
     is_split_only = bool(placement.growth) and not placement.limits and not placement.fraction
     return replace(placement, limits=limits, fraction=0.0, is_split_only=is_split_only)
 
 
-def _logical_counts(placement: DevicePlacement, named: Sequence[int], wanted: int) -> list[int]:
-    """For each GPU, how many logical GPUs it has so that there are as many as wanted."""
+def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> list[range]:
+    """For each GPU, the numbers of its logical GPUs, so that there are as many as wanted."""
     gpus = len(placement.ordinals)
     if len(placement.logical) == gpus and len(named) >= gpus:
         # The names in order, as evenly as it goes.
-        starts = [0, *(named[place * len(named) // gpus] for place in range(1, gpus)), wanted]
-        return [end - start for start, end in zip(starts, starts[1:])]
-    counts = [len(placement.limits.get(ordinal, (0.0,))) for ordinal in placement.ordinals]
-    counts[-1] += wanted - len(placement.logical)
-    return counts
+        starts = [named[place * len(named) // gpus] for place in range(1, gpus)]
+    else:
+        starts = [placement.logical.index(ordinal) for ordinal in placement.ordinals[1:]]
+    return [range(start, end) for start, end in zip([0, *starts], [*starts, wanted])]
 
 
 def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:

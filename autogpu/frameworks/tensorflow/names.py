@@ -56,7 +56,6 @@ class NamedGpus:
             self.note(argument if isinstance(argument, (list, tuple)) else [argument])
 
     def note_graph(self, graph: Any) -> None:
-        """Note the GPUs on which operations of a graph are placed."""
         try:
             operations = graph.get_operations()
             # A graph only grows, and some scripts make a thousand sessions for one.

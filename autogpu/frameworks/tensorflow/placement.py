@@ -112,8 +112,8 @@ class PlacementResolver:
                 limits[ordinal] = each
         growths = {ordinal: context._memory_growth_map[gpu] for ordinal, gpu in enumerate(gpus)}
         settings = UserSettings(
-            len(gpus),
-            self._chosen(context, gpus),
+            gpu_count=len(gpus),
+            visible=self._chosen(context, gpus),
             places_hard=getattr(context, "_soft_device_placement", None) is False,
             growths={ordinal: growth for ordinal, growth in growths.items() if growth is not None},
             limits=limits,

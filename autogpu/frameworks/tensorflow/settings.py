@@ -54,7 +54,6 @@ class UserSettings:
 
     @property
     def has_size(self) -> bool:
-        """Limits or a fraction are set."""
         return bool(self.limits or self.fraction)
 
     def over(self, other: UserSettings) -> UserSettings:
@@ -150,8 +149,8 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
     if visible is None and entries:
         max_count = 1  # TensorFlow wants as many GPUs as entries
     return UserSettings(
-        gpu_count,
-        visible,
+        gpu_count=gpu_count,
+        visible=visible,
         max_count=max_count,
         growths=dict.fromkeys(range(gpu_count), True) if options.allow_growth else {},
         limits={ordinal: limits for ordinal, limits in zip(visible or (0,), entries) if limits},

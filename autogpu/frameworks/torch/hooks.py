@@ -205,16 +205,14 @@ class CudaStart:
         with self._lock, self._allocator.guard():
             count = self._allocator.gpu_count or 0
             request = DeviceRequest(count, fraction=self._by_script, ordinal=self._number)
-            self._report(self._allocator.assign(request))
+            assignment = self._allocator.assign(request)
+            ordinals = assignment.ordinals
+            if ordinals is None:
+                ordinals = (self._number if self._number < count else 0,)
+            caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
+            self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
         assigned = self._allocator.assignment
         return assigned is None or assigned.ordinals != ()
-
-    def _report(self, assignment: Assignment) -> None:
-        ordinals = assignment.ordinals
-        if ordinals is None:
-            ordinals = (self._number if self._number < (self._allocator.gpu_count or 0) else 0,)
-        caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
-        self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
 
     def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
         if assignment is None or self._set_fraction is None:
@@ -298,10 +296,12 @@ def _part(fraction: str | float) -> float:
 
 
 class Numbered:
-    """A worker's function that first tells its process which of the workers it is; pickled like the function."""
+    """A worker's function that first tells its process which of the workers it is; pickled like the function.
+
+    ``job`` names this start, and no other of the host.
+    """
 
     def __init__(self, function: Any, count: int, job: str) -> None:
-        """Wrap ``function`` for ``count`` workers; ``job`` names this start, and no other of the host."""
         self.function = function
         self.count = count
         self.job = job
