@@ -44,12 +44,14 @@ def _one_at_a_time(method: Method) -> Method:
 
 
 class Allocator:
-    """A :class:`autogpu.frameworks.base.GpuAllocator` of one framework; all of a process have one allocation.
+    """What the hooks of one framework call when it is about to take GPUs; all of a process have one allocation.
 
     Attributes:
         framework: Whose hooks call.
         allocation: Of the process.
-        assignment: What the framework was given; ``None`` until it asked.
+        guard: Around every step of ours: an error is reported once, and the framework continues with its defaults. Lets
+            through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
+        assignment: The decision, once it has been made.
         reports: Says what becomes of this framework.
     """
 
@@ -107,7 +109,11 @@ class Allocator:
 
     @_one_at_a_time
     def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
-        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
+        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim.
+
+        The framework is about to initialise CUDA, or has done so: the last moment for the environment. One that takes
+        what CUDA counts first tells what the script has ``said`` so far.
+        """
         allocation = self.allocation
         # A framework that went without GPUs does not claim one again at each further look.
         if self._is_given_back or allocation.assigned_to:
@@ -173,6 +179,10 @@ class Allocator:
 
     @_one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
+        """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.
+
+        ``None`` where only CUDA can tell, or where the policy may give the process none.
+        """
         allocation = self.allocation
         is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
         if is_begun or not _gives_a_gpu(self.policy):
@@ -190,12 +200,16 @@ class Allocator:
         return count if count == len(visible.pool) else None
 
     def on_listing(self) -> None:
-        """Claim now if another framework takes what CUDA counts first: it would count the GPUs before the claim."""
+        """The framework is about to start CUDA, only to list the GPUs.
+
+        Claim now if another one takes what CUDA counts first: it would count the GPUs before the claim.
+        """
         if self.allocation.wants_order:
             self.prepare()
 
     @_one_at_a_time
     def hide_where_none_is_taken(self) -> None:
+        """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
         allocation = self.allocation
         if allocation.assigned_to:
             return
@@ -208,10 +222,15 @@ class Allocator:
 
     @property
     def gpu_count(self) -> int | None:
+        """How many GPUs CUDA counts, or will count by what the environment says; ``None`` if that is unknown."""
         uuids = self.allocation.uuids
         return None if uuids is None else len(uuids)
 
     def listing(self) -> Sequence[GpuListing] | None:
+        """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.
+
+        ``()`` where the policy gives the process none, ``None`` where the driver does not tell.
+        """
         allocation = self.allocation
         if self.policy.count == 0:
             return ()
@@ -231,7 +250,7 @@ class Allocator:
 
     @_one_at_a_time
     def assign(self, request: DeviceRequest) -> Assignment:
-        """Decide among the GPUs that this process has, or join what was decided."""
+        """Decide among the GPUs that this process has, or join what was decided; later calls get the same answer."""
         # A script that names GPUs after it was told to go without has the last word.
         if self.assignment is None or (self.assignment.ordinals == () and request.visible):
             selection = self._selection_request(request)
@@ -351,7 +370,10 @@ class Allocator:
     # What the framework tells afterwards
 
     def on_usage(self, usage: Usage) -> None:
-        """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far."""
+        """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far.
+
+        The framework has settled what it takes.
+        """
         allocation, takes_some = self.allocation, bool(usage.ordinals)
         if takes_some:
             self.reports.begin(usage, self._selection, self.assignment)
@@ -379,6 +401,7 @@ class Allocator:
             raise_if_refused(allocation.decided(decide(selection)))
 
     def on_unused(self) -> None:
+        """The framework goes without the GPUs that it was given, for a reason of its own."""
         if self._give_back():
             self.assignment = self._decision = None
             self._is_given_back = True
@@ -399,6 +422,10 @@ class Allocator:
 
     @_one_at_a_time
     def on_workers(self, count: int) -> str:
+        """The program is about to start ``count`` processes by one call, of which each is to have a GPU.
+
+        Names this start, for the workers to choose together; ``""`` where each chooses for itself.
+        """
         allocation, taken = self.allocation, self.allocation.taken
         is_own_choice = self.visible.spec.is_scripts or self.policy.visible == "chosen"
         if allocation.grant.rank is not None or is_own_choice or allocation.cuda.ordinals_in_use():
@@ -420,12 +447,16 @@ class Allocator:
         return len(instances.cards(pool) or pool)
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
-        """Report how to get more replicas, where the policy is why there are so few."""
+        """A ``strategy`` that was not told which GPUs to use has made that many replicas.
+
+        Report how to get more, where the policy is why there are so few.
+        """
         allocation, decision = self.allocation, self.allocation.decision
         if decision and decision.verdict is Verdict.TAKE and self.policy.level != "quiet":
             allocation.say(messages.few_replicas(strategy, replicas, decision, self.policy.per_user))
 
     def on_unsupported(self, why: str) -> None:
+        """The framework's GPUs are none that autogpu knows; the policy is not applied."""
         self.allocation.say([f"policy not applied: {why}; {self.framework.NAME} continues with its defaults"])
 
     def _granted_by_now(self) -> Grant:

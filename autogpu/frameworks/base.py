@@ -1,11 +1,17 @@
-"""The interface between autogpu and a framework's package. Another framework is one more package here."""
+"""The interface between autogpu and a framework's package. Another framework is one more package here.
+
+It provides what :class:`Framework` and :class:`Diagnosis` list. When the framework is about to take GPUs, its hooks
+call an :class:`autogpu.allocator.Allocator`: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage``
+once it has settled what it takes. The other methods, in their order there, are for one that lists GPUs before, or ends
+up without them.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
 from types import FrameType, MappingProxyType
-from typing import Any, Callable, ContextManager, Mapping, Sequence
+from typing import Any, Callable, Mapping
 
 from autogpu.devices.model import CudaAttributes
 from autogpu.frozen import frozen
@@ -195,8 +201,8 @@ if TYPE_CHECKING:
         def find_hooks(self) -> Hooks:
             """Look for the entry points of the imported framework; changes nothing."""
 
-        def install_hooks(self, allocator: GpuAllocator) -> Hooks:
-            """Replace the entry points of the imported framework, as far as it has them.
+        def install_hooks(self, allocator: Any) -> Hooks:
+            """Replace the entry points of the imported framework, as far as it has them: they call ``allocator``.
 
             Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
             process may have been imported before, or be in the middle of its import.
@@ -222,67 +228,3 @@ if TYPE_CHECKING:
 
         def judge(self, found: Mapping[str, Any], facts: Any) -> Finding:
             """Judge the answers, beside what :class:`autogpu.doctor.model.Facts` has."""
-
-    class GpuAllocator(Protocol):
-        """A framework's hooks call these, in this order, when it is about to take GPUs.
-
-        Attributes:
-            assignment: The decision, once it has been made.
-        """
-
-        assignment: Assignment | None
-
-        def guard(self) -> ContextManager[None]:
-            """Around every step of ours: an error is reported once, and the framework continues with its defaults.
-
-            Lets through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
-            """
-
-        def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
-            """The framework is about to initialise CUDA, or has done so: the last moment for the environment.
-
-            One that takes what CUDA counts first tells what the script has ``said`` so far.
-            """
-
-        def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
-            """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.
-
-            ``None`` where only CUDA can tell, or where the policy may give the process none.
-            """
-
-        def on_listing(self) -> None:
-            """The framework is about to start CUDA, only to list the GPUs."""
-
-        def hide_where_none_is_taken(self) -> None:
-            """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
-
-        @property
-        def gpu_count(self) -> int | None:
-            """How many GPUs CUDA counts, or will count by what the environment says; ``None`` if that is unknown."""
-
-        def assign(self, request: DeviceRequest) -> Assignment:
-            """Decide, once per process; later calls get the same answer."""
-
-        def listing(self) -> Sequence[GpuListing] | None:
-            """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.
-
-            ``()`` where the policy gives the process none, ``None`` where the driver does not tell.
-            """
-
-        def on_usage(self, usage: Usage) -> None:
-            """The framework has settled what it takes; the first call is reported."""
-
-        def on_unused(self) -> None:
-            """The framework goes without the GPUs that it was given, for a reason of its own."""
-
-        def on_workers(self, count: int) -> str:
-            """The program is about to start ``count`` processes by one call, of which each is to have a GPU.
-
-            Names this start, for the workers to choose together; ``""`` where each chooses for itself.
-            """
-
-        def on_replicas(self, strategy: str, replicas: int) -> None:
-            """A ``strategy`` that was not told which GPUs to use has made that many replicas."""
-
-        def on_unsupported(self, why: str) -> None:
-            """The framework's GPUs are none that autogpu knows; the policy is not applied."""

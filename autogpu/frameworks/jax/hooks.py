@@ -14,7 +14,7 @@ from autogpu.reporting.text import memory_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import GpuAllocator
+    from autogpu.allocator import Allocator
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -47,7 +47,7 @@ def find_hooks() -> Hooks:
     return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
 
 
-def install_hooks(allocator: GpuAllocator) -> Hooks:
+def install_hooks(allocator: Allocator) -> Hooks:
     hooks = find_hooks()
     client: Any = sys.modules.get(_CLIENT)
     if hooks.obstacle or is_hooked(client.make_c_api_client):
@@ -63,7 +63,7 @@ def install_hooks(allocator: GpuAllocator) -> Hooks:
 class BackendStart:
     """The backends of one process, as JAX starts them."""
 
-    def __init__(self, allocator: GpuAllocator, bridge: Any) -> None:
+    def __init__(self, allocator: Allocator, bridge: Any) -> None:
         """Start nothing yet; ``bridge`` is ``jax._src.xla_bridge``."""
         self._allocator = allocator
         self._bridge = bridge

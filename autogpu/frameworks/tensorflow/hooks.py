@@ -12,7 +12,7 @@ from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import GpuAllocator
+    from autogpu.allocator import Allocator
 
 # TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.
 _ROOTS = ("tensorflow", "tensorflow_core")
@@ -76,7 +76,7 @@ def find_hooks() -> Hooks:
     return Hooks(version, ("Context.config", *found), missing)
 
 
-def install_hooks(allocator: GpuAllocator) -> Hooks:
+def install_hooks(allocator: Allocator) -> Hooks:
     hooks, config = find_hooks(), _config_property()
     if not hooks.found or hooks.obstacle or is_hooked(config.fget):
         return hooks

@@ -26,7 +26,7 @@ from autogpu.reporting.text import MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import GpuAllocator
+    from autogpu.allocator import Allocator
 
 # Set on a Context whose GPUs the script chose.
 SCRIPT_CHOSE = "_autogpu_script_chose"
@@ -41,7 +41,7 @@ class PlacementResolver:
 
     def __init__(
         self,
-        allocator: GpuAllocator,
+        allocator: Allocator,
         context_module: ModuleType,
         *,
         default_graph: Callable[[], Any],

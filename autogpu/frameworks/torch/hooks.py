@@ -22,7 +22,7 @@ from autogpu.variables import WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import GpuAllocator
+    from autogpu.allocator import Allocator
     from autogpu.frameworks.torch.number import Call
 
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
@@ -76,7 +76,7 @@ def find_hooks() -> Hooks:
     return Hooks(version, (_INIT, *found), missing)
 
 
-def install_hooks(allocator: GpuAllocator) -> Hooks:
+def install_hooks(allocator: Allocator) -> Hooks:
     hooks = find_hooks()
     if hooks.obstacle or not hooks.found:
         return hooks
@@ -121,7 +121,7 @@ def _process_command() -> list[str]:
 class CudaStart:
     """CUDA in one process, as PyTorch starts it, by methods that are hooks of the functions of ``torch._C``."""
 
-    def __init__(self, allocator: GpuAllocator, version: str) -> None:
+    def __init__(self, allocator: Allocator, version: str) -> None:
         numbers = _version_numbers(version)
         self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
         # Not by our hook, which has a script in mind.
@@ -311,7 +311,7 @@ class Numbered:
         return self.function(number, *args)
 
 
-def _start_processes(original: Any, allocator: GpuAllocator, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _start_processes(original: Any, allocator: Allocator, fn: Any, *args: Any, **kwargs: Any) -> Any:
     with allocator.guard():
         count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
         job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
