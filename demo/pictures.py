@@ -27,8 +27,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import folded
-from autogpu.cli.status_screen import lines
-from autogpu.cli.status_table import View
+from autogpu.cli.status_screen import View, lines
 from autogpu.status.json import from_json
 from autogpu.status.model import HostStatus
 from demo.lab.scene import Part, scene_for

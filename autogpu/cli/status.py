@@ -20,8 +20,7 @@ from rich.text import Text
 from autogpu import history
 from autogpu.cli.policy_options import duration, resolve_here, uid_of
 from autogpu.cli.screen import show
-from autogpu.cli.status_screen import HELP, PIPE_WIDTH, fitted, page
-from autogpu.cli.status_table import ORDERS, View
+from autogpu.cli.status_screen import HELP, ORDERS, PIPE_WIDTH, View, fitted, page
 from autogpu.reporting.text import listed, user_name
 from autogpu.status.json import to_json
 from autogpu.status.model import Answer

@@ -72,21 +72,11 @@ class GpuStatus:
         """Promised to jobs; of the memory that there is."""
         return min(sum(job.claim_bytes for job in self.jobs), self.memory_total_bytes or 0)
 
-    @property
-    def users(self) -> set[str | None]:
-        """Everyone who has a job or a process on it, by name."""
-        return {job.user for job in self.jobs} | {process.user for process in self.unmanaged_processes}
-
-    def of_user(self, user: str | None) -> GpuStatus:
-        """This GPU with the jobs and processes of that user alone; ``None``: all of it."""
-        if user is None:
-            return self
-        return replace(
-            self,
-            jobs=tuple(job for job in self.jobs if job.user == user),
-            unmanaged_processes=tuple(each for each in self.unmanaged_processes if each.user == user),
-            unlisted_bytes=0,
-        )
+    def of_user(self, user: str) -> GpuStatus:
+        """This GPU with the jobs and processes of that user alone."""
+        jobs = tuple(job for job in self.jobs if job.user == user)
+        processes = tuple(process for process in self.unmanaged_processes if process.user == user)
+        return replace(self, jobs=jobs, unmanaged_processes=processes, unlisted_bytes=0)
 
 
 @dataclass(frozen=True)
@@ -166,9 +156,10 @@ class HostStatus:
         """
         if user is None:
             return self
+        theirs = [gpu.of_user(user) for gpu in self.gpus]
         return replace(
             self,
-            gpus=tuple(gpu.of_user(user) for gpu in self.gpus if user in gpu.users),
+            gpus=tuple(gpu for gpu in theirs if gpu.jobs or gpu.unmanaged_processes),
             unreadable=(),
             queue=tuple(waiter for waiter in self.queue if waiter.user == user),
         )

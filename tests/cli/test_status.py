@@ -19,7 +19,7 @@ import pytest
 
 from autogpu import frozen
 from autogpu.cli import status_screen as screens
-from autogpu.cli.status_table import View, ordered
+from autogpu.cli.status_screen import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.lease import Processes
 from autogpu.reporting.text import GIB

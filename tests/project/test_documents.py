@@ -15,8 +15,7 @@ import click
 import pytest
 
 from autogpu.cli.main import cli
-from autogpu.cli.status_screen import lines
-from autogpu.cli.status_table import View
+from autogpu.cli.status_screen import View, lines
 from autogpu.history import RUNS as RUNS_TO_LEARN
 from autogpu.policy import KEYS, problems_of
 from demo import pictures

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from autogpu.cli.status_screen import lines
-from autogpu.cli.status_table import View
+from autogpu.cli.status_screen import View, lines
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
