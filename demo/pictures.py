@@ -28,8 +28,8 @@ from rich.text import Text
 
 from autogpu.cli.screen import folded
 from autogpu.cli.status_screen import View, lines
-from autogpu.status.json import from_json
 from autogpu.status.model import HostStatus
+from autogpu.status.remote import from_json
 from demo.lab.scene import Part, scene_for
 from demo.lab.stage import Orders
 from demo.screen import show

@@ -40,7 +40,6 @@ _NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 _COMPLETION = "_AUTOGPU_COMPLETE"
 
 EXIT_ERROR = 1
-EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
@@ -50,7 +49,6 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb that ``args`` begins with."""
         verbs = self.list_commands(ctx)
         if args and args[0] not in verbs and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], verbs, n=1)
@@ -63,11 +61,9 @@ class LazyGroup(VerbGroup):
     """A group whose commands are imported by name, from :data:`VERBS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of the table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb; ``None`` if there is no such verb."""
         if cmd_name not in VERBS:
             return None
         module, _, function = VERBS[cmd_name][0].partition(":")
@@ -143,29 +139,28 @@ def _run(given: list[str]) -> int:
         click.echo(err=True)  # ends the terminal's ^C
         _echo("interrupted")
         return -signal.SIGINT
-    except (AutoGpuError, click.ClickException, OSError) as error:
-        return _tell(error, given)
+    except AutoGpuError as error:
+        _echo(error.what, error.option)
+        return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
+    except click.ClickException as error:
+        _echo(*_complaint(error, given))
+        return error.exit_code
+    except OSError as error:  # a full disk, say, under what is printed
+        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
+        return EXIT_ERROR
     return status if isinstance(status, int) else 0
 
 
-def _tell(error: AutoGpuError | click.ClickException | OSError, given: Sequence[str]) -> int:
-    """Print an error; the exit status."""
-    if isinstance(error, AutoGpuError):
-        _echo(error.what, error.option)
-        return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
-    if isinstance(error, OSError):  # a full disk, say, under what is printed
-        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
-        return EXIT_ERROR
+def _complaint(error: click.ClickException, given: Sequence[str]) -> tuple[str, ...]:
+    """Say what is wrong; in the command line ``given`` itself, also where to look."""
     if not isinstance(error, click.UsageError):
-        _echo(error.format_message())
-        return error.exit_code
+        return (error.format_message(),)
     path, command = _command_of(given)
     what = " ".join(error.format_message().split())
     if isinstance(error, click.NoSuchOption):
         near = _nearest_option(error.option_name, command)
         what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
-    _echo(what, f"see `{path} --help`")
-    return EXIT_USAGE
+    return what, f"see `{path} --help`"
 
 
 def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:

@@ -22,7 +22,6 @@ from autogpu.cli.policy_options import duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, ORDERS, PIPE_WIDTH, View, fitted, page
 from autogpu.reporting.text import listed, user_name
-from autogpu.status.json import to_json
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_leases, read_status
 
@@ -96,7 +95,12 @@ def status(
     if form:
         views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
         _use_alone("--format prometheus", {**views, "--json": as_json, "--on": hosts is not None})
-        return _print_metrics()
+        from autogpu.status.prometheus import exposition
+
+        # The format's encoding, whatever that of the terminal or of cron is.
+        click.echo(exposition(read_status(os.environ, resolve_here({}))).encode("utf-8"), nl=False)
+        # A driver that can't be read is among the metrics, which must reach the file then above all.
+        return 0
     if is_mine:
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
@@ -118,9 +122,7 @@ def status(
     if as_json:
         click.echo(json.dumps(_as_values(answers, view.user), indent=2))
     else:
-        lines = [*page(answers, view)]
-        lines += map(Text, _last_runs() if is_mine and hosts is None else ())
-        for line in lines:
+        for line in (*page(answers, view), *map(Text, _last_runs() if is_mine and hosts is None else ())):
             show(console, line)
     return int(any(map(_has_failed, answers)))
 
@@ -163,18 +165,8 @@ def _has_failed(answer: Answer) -> bool:
     return status is None or bool(not answer.host and status.failure and status.has_driver)
 
 
-def _print_metrics() -> int:
-    from autogpu.status.prometheus import exposition
-
-    here = read_status(os.environ, resolve_here({}))
-    # The format's encoding, whatever that of the terminal or of cron is.
-    click.echo(exposition(here).encode("utf-8"), nl=False)
-    # A driver that can't be read is among the metrics, which must reach the file then above all.
-    return 0
-
-
 def _as_values(answers: Sequence[Answer], user: str | None) -> object:
-    told = {each.host: each.status and to_json(each.status.of_user(user)) for each in answers}
+    told = {each.host: each.status and each.status.of_user(user).to_json() for each in answers}
     hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
     return told.get("") or {"version": VERSION, "hosts": hosts}
 

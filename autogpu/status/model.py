@@ -5,8 +5,11 @@ Sizes are bytes, spans are seconds, and what is not known is ``None``. ``docs/st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
+
+# Of what is printed as JSON. Grows when a field changes its meaning or goes, not when one is added.
+VERSION = 1
 
 # The states of a GPU that a job can have. One that it can't is "split" into MIG instances, in MIG mode with
 # "no_instance", "prohibited", or "too_small" beside larger ones.
@@ -163,6 +166,10 @@ class HostStatus:
             unreadable=(),
             queue=tuple(waiter for waiter in self.queue if waiter.user == user),
         )
+
+    def to_json(self) -> dict[str, object]:
+        """The host in types that JSON has."""
+        return {"version": VERSION, **asdict(self)}
 
 
 class Answer(NamedTuple):

@@ -20,7 +20,6 @@ import referencing
 
 from autogpu.cli import main as frame
 from autogpu.cli.status import named
-from autogpu.status.json import to_json
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
 from tests.support.environments import ROOT
@@ -151,7 +150,7 @@ def stand_in(tmp_path):
 
 
 MACHINE = inventory(gpu(0, used_gib=3, pids=[7, 99], name=EVIL), gpu(1))
-HONEST = json.loads(json.dumps(to_json(host(MACHINE, [holder("a", (0, 24), script=EVIL)], [waiter(1, EVIL)]))))
+HONEST = json.loads(json.dumps(host(MACHINE, [holder("a", (0, 24), script=EVIL)], [waiter(1, EVIL)]).to_json()))
 
 
 def changed(path, key, value):
@@ -258,7 +257,7 @@ def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
 def test_one_users_part_of_each_host(stand_in, tmp_path):
     other = host(inventory(gpu(0)), [], [waiter(1, "w.py")])
     (tmp_path / "lab1").write_text(json.dumps(HONEST))
-    (tmp_path / "lab2").write_text(json.dumps(to_json(other)))
+    (tmp_path / "lab2").write_text(json.dumps(other.to_json()))
     ssh = stand_in(f'for word; do test -f {tmp_path}/"$word" && host=$word; done\ncat {tmp_path}/$host')
     done = asked(ssh, "lab1,lab2", "--user", "ann")
     assert [line[:5] for line in done.stdout.splitlines() if line.startswith(("lab", "GPU"))] == [

@@ -23,8 +23,8 @@ from autogpu.cli.status_screen import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
-from autogpu.status.json import from_json
 from autogpu.status.model import Answer, LeaseFolder
+from autogpu.status.remote import from_json
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
 from tests.support.terminal import until_closed, until_shown

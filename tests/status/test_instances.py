@@ -8,8 +8,8 @@ from autogpu.cli.status_screen import View, lines
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.reporting.text import GIB
-from autogpu.status.json import from_json, to_json
 from autogpu.status.prometheus import exposition
+from autogpu.status.remote import from_json
 from tests.support.host_states import holder, host
 from tests.support.values import cut, gpu, inventory
 
@@ -64,7 +64,7 @@ def test_what_a_script_would_get_is_named_by_its_number():
 
 
 def test_the_json_names_the_card_and_the_number_of_an_instance():
-    told = json.loads(json.dumps(to_json(LAB)))
+    told = json.loads(json.dumps(LAB.to_json()))
     assert [(each["parent"], each["instance"]) for each in told["gpus"]][:2] == [(None, None), (CARD.uuid, 0)]
     assert from_json(told) == LAB
     for each in told["gpus"]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autogpu.devices.model import UnreadableDevice
-from autogpu.status.json import from_json, to_json
 from autogpu.status.model import LeaseFolder
+from autogpu.status.remote import from_json
 from tests.support.host_states import holder, host, waiter
 from tests.support.values import gpu, inventory
 
@@ -28,7 +28,7 @@ def status():
 
 
 def printed(status):
-    return json.loads(json.dumps(to_json(status)))
+    return json.loads(json.dumps(status.to_json()))
 
 
 def test_json_goes_both_ways(status):
