@@ -20,7 +20,7 @@ from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
-from autogpu.status.snapshot import Names, read_leases
+from autogpu.status.snapshot import read_leases, user_and_program
 
 VERSION = 1
 
@@ -34,14 +34,12 @@ def name_of(job: Job) -> str:
 
 
 def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
-    """Their names in a message."""
     names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
     more = len(names) - _MOST_NAMED
     return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
 
 
 def _values_of(job: Job) -> Mapping[str, object]:
-    """The job in JSON."""
     user = {"user": user_name(job.uid), "uid": job.uid}
     return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
 
@@ -54,7 +52,7 @@ def described(job: Job, inventory: Inventory) -> str:
     age = f", for {span(job.age_s)}"
     pids, pid, kept = [member.pid for member in job.members], job.pid, ""
     if pid in job.pids_here and pid not in pids:
-        keeper = f"{Names().process(pid)[1] or 'a program'}, which it started and which keeps its claim"
+        keeper = f"{user_and_program(pid)[1] or 'a program'}, which it started and which keeps its claim"
         kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
     return name_of(job) + where + processes + age + kept
 

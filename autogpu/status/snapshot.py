@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import Iterator, Mapping, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
@@ -45,24 +45,21 @@ _READINGS = (
 )
 
 
-class Names:
-    """Looks up what users and programs are called on this host, and the host itself."""
+class Names(NamedTuple):
+    """What the host is called, without its domain, and how its users and processes are: as :func:`user_and_program`."""
 
-    def host(self) -> str:
-        """Its name, without the domain."""
-        return platform.node().partition(".")[0]
+    host: str
+    user: Callable[[int], str]
+    process: Callable[[int], tuple[str | None, str | None]]
 
-    def user(self, uid: int) -> str:
-        """The name, or the number of one that is not known here."""
-        return user_name(uid)
 
-    def process(self, pid: int) -> tuple[str | None, str | None]:
-        """Whose process that is and what it is called, where ``/proc`` shows it."""
-        try:
-            path = Path(f"/proc/{pid}")
-            return self.user(path.stat().st_uid), printable((path / "comm").read_text().strip(), 32)
-        except (OSError, UnicodeDecodeError):
-            return None, None
+def user_and_program(pid: int) -> tuple[str | None, str | None]:
+    """Whose process that is and what it is called, where ``/proc`` shows it."""
+    try:
+        path = Path(f"/proc/{pid}")
+        return user_name(path.stat().st_uid), printable((path / "comm").read_text().strip(), 32)
+    except (OSError, UnicodeDecodeError):
+        return None, None
 
 
 def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
@@ -76,7 +73,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
         now_s=time.time(),
         # It stands there if this interpreter has loaded it.
         has_hook=any(getattr(finder, "__name__", "") == HOOK for finder in sys.meta_path),
-        names=Names(),
+        names=Names(platform.node().partition(".")[0], user_name, user_and_program),
     )
 
 
@@ -141,7 +138,7 @@ def host_status(
 
     ``has_hook`` tells that autogpu would be loaded in it.
     """
-    leases = read.leases
+    leases, folder = read.leases, read.folder
     jobs = jobs_of(leases.holders, read.processes, inventory, now_s)
     claims = claims_by_gpu(jobs)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
@@ -162,10 +159,12 @@ def host_status(
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, messages.origins(resolved)),
         policy_problems=(*map(str, resolved.problems), *unmatched),
-        lease_folder=_lease_folder(read.folder, names),
+        lease_folder=None
+        if folder is None
+        else LeaseFolder(printable(str(folder.path)), folder.origin, names.user(folder.owner_uid), folder.owner_uid),
         lease_folder_problem=read.problem or read.obstacle,
         has_hook=has_hook,
-        host=printable(names.host(), 64),
+        host=printable(names.host, 64),
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
         granted=tuple(request.uuids or ()) if has_grant else (),
@@ -260,12 +259,6 @@ def _unmanaged(device: Device, inventory: Inventory, jobs: Sequence[Job], names:
     for each, is_graphics in _processes(device):
         if each.pid not in known:
             yield UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
-
-
-def _lease_folder(folder: Folder | None, names: Names) -> LeaseFolder | None:
-    if folder is None:
-        return None
-    return LeaseFolder(printable(str(folder.path)), folder.origin, names.user(folder.owner_uid), folder.owner_uid)
 
 
 def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:

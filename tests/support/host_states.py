@@ -9,24 +9,15 @@ from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import granted
 from autogpu.selection.members import family_of, request_for_new_process
-from autogpu.status.snapshot import LeasesHere, host_status
+from autogpu.status.snapshot import LeasesHere, Names, host_status
 from tests.support.values import gpu
 
 NOW_S = 1_000_000.0
 HOUR_S = 3600.0
 
 
-class Names:
-    """What users, programs and the host are called."""
-
-    def host(self):
-        return "lab"
-
-    def user(self, uid):
-        return {0: "root", 1000: "ann", 1001: "bob"}.get(uid, f"uid {uid}")
-
-    def process(self, pid):
-        return "bob", "python"
+USERS = {0: "root", 1000: "ann", 1001: "bob"}
+NAMES = Names("lab", lambda uid: USERS.get(uid, f"uid {uid}"), lambda pid: ("bob", "python"))
 
 
 def holder(name, *claims, script="train.py", uid=1000, pid=7, group="", age_s=60.0):
@@ -40,7 +31,7 @@ def waiter(place, script, *, gib=None, silent_s=0.0, gpus=(), joins=False):
     return Waiter(*ticket, silent_s=silent_s, demand=demand)
 
 
-def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, has_hook=True, **environ):
+def host(machine, holders=(), waiters=(), pids=None, parent=None, has_hook=True, **environ):
     """What ``autogpu status`` shows of ``machine``.
 
     Args:
@@ -63,5 +54,5 @@ def host(machine, holders=(), waiters=(), pids=None, names=None, parent=None, ha
         request,
         now_s=NOW_S,
         has_hook=has_hook,
-        names=names or Names(),
+        names=NAMES,
     )
