@@ -184,14 +184,13 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
-    line = Text(start)
-    line.append(_preview_words(preview, host.gpus), style="bold")
+    why = f"{printable(preview.why, 2000)}; policy: {printable(preview.policy)}"
     if view.is_brief:
         # The first clause, of which no screen has too little.
-        yield line.append(f": {printable(re.split('[;(]', preview.why)[0].strip())}")
+        why = printable(re.split("[;(]", preview.why)[0].strip())
+    yield Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), f": {why}")
+    if view.is_brief:
         return
-    line.append(f": {printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
-    yield line
     for reason in preview.reasons if view.is_explained else ():
         yield Text(printable(reason, 2000))
     for problem in host.policy_problems:
@@ -256,7 +255,7 @@ def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Tex
     for gpu, row in zip(shown, rows):
         yield row
         if gpu.health_problems:
-            yield Text(f"{_INDENT}not healthy: {listed(gpu.health_problems)}", style=BAD)
+            yield Text(f"{_INDENT}not healthy: {printable(listed(gpu.health_problems))}", style=BAD)
         if not view.is_brief:
             yield from _details(part_of[gpu.uuid], 1 if len(host.gpus) >= _MANY_GPUS else _MOST_PROCESSES)
 

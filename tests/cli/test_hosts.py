@@ -166,6 +166,7 @@ def changed(path, key, value):
 SHOWN = {
     "evil-names": json.dumps(HONEST, ensure_ascii=False),
     "state": changed(("gpus", 0), "state", EVIL),
+    "health": changed(("gpus", 0), "health_problems", [EVIL]),
     "preview-of-no-gpu": changed(("preview",), "uuids", ["GPU-none"]),
     "verdict": changed(("preview",), "verdict", EVIL),
 }
