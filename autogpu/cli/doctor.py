@@ -12,7 +12,7 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.doctor.checks import examine
 from autogpu.doctor.facts import gather
-from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Finding
+from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
 from autogpu.reporting.text import counted
 
 VERSION = 1
@@ -49,16 +49,12 @@ def doctor(as_json: bool) -> int:
         return int(FAILED in states)
     console = Console(highlight=False)
     for name, finding in findings.items():
-        _print(console, name, finding)
+        mark, style = _MARKS[finding.state]
+        quiet = "dim" if finding.state == NOT_APPLICABLE else ""
+        show(console, Text.assemble((f"{mark:7}", style), (f"{name:13}", "bold"), (finding.what, quiet)), _COLUMN)
+        if finding.remedy:
+            # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
+            console.print(Text(f"{'':{_COLUMN}}{finding.remedy}", style="bold"), soft_wrap=True)
     all_is_well = "No check failed." if WARNING in states else "No problem was found."
     click.echo(f"{counted(states.count(FAILED), 'check')} failed." if FAILED in states else all_is_well)
     return int(FAILED in states)
-
-
-def _print(console: Console, name: str, finding: Finding) -> None:
-    mark, style = _MARKS[finding.state]
-    quiet = "dim" if finding.state == NOT_APPLICABLE else ""
-    show(console, Text.assemble((f"{mark:7}", style), (f"{name:13}", "bold"), (finding.what, quiet)), _COLUMN)
-    if finding.remedy:
-        # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
-        console.print(Text(f"{'':{_COLUMN}}{finding.remedy}", style="bold"), soft_wrap=True)

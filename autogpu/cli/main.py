@@ -50,7 +50,8 @@ class VerbGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         verbs = self.list_commands(ctx)
-        if args and args[0] not in verbs and not args[0].startswith("-"):
+        # A shell that asks for completions has nowhere to show what is wrong.
+        if not ctx.resilient_parsing and args[0] not in verbs and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], verbs, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(verbs)}"
             raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)

@@ -27,11 +27,6 @@ from autogpu.selection import explain
 from autogpu.selection.model import Decision, Verdict
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
-# What a supervisor sends to this process and means for the command. What a terminal sends (Ctrl-C, Ctrl-\\) reaches
-# the command by itself, and would otherwise come twice.
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
-_OF_THE_TERMINAL = ("SIGINT", "SIGQUIT")
-
 
 @click.command(
     context_settings={"allow_interspersed_args": False},
@@ -150,8 +145,10 @@ def name_of(command: Sequence[str]) -> str:
 
 def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
     """Start the command, keep what is held until its end, and end as it did."""
-    forwarded = [getattr(signal, name) for name in _FORWARDED]
-    of_the_terminal = [getattr(signal, name) for name in _OF_THE_TERMINAL]
+    # What a supervisor sends to this process and means for the command. What a terminal sends (Ctrl-C, Ctrl-\\) reaches
+    # the command by itself, and would otherwise come twice.
+    forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+    of_the_terminal = (signal.SIGINT, signal.SIGQUIT)
     # One that comes while the command is being started must neither be lost nor end this process alone.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     # What was ignored when this process was started stays so in the command, as after nohup.

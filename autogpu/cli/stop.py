@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -168,8 +169,7 @@ def _send(pid: int, start: int, uid: int, number: signal.Signals) -> None:
 
 def _real_user(pid: int) -> int | None:
     """Not the owner of its files in ``/proc``, who is root where it may not be dumped."""
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("Uid:"):
-                return process.user_of(int(line.split()[1]))
+    with suppress(OSError):
+        found = re.search(r"^Uid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.MULTILINE)
+        return process.user_of(int(found[1])) if found else None
     return None

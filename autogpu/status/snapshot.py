@@ -22,7 +22,7 @@ from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
 from autogpu.selection.model import Candidate, Cause, Claim, Decision, IsAwaited, SelectionRequest, Tier, Verdict
-from autogpu.selection.occupancy import IDLE_LEASE_S, compute_pids, health_problems, spare_bytes, tier
+from autogpu.selection.occupancy import compute_pids, health_problems, spare_bytes, tier
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.model import (
     GpuStatus,
@@ -193,8 +193,7 @@ def _gpu(
 ) -> GpuStatus:
     claims = claims_by_uuid.get(device.uuid, ())
     device_tier = tier(device, None, claims)
-    candidate = Candidate(device, device_tier, "", spare_bytes=spare_bytes(device, None, claims))
-    if device_tier is Tier.FREE and is_awaited(candidate):
+    if device_tier is Tier.FREE and is_awaited(Candidate(device, device_tier, "", spare_bytes=spare_bytes(device))):
         state = state or "awaited"
     here = [job for job in jobs if device.uuid in job.claims]
     return GpuStatus(
@@ -219,7 +218,7 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> Jo
         processes=len(job.members),
         claim_bytes=job.claims[device.uuid].bytes,
         used_bytes=_used_bytes(job, device),
-        is_idle=device_tier is Tier.IDLE_LEASE and (job.age_s or 0) >= IDLE_LEASE_S,
+        is_idle=device_tier is Tier.IDLE_LEASE,
         is_active=_is_active(job, device),
     )
 

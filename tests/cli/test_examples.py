@@ -107,6 +107,11 @@ def test_a_shell_completes_a_policys_words_and_the_command_to_run(folder_of_auto
     assert completed(folder_of_autogpu, "bash", "autogpu run -- tra").split() == ["file,tra"]
 
 
+@pytest.mark.parametrize("line", ["autogpu stats --", "autogpu config chek ", "autogpu run --cuont 2 --bu"])
+def test_a_shell_that_completes_behind_a_mistyped_word_gets_no_error(folder_of_autogpu, line):
+    completed(folder_of_autogpu, "bash", line)
+
+
 def test_the_printed_script_is_one_that_bash_accepts(folder_of_autogpu):
     program = f'eval "$(_AUTOGPU_COMPLETE=bash_source {folder_of_autogpu}/autogpu)" && complete -p autogpu'
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
