@@ -6,14 +6,14 @@ import json
 import os
 import re
 from contextlib import contextmanager
-from typing import Iterable, Iterator, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
 
 from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.lease import Waiter
+from autogpu.lease import Folder, Waiter
 from autogpu.lease.model import Holder
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.text import counted, listed, printable, span, user_name
@@ -49,12 +49,11 @@ def described(job: Job, inventory: Inventory) -> str:
     gpus = _labels(job, inventory)
     where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if _is_waiting(job) else ""
     processes = f", {counted(len(job.pids_here), 'process', 'processes')}" if len(job.pids_here) > 1 else ""
-    age = f", for {span(job.age_s)}"
     pids, pid, kept = [member.pid for member in job.members], job.pid, ""
     if pid in job.pids_here and pid not in pids:
         keeper = f"{user_and_program(pid)[1] or 'a program'}, which it started and which keeps its claim"
         kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
-    return name_of(job) + where + processes + age + kept
+    return f"{name_of(job)}{where}{processes}, for {span(job.age_s)}{kept}"
 
 
 def _labels(job: Job, inventory: Inventory) -> list[str]:
@@ -126,27 +125,24 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     raise AutoGpuError(why, remedy=remedy)
 
 
-class Watch:
-    """Tells whether some jobs still live, also where one got its GPU after it was in the queue, or lost a member."""
+def watch(jobs: Sequence[Job], folder: Folder) -> Callable[[], list[Holder]]:
+    """What tells the leases and tickets of these jobs that are alive, also where one got its GPU after it was in the
+    queue, or lost a member.
+    """
+    keys = {key for job in jobs for record in job.members for key in _keys(record)}
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.folder = lease.find_folder(os.environ, make=False)
-        self._keys = {key for job in jobs for record in job.members for key in _keys(record)}
-
-    def alive(self) -> list[Holder]:
-        """The leases and tickets of these jobs."""
-        # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
-        return self._alive_at_a_look() or self._alive_at_a_look()
-
-    def _alive_at_a_look(self) -> list[Holder]:
-        leases = lease.snapshot(self.folder)
+    def look() -> list[Holder]:
+        leases = lease.snapshot(folder)
         records: list[Holder] = [*leases.holders, *leases.waiters]
-        known = [record for record in records if not self._keys.isdisjoint(_keys(record))]
+        known = [record for record in records if not keys.isdisjoint(_keys(record))]
         # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
         groups = {(record.uid, record.group) for record in known if record.group}
         found = [record for record in records if record in known or (record.uid, record.group) in groups]
-        self._keys.update(key for record in found for key in _keys(record))
+        keys.update(key for record in found for key in _keys(record))
         return found
+
+    # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
+    return lambda: look() or look()
 
 
 def _keys(record: Holder) -> Iterable[tuple[object, ...]]:

@@ -96,7 +96,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit status; a verb may return one of its own."""
+    """Run the command line and leave with its exit status, or by its signal; a verb may return one of its own."""
     asked = os.environ.get(_COMPLETION)
     if asked:
         from click.shell_completion import shell_complete
@@ -104,7 +104,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(shell_complete(cli, {}, "autogpu", _COMPLETION, asked))
     status = run(arguments)
     if status < 0:
-        _end_by(-status)
+        # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
+        with suppress(OSError):  # the reader has left
+            sys.stdout.flush()
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
     sys.exit(status)
 
 
@@ -182,15 +187,6 @@ def _nearest_option(name: str, command: click.Command) -> str | None:
     options = [option for param in command.params for option in param.opts if option.startswith("--")]
     by_name = {option.lstrip("-").replace("-", "_"): option for option in options}
     return by_name.get(nearest_name(name.lstrip("-").partition("=")[0], by_name))
-
-
-def _end_by(number: int) -> None:
-    # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
-    with suppress(OSError):  # the reader has left
-        sys.stdout.flush()
-    with suppress(OSError):  # SIGKILL has no handler
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 def _echo(*texts: str) -> None:

@@ -184,13 +184,12 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
-    why = f"{printable(preview.why, 2000)}; policy: {printable(preview.policy)}"
+    line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
     if view.is_brief:
         # The first clause, of which no screen has too little.
-        why = printable(re.split("[;(]", preview.why)[0].strip())
-    yield Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), f": {why}")
-    if view.is_brief:
+        yield line.append(printable(re.split("[;(]", preview.why)[0].strip()))
         return
+    yield line.append(f"{printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
     for reason in preview.reasons if view.is_explained else ():
         yield Text(printable(reason, 2000))
     for problem in host.policy_problems:

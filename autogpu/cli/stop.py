@@ -15,7 +15,7 @@ from typing import Callable, Iterable, Mapping, Sequence
 import click
 
 from autogpu import lease, process
-from autogpu.cli.jobs import Watch, described, name_of, named, names_of, on_gpu, only_one, read_jobs, told_in_json
+from autogpu.cli.jobs import described, name_of, named, names_of, on_gpu, only_one, read_jobs, told_in_json, watch
 from autogpu.cli.policy_options import duration, uid_of
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
@@ -127,10 +127,10 @@ def _ends(job: Job, known: Mapping[int, int], number: signal.Signals, grace_s: f
     What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
     handler that writes a checkpoint. SIGKILL can't be handed on, and goes to all of them.
     """
-    watch, until_s = Watch([job]), monotonic_s() + grace_s
+    left_of, until_s = watch([job], lease.find_folder(os.environ, make=False)), monotonic_s() + grace_s
     sent: set[tuple[int, int]] = set()
     while True:
-        left = watch.alive()
+        left = left_of()
         alive = {pid: start for pid, start in known.items() if process.start_time(pid) == start}
         if not left and not alive:
             return True

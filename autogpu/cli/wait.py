@@ -13,7 +13,7 @@ import click
 
 from autogpu import lease
 from autogpu.cli.gpu_request import decide_now, in_words, read_gpus, request_gpus
-from autogpu.cli.jobs import Watch, is_own, named, names_of, only_one, read_jobs, told_in_json
+from autogpu.cli.jobs import is_own, named, names_of, only_one, read_jobs, told_in_json, watch
 from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -188,13 +188,14 @@ def _named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
 
 
 def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
-    watch = Watch(jobs)
+    folder = lease.find_folder(os.environ, make=False)
+    alive = watch(jobs, folder)
     while True:
-        left = watch.alive()
+        left = alive()
         if not left or monotonic_s() >= until_s:
             return not left
         # In a thread, which this process need not wait for: nothing but a signal ends a wait for a lock.
-        waiting = threading.Thread(target=_wait_for_end, args=(watch.folder, left[0].name), daemon=True)
+        waiting = threading.Thread(target=_wait_for_end, args=(folder, left[0].name), daemon=True)
         waiting.start()
         waiting.join(min(until_s - monotonic_s(), threading.TIMEOUT_MAX))
 

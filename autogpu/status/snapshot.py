@@ -21,7 +21,7 @@ from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
-from autogpu.selection.model import Candidate, Cause, Claim, Decision, IsAwaited, SelectionRequest, Tier, Verdict
+from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import compute_pids, health_problems, spare_bytes, tier
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.model import (
@@ -140,21 +140,16 @@ def host_status(
     """
     leases, folder = read.leases, read.folder
     jobs = jobs_of(leases.holders, read.processes, inventory, now_s)
-    claims = claims_by_gpu(jobs)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if resolved.policy.enabled:
         decision = preview(request, leases, read.processes, now_s, read.family)
-    apart, is_awaited = _apart(inventory, decision), is_awaited_by(leases.queue, claims)
     unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
     has_grant = bool(request.grant.engine) and not request.grant.is_none
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=f"{inventory.failure}; {inventory.remedy}" if inventory.remedy else inventory.failure,
-        gpus=tuple(
-            _gpu(device, inventory, apart.get(device.uuid), jobs, claims, is_awaited, names)
-            for device in inventory.devices
-        ),
+        gpus=tuple(_gpus(inventory, jobs, leases.queue, decision, names)),
         unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, messages.origins(resolved)),
@@ -171,41 +166,35 @@ def host_status(
     )
 
 
-def _apart(inventory: Inventory, decision: Decision) -> Mapping[str | None, str]:
-    """By UUID, the state of each GPU that no job can have."""
-    small = [each.device for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL]
-    return {
-        **{device.uuid: "too_small" for device in small},
-        **{device.uuid: "prohibited" for device in inventory.devices if device.compute_mode == "prohibited"},
-        **{device.uuid: "no_instance" for device in inventory.devices if device.mig_enabled},
-        **{device.parent: "split" for device in inventory.devices},
-    }
-
-
-def _gpu(
-    device: Device,
-    inventory: Inventory,
-    state: str | None,
-    jobs: Sequence[Job],
-    claims_by_uuid: Mapping[str, Sequence[Claim]],
-    is_awaited: IsAwaited,
-    names: Names,
-) -> GpuStatus:
-    claims = claims_by_uuid.get(device.uuid, ())
-    device_tier = tier(device, None, claims)
-    if device_tier is Tier.FREE and is_awaited(Candidate(device, device_tier, "", spare_bytes=spare_bytes(device))):
-        state = state or "awaited"
-    here = [job for job in jobs if device.uuid in job.claims]
-    return GpuStatus(
-        **{name: getattr(device, name) for name in _READINGS},
-        name=printable(device.name, 64),
-        state=state or device_tier.name.lower(),
-        jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-        unmanaged_processes=tuple(_unmanaged(device, inventory, here, names)),
-        # Of a card in MIG mode all of it is used by its instances.
-        unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
-        health_problems=() if device.parent else health_problems(device),
-    )
+def _gpus(
+    inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
+) -> Iterator[GpuStatus]:
+    claims = claims_by_gpu(jobs)
+    is_awaited = is_awaited_by(queue, claims)
+    too_small = {each.device.uuid for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL}
+    for device in inventory.devices:
+        device_tier = tier(device, None, claims.get(device.uuid, ()))
+        instances = [each for each in inventory.devices if each.parent == device.uuid]
+        here = [job for job in jobs if device.uuid in job.claims]
+        candidate = Candidate(device, device_tier, "", spare_bytes=spare_bytes(device))
+        # The first that holds is told. But for the last one, no job can have the GPU.
+        states = {
+            "split": instances,
+            "no_instance": device.mig_enabled,
+            "prohibited": device.compute_mode == "prohibited",
+            "too_small": device.uuid in too_small,
+            "awaited": device_tier is Tier.FREE and is_awaited(candidate),
+        }
+        yield GpuStatus(
+            **{name: getattr(device, name) for name in _READINGS},
+            name=printable(device.name, 64),
+            state=next((state for state, holds in states.items() if holds), device_tier.name.lower()),
+            jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
+            unmanaged_processes=tuple(_unmanaged(device, instances, here, names)),
+            # Of a card in MIG mode all of it is used by its instances.
+            unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
+            health_problems=() if device.parent else health_problems(device),
+        )
 
 
 def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
@@ -250,9 +239,10 @@ def _processes(device: Device) -> Iterator[tuple[Process, bool]]:
     yield from ((each, True) for each in device.graphics_processes or ())
 
 
-def _unmanaged(device: Device, inventory: Inventory, jobs: Sequence[Job], names: Names) -> Iterator[UnmanagedProcess]:
+def _unmanaged(
+    device: Device, instances: Sequence[Device], jobs: Sequence[Job], names: Names
+) -> Iterator[UnmanagedProcess]:
     # What is on an instance is not listed again on its card.
-    instances = [each for each in inventory.devices if each.parent == device.uuid]
     known = {process.pid for each in instances for process, _ in _processes(each)}
     known.update(pid for job in jobs for pid in job.pids_here)
     for each, is_graphics in _processes(device):
