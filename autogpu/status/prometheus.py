@@ -15,9 +15,8 @@ from autogpu.status.model import TAKEABLE, GpuStatus, HostStatus
 # Scripts name themselves: their label must not become the largest part of a database.
 _LONGEST_LABEL = 64
 
-Labels = Tuple[Optional[str], ...]
 # The metric, the values of its labels, and the number; what is not known is None: an empty label, and no sample.
-Sample = Tuple[str, Labels, Optional[float]]
+Sample = Tuple[str, Tuple[Optional[str], ...], Optional[float]]
 
 
 class Metric(NamedTuple):
@@ -69,21 +68,21 @@ METRICS = (
 
 def exposition(host: HostStatus) -> str:
     """All metrics of the host, for node_exporter's textfile collector."""
-    known: dict[str, dict[Labels, list[float]]] = {metric.name: defaultdict(list) for metric in METRICS}
+    known: dict[str, dict[tuple[str, ...], list[float]]] = {metric.name: defaultdict(list) for metric in METRICS}
     for name, values, number in _samples(host):
         if number is not None:
-            known[name][tuple(printable(value or "", _LONGEST_LABEL) for value in values)].append(number)
+            known[name][tuple(map(_label, values))].append(number)
     lines = []
     for name, labels, about, merge in METRICS:
         lines += [f"# HELP autogpu_{name} {about}", f"# TYPE autogpu_{name} gauge"]
         for values, numbers in known[name].items():
-            pairs = ",".join(f'{label}="{_escaped(value or "")}"' for label, value in zip(labels, values))
+            pairs = ",".join(f'{label}="{value}"' for label, value in zip(labels, values))
             lines.append(f"autogpu_{name}{f'{{{pairs}}}' if pairs else ''} {merge(numbers)}")
     return "\n".join([*lines, ""])
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _label(value: str | None) -> str:
+    return printable(value or "", _LONGEST_LABEL).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _samples(host: HostStatus) -> Iterator[Sample]:
