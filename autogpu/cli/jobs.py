@@ -126,8 +126,8 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
 
 
 def watch(jobs: Sequence[Job], folder: Folder) -> Callable[[], list[Holder]]:
-    """What tells the leases and tickets of these jobs that are alive, also where one got its GPU after it was in the
-    queue, or lost a member.
+    """A function that finds which leases and tickets of these jobs are alive, also where a job got its GPU after it was
+    in the queue, or lost a member.
     """
     keys = {key for job in jobs for record in job.members for key in _keys(record)}
 

@@ -46,7 +46,7 @@ _READINGS = (
 
 
 class Names(NamedTuple):
-    """What the host is called, without its domain, and how its users and processes are: as :func:`user_and_program`."""
+    """The name of the host, without its domain, and those of its users and processes; see :func:`user_and_program`."""
 
     host: str
     user: Callable[[int], str]
@@ -144,7 +144,6 @@ def host_status(
     if resolved.policy.enabled:
         decision = preview(request, leases, read.processes, now_s, read.family)
     unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
-    has_grant = bool(request.grant.engine) and not request.grant.is_none
     return HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
@@ -162,7 +161,7 @@ def host_status(
         host=printable(names.host, 64),
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
-        granted=tuple(request.uuids or ()) if has_grant else (),
+        granted=tuple(request.uuids or ()) if request.grant.engine and not request.grant.is_none else (),
     )
 
 
