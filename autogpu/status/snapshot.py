@@ -24,16 +24,7 @@ from autogpu.selection.members import Family, family_of, preview, request_for_ne
 from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import compute_pids, health_problems, spare_bytes, tier
 from autogpu.selection.ranking import unmatched_lists
-from autogpu.status.model import (
-    GpuStatus,
-    HostStatus,
-    JobStatus,
-    LeaseFolder,
-    Preview,
-    UnmanagedProcess,
-    UnreadableGpu,
-    WaiterStatus,
-)
+from autogpu.status import model
 
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
@@ -62,7 +53,7 @@ def user_and_program(pid: int) -> tuple[str | None, str | None]:
         return None, None
 
 
-def read_status(environ: Mapping[str, str], resolved: Resolved) -> HostStatus:
+def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostStatus:
     """The host as it is now, for a script that would be started with ``environ`` under that policy."""
     inventory = probe.finish(probe.start(environ))
     return host_status(
@@ -133,29 +124,30 @@ def host_status(
     now_s: float,
     has_hook: bool,
     names: Names,
-) -> HostStatus:
+) -> model.HostStatus:
     """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
     ``has_hook`` tells that autogpu would be loaded in it.
     """
-    leases, folder = read.leases, read.folder
+    leases, folder = read.leases, None
+    if read.folder is not None:
+        uid = read.folder.owner_uid
+        folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin, names.user(uid), uid)
     jobs = jobs_of(leases.holders, read.processes, inventory, now_s)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if resolved.policy.enabled:
         decision = preview(request, leases, read.processes, now_s, read.family)
     unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
-    return HostStatus(
+    return model.HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=f"{inventory.failure}; {inventory.remedy}" if inventory.remedy else inventory.failure,
         gpus=tuple(_gpus(inventory, jobs, leases.queue, decision, names)),
-        unreadable=tuple(UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
+        unreadable=tuple(model.UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, messages.origins(resolved)),
         policy_problems=(*map(str, resolved.problems), *unmatched),
-        lease_folder=None
-        if folder is None
-        else LeaseFolder(printable(str(folder.path)), folder.origin, names.user(folder.owner_uid), folder.owner_uid),
+        lease_folder=folder,
         lease_folder_problem=read.problem or read.obstacle,
         has_hook=has_hook,
         host=printable(names.host, 64),
@@ -167,7 +159,7 @@ def host_status(
 
 def _gpus(
     inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
-) -> Iterator[GpuStatus]:
+) -> Iterator[model.GpuStatus]:
     claims = claims_by_gpu(jobs)
     is_awaited = is_awaited_by(queue, claims)
     too_small = {each.device.uuid for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL}
@@ -184,7 +176,7 @@ def _gpus(
             "too_small": device.uuid in too_small,
             "awaited": device_tier is Tier.FREE and is_awaited(candidate),
         }
-        yield GpuStatus(
+        yield model.GpuStatus(
             **{name: getattr(device, name) for name in _READINGS},
             name=printable(device.name, 64),
             state=next((state for state, holds in states.items() if holds), device_tier.name.lower()),
@@ -196,8 +188,8 @@ def _gpus(
         )
 
 
-def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> JobStatus:
-    return JobStatus(
+def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> model.JobStatus:
+    return model.JobStatus(
         user=names.user(job.uid),
         uid=job.uid,
         pid=job.pid,
@@ -240,17 +232,17 @@ def _processes(device: Device) -> Iterator[tuple[Process, bool]]:
 
 def _unmanaged(
     device: Device, instances: Sequence[Device], jobs: Sequence[Job], names: Names
-) -> Iterator[UnmanagedProcess]:
+) -> Iterator[model.UnmanagedProcess]:
     # What is on an instance is not listed again on its card.
     known = {process.pid for each in instances for process, _ in _processes(each)}
     known.update(pid for job in jobs for pid in job.pids_here)
     for each, is_graphics in _processes(device):
         if each.pid not in known:
-            yield UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
+            yield model.UnmanagedProcess(each.pid, *names.process(each.pid), each.memory_used_bytes, is_graphics)
 
 
-def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
-    return WaiterStatus(
+def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> model.WaiterStatus:
+    return model.WaiterStatus(
         user=names.user(waiter.uid),
         uid=waiter.uid,
         pid=waiter.pid,
@@ -264,9 +256,9 @@ def _waiter_status(waiter: Waiter, now_s: float, names: Names) -> WaiterStatus:
     )
 
 
-def _preview(decision: Decision, inventory: Inventory, policy: str) -> Preview:
+def _preview(decision: Decision, inventory: Inventory, policy: str) -> model.Preview:
     taken = decision.devices if decision.verdict is Verdict.TAKE else ()
-    return Preview(
+    return model.Preview(
         verdict=decision.verdict.name.lower(),
         why=printable(f"{decision.why}; {decision.why_capped}" if decision.why_capped else decision.why, 2000),
         uuids=tuple(device.uuid for device in taken),
