@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
