@@ -68,7 +68,7 @@ class View:
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
-        is_brief: A GPU has only its row, which names who is on it.
+        is_brief: A GPU has only its row, which names who is on it, and tells how warm it is where there is room.
     """
 
     width: int
@@ -114,7 +114,8 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
         if answer.status is None:
             yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
         else:
-            yield from lines(answer.status, replace(view, remote=answer.host))
+            is_brief = view.is_brief or bool(answer.host and not view.is_explained)
+            yield from lines(answer.status, replace(view, remote=answer.host, is_brief=is_brief))
 
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
@@ -270,13 +271,15 @@ def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
 
 
 def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
-    is_wide = view.bars[1] > 0
+    is_wide, tells_warmth = view.bars[1] > 0, view.is_brief and view.bars[0] > 0
+    warmth = (Column("°C", no_wrap=True, justify="right"), Column("W", no_wrap=True, justify="right"))
     grid = Table(
         Column("", no_wrap=True),
         "name",
         Column("memory, GiB", no_wrap=True),
         Column("claimed", no_wrap=True, justify="right"),
         Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
+        *(warmth if tells_warmth else ()),
         # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
         Column("state", no_wrap=True, max_width=view.width // 4 if view.is_brief else None),
         box=None,
@@ -286,14 +289,14 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     )
     cards = {gpu.uuid for gpu in gpus}
     for gpu in gpus:
-        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards))
+        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards, tells_warmth=tells_warmth))
     for parts in Console(file=io.StringIO(), width=max(view.width, _LEAST_WIDTH)).render_lines(grid, pad=False):
         line = Text.assemble(*((part.text, part.style or "") for part in parts))
         line.rstrip()
         yield line
 
 
-def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[RenderableType]:
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool, tells_warmth: bool) -> Iterator[RenderableType]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
     name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
@@ -303,6 +306,8 @@ def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Renderable
     busy = gpu.utilization_percent
     bar = _bar(view.bars[1], None if busy is None else (busy / 100,))
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
+    for reading in (gpu.temperature_celsius, gpu.power_watts) if tells_warmth else ():
+        yield Text("-" if reading is None else str(reading))
     # Of another host it may be one that this version does not know.
     state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
     owners = " " + ", ".join(_owners(gpu)) if view.is_brief else ""

@@ -64,6 +64,8 @@ class GpuStatus:
     health_problems: tuple[str, ...] = ()
     parent: str | None = None
     instance: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: int | None = None
 
     @property
     def label(self) -> str:

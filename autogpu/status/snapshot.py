@@ -33,6 +33,7 @@ HOOK = "_autogpu_hook"
 _READINGS = (
     *("uuid", "index", "pci_bus_id", "parent", "instance", "mig_enabled", "compute_mode"),
     *("memory_total_bytes", "memory_used_bytes", "utilization_percent", "idle_s"),
+    *("temperature_celsius", "power_watts"),
 )
 
 

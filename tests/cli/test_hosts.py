@@ -20,6 +20,7 @@ import referencing
 
 from autogpu.cli import main as frame
 from autogpu.cli.status import named
+from autogpu.reporting.text import user_name
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
 from tests.support.environments import ROOT
@@ -87,12 +88,18 @@ class TestRealServers:
         assert first.startswith("lab1, ")
         assert (first.count("\nGPU "), second.count("\nGPU ")) == (2, 1)
         assert first.count("NVIDIA A100") == 2
-        assert "Under `autogpu run` it would get GPU 1: " in first
-        assert "bert.py" not in first
-        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
-        assert re.search(row, second, re.MULTILINE)
+        assert "Under `autogpu run` a script would get GPU 1: " in first
+        # With 35 °C and 30 W, as the simulated driver tells of one that does nothing.
+        assert re.search(rf"^GPU 0  NVIDIA L4 .* 0 % +35 +30 +busy {user_name(os.getuid())}$", second, re.MULTILINE)
+        assert "bert.py" not in done.stdout
         # What a shell's start-up file prints does no harm.
         assert re.search(r"^chatty, .*\nNo NVIDIA driver on this machine\.$", second, re.MULTILINE)
+
+    def test_the_whole_page_of_each_server_has_the_jobs_as_well(self, lab):
+        done = asked(lab.bin, "lab1,lab2", "--explain", "--remote-command", HERE)
+        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
+        assert re.search(row, done.stdout, re.MULTILINE)
+        assert "Under `autogpu run` it would get GPU 1: " in done.stdout
 
     def test_json_is_an_object_by_host(self, lab):
         done = asked(lab.bin, "lab2,gone,lab1", "--json", "--remote-command", HERE)
