@@ -41,7 +41,7 @@ def test_json_goes_both_ways(status):
 def test_fields_of_a_later_version_are_ignored(status):
     values = printed(status)
     values["new"] = 1
-    values["gpus"][0]["power_watts"] = 300
+    values["gpus"][0]["fan_percent"] = 30
     values["gpus"][0]["jobs"][0]["new"] = {"a": 1}
     assert from_json(values) == status
 
