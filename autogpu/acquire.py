@@ -308,11 +308,7 @@ def raise_if_refused(decision: Decision) -> None:
         NoEligibleDevice: The decision is to stop.
     """
     if decision.verdict is Verdict.REFUSE:
-        raise NoEligibleDevice(
-            decision.why,
-            remedy=explain.busy_remedy(decision, "AUTOGPU_BUSY={}"),
-            option=explain.busy_remedy(decision, "--busy {}"),
-        )
+        raise NoEligibleDevice(decision.why, remedy=explain.busy_remedy(decision))
 
 
 def running_script() -> str:

@@ -15,16 +15,12 @@ EXIT_TRY_AGAIN = 75
 
 
 class AutoGpuError(Exception):
-    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy``, which is what the user can do.
+    """Base of every error raised on purpose: ``what`` was seen, and the ``remedy``, which is what the user can do."""
 
-    ``option`` is the remedy with the options of a command of ``autogpu``, where it has some.
-    """
-
-    def __init__(self, what: str, *, remedy: str, option: str = "") -> None:
+    def __init__(self, what: str, *, remedy: str) -> None:
         super().__init__(what)
         self.what = what
         self.remedy = remedy
-        self.option = option or remedy
 
 
 class NoEligibleDevice(AutoGpuError):

@@ -146,7 +146,9 @@ def _run(given: list[str]) -> int:
         _echo("interrupted")
         return -signal.SIGINT
     except AutoGpuError as error:
-        _echo(error.what, error.option)
+        from autogpu.policy.model import with_options
+
+        _echo(error.what, with_options(error.remedy))
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.ClickException as error:
         _echo(*_complaint(error, given))

@@ -105,12 +105,9 @@ def wait_for_lease(
 
 
 def gave_up(timeout_s: float, position: int) -> WaitTimeout:
-    longer, status = f"{max(1, round(timeout_s / 1800))}h", "`autogpu status` lists the holders"
-    return WaitTimeout(
-        f"gave up after {span(timeout_s)} at place {position}",
-        remedy=f"to wait longer: AUTOGPU_WAIT={longer}; {status}",
-        option=f"to wait longer: --wait {longer}; {status}",
-    )
+    longer = f"to wait longer: AUTOGPU_WAIT={max(1, round(timeout_s / 1800))}h"
+    what = f"gave up after {span(timeout_s)} at place {position}"
+    return WaitTimeout(what, remedy=f"{longer}; `autogpu status` lists the holders")
 
 
 def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:

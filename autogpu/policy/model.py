@@ -7,7 +7,7 @@ that a key is described once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Mapping
+from typing import Iterable, Mapping
 
 from autogpu.frozen import frozen
 from autogpu.policy import kinds
@@ -192,10 +192,7 @@ class Resolved:
 
     def as_typed(self, text: str) -> str:
         """``text`` with the options of ``autogpu run`` that were typed in place of the variables that they override."""
-        for key in KEYS:
-            if self.settings[key.dotted].origin.place == key.flag:
-                text = text.replace(f"{key.variable}=", f"{key.flag} ")
-        return text
+        return with_options(text, [key for key in KEYS if self.settings[key.dotted].origin.place == key.flag])
 
 
 # Section titles, in the order in which the generated documents show them.
@@ -290,3 +287,10 @@ KEYS = (
 
 BY_DOTTED = {key.dotted: key for key in KEYS}
 BY_NAME = {key.name: key for key in KEYS}
+
+
+def with_options(text: str, keys: Iterable[Key] = KEYS) -> str:
+    """``text`` with the options of ``autogpu run`` and its kin in place of the variables of ``keys``."""
+    for key in keys:
+        text = text.replace(f"{key.variable}=", f"{key.flag} ")
+    return text

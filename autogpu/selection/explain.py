@@ -167,10 +167,10 @@ def waiting_for_more(wanted: int, free: int) -> str:
     return f"{wanted} GPUs wanted, {free} {_are(free)} free: waiting for {wanted - free} more"
 
 
-def busy_remedy(decision: Decision, written: str) -> str:
-    """Name each ``select.busy``, ``written`` with ``{}``, that gives a GPU to a process which stops for want of one."""
+def busy_remedy(decision: Decision) -> str:
+    """Name each ``select.busy`` that gives a GPU to a process which stops for want of one."""
     ways = ((decision.ranking.suitable, "wait for one", "wait"), (decision.ranking.candidates, "share one", "share"))
-    remedies = [f"to {what}, {written.format(busy)}" for gpus, what, busy in ways if gpus]
+    remedies = [f"to {what}, AUTOGPU_BUSY={busy}" for gpus, what, busy in ways if gpus]
     return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
 
 
