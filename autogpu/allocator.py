@@ -44,7 +44,7 @@ def _one_at_a_time(method: Method) -> Method:
 
 
 class Allocator:
-    """What the hooks of one framework call when it is about to take GPUs; all of a process have one allocation.
+    """The hooks of one framework call this when it is about to take GPUs; all of a process have one allocation.
 
     Attributes:
         framework: Whose hooks call.

@@ -289,7 +289,7 @@ class VisibleDevices:
         devices = self._shown(self._listed(pool, ranking, inventory), inventory)
         if self.spec.is_scripts and len(devices) == len(pool):
             self.pool = pool
-            return  # what a script wrote there it may read again; a choice among these GPUs needs no order
+            return  # leave the script's own value, which it may read back: the framework is told the choice
         self.order = self._order_of(devices)
         self.hidden_pool = () if devices else pool
         self.pool = tuple(device.uuid for device in devices)

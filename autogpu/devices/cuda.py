@@ -158,7 +158,7 @@ def _devices(cuda: Any) -> list[int] | None:
 
 
 def _written_by(function: Any, *arguments: int, kind: Any = ctypes.c_int) -> Any:
-    """What a function writes to the address that is its first argument; ``None`` where it fails."""
+    """Call a function that writes its answer to its first argument, and return that; ``None`` where it fails."""
     value = kind()
     return value.value if function(ctypes.byref(value), *arguments) == _CUDA_SUCCESS else None
 

@@ -177,7 +177,7 @@ class Inventory:
 
     @property
     def remedy(self) -> str:
-        """What to do about ``failure``; ``""`` where that is nothing."""
+        """The user's way out of ``failure``; ``""`` where there is none."""
         smi = "`nvidia-smi` should report the same"
         return {"pynvml": "`pip install nvidia-ml-py`", "driver": smi}.get(self.failure_cause or "", "")
 

@@ -306,7 +306,7 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _warmth(nvml: Nvml, index: int) -> dict[str, int | None]:
-    """What is shown, and decides nothing."""
+    """Readings that are shown, and decide nothing."""
     sensor_of_gpu = 0  # nvmlTemperatureSensors_t
     celsius = milliwatts = None
     try:

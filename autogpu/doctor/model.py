@@ -1,4 +1,4 @@
-"""What the doctor sees, and the finding of a check."""
+"""The facts that the doctor judges, and the finding of a check."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _environ_for(folder: Path, method: str, is_site_dir: bool, environ: Mapping[
 
 
 def _failure(proof: FreshStart, executable: str, folder: Path, method: str) -> InstallError | None:
-    """What happened where a start did not load our file in our way."""
+    """Name the reason where a start did not load our file in our way."""
     hook, sitecustomize = folder / files.HOOK, folder / files.SITECUSTOMIZE
     runs, loads = proof.sitecustomize, proof.hook
     if method == "sitecustomize" and runs and runs.resolve() != sitecustomize.resolve():

@@ -1,4 +1,4 @@
-"""What a process has in the folder for as long as it or a fork of it lives: a GPU taken, and a place in the queue."""
+"""The files of a process in the folder, for as long as it or a fork of it lives: a GPU taken, a place in the queue."""
 
 from __future__ import annotations
 

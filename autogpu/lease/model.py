@@ -201,7 +201,7 @@ def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> byte
 
 
 def lease_fields(raw: bytes | None) -> dict[str, Any]:
-    """What a lease says of its :class:`Holder`, checked; later versions may say more."""
+    """Check and return the fields of a :class:`Holder` that a lease has; later versions may have more."""
     fields, of_process = _decoded(raw)
     why = fields.get("why")
     causes = why if isinstance(why, dict) else {}
@@ -216,7 +216,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
 
 
 def ticket_fields(raw: bytes | None) -> dict[str, Any]:
-    """What a ticket says of its :class:`Waiter`, likewise."""
+    """Likewise the fields of a :class:`Waiter` that a ticket has."""
     fields, of_process = _decoded(raw)
     count, uuids = whole(fields.get("count")), fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= count <= _MAX_GPUS:

@@ -184,7 +184,7 @@ class WaitingReport:
 
 
 def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
-    """What a line about the wait tells, without the readings, which differ at every look."""
+    """Name what a line about the wait tells, without the readings, which differ at every look."""
     usable = {device.uuid: device.compute_processes or () for device in decision.ranking.suitable}
     holders = frozenset(holder.name for holder in state.holders if not holder.claims.keys().isdisjoint(usable))
     return state.position, holders, frozenset(process.pid for listed in usable.values() for process in listed)

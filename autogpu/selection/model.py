@@ -71,7 +71,7 @@ class Cap(int):
 
 @frozen
 class Claim:
-    """What one job claims of one GPU, by its live leases: 0 bytes as a best-effort job, and where it has no claim.
+    """The claim of one job on one GPU, by its live leases: 0 bytes as a best-effort job, and where it has none.
 
     Attributes:
         pids: None of another container's.
@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def held_bytes(self) -> int:
-        """What others leave to it: until a job that joined has run for a minute, all that it was told it may take."""
+        """Others leave this to it: until a job that joined has run for a minute, all that it was told it may take."""
         return self.bytes if self.bytes or self.is_settled else self.cap_bytes
 
     def is_stated_of(self, device: Device) -> bool:
@@ -103,7 +103,7 @@ class Claim:
         return 0 < self.bytes < (device.memory_total_bytes or 0)
 
     def is_shown_on(self, device: Device) -> bool:
-        """What it takes is seen there: it has run for a minute, and has said what it needs or is listed."""
+        """The driver shows its use: it has run for a minute, and has said what it needs or is listed."""
         listed = device.compute_processes
         # In a container, and under WSL2, the driver may hide processes.
         is_hidden = listed is None or not self.pids or device.unlisted_bytes > 0

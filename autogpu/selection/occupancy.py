@@ -90,7 +90,7 @@ def compute_pids(inventory: Inventory | None) -> set[int]:
 
 
 def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
-    """What each process that computes on the GPU takes, 0 where the driver does not tell; none has the pid ``None``."""
+    """The memory of each process that computes on the GPU, 0 where the driver tells none; none has the pid ``None``."""
     used: dict[int | None, int] = {}
     for process in device.compute_processes or ():
         used[process.pid] = used.get(process.pid, 0) + (process.memory_used_bytes or 0)

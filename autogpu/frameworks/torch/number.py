@@ -71,7 +71,7 @@ def _attributes_of(value: object) -> Mapping[str, object]:
 
 
 def _plain_numbers(call: Call, idx: object) -> set[int]:
-    """What a framework's own call is told as a number; a block that makes a GPU the current one keeps it as ``idx``."""
+    """Numbers that a framework's own call is given; a block that makes a GPU the current one keeps its as ``idx``."""
     device = call.variables.get("device", "")
     is_default = device is None and call.function == "cuda"
     return {each for each in (idx, 0 if is_default else device) if type(each) is int and each >= 0}
