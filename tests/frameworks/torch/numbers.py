@@ -1,5 +1,6 @@
-"""Programs that use one GPU: thirteen that are told its number, and twelve that say ``cuda`` beside another number.
+"""Programs that use one GPU: ten that are told its number, and four that say ``cuda`` beside another number.
 
+One for each way that a number takes: of two that no change of the code tells apart, one.
 Each says that it is imported, takes its GPU at a line of input, says so, and keeps it until another line.
 """
 

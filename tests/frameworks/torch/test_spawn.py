@@ -141,6 +141,7 @@ PASSED_ON = PLAIN.replace(BEGUN, f"{BEGUN}\n    train(rank, answers, end)\n\n{BE
     ("script", "changes", "gpus"),
     [
         pytest.param(PLAIN, {}, [[0], [1]], id="by-their-rank"),
+        pytest.param(PLAIN, {"count": 4}, [[0], [1], [2], [3]], id="four-by-their-rank"),
         pytest.param(PLAIN, {"method": "fork"}, [[0], [1]], id="forked"),
         pytest.param(PASSED_ON, {}, [[0], [1]], id="that-pass-their-rank-on"),
         pytest.param(PLAIN, {"environ": {"CUDA_VISIBLE_DEVICES": "1,3,0"}}, [[1], [3]], id="in-a-list-of-their-script"),
@@ -151,7 +152,7 @@ def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(script,
     machine = machine_of("torch", BUSY, Gpu(), Gpu(), Gpu())
     fields = {"device": 'f"cuda:{rank}"', "method": "spawn", "count": 2, "environ": {}, **changes}
     job = machine.start(script.format(**fields), fresh=True)
-    pids = [int(job.line().partition(" ")[0]) for _ in range(2)]
+    pids = [int(job.line().partition(" ")[0]) for _ in range(fields["count"])]
     contexts = machine.server.contexts()
     found = [contexts[pid] for pid in pids]
     assert (sorted(found) if "device" in changes else found) == gpus
