@@ -15,7 +15,18 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import autogpu
 from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, caller_named, hooked, is_hooked, put_back
+from autogpu.frameworks.base import (
+    NOTHING_SAID,
+    Assignment,
+    DeviceRequest,
+    Hooks,
+    Usage,
+    caller_named,
+    hooked,
+    is_hooked,
+    put_back,
+)
+from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words
 from autogpu.selection.ranks import worker_of
 from autogpu.variables import WORKER
@@ -127,8 +138,7 @@ class CudaStart:
         # Not by our hook, which has a script in mind.
         self._set_fraction: Any = getattr(sys.modules["torch"]._C, "_cuda_setMemoryFraction", None)
         self._allocator = allocator
-        self._number = 0
-        self._by_script = 0.0
+        self._said = NOTHING_SAID
         self._lock = process.renewed_in_children(self, "_lock")
 
     def _cuda_init(self, original: Any) -> None:
@@ -184,14 +194,17 @@ class CudaStart:
         """CUDA is about to be initialised, if it is not already."""
         with self._lock, self._allocator.guard():
             # Not at the top: many processes import PyTorch and never start CUDA.
-            from autogpu.frameworks.torch.number import number_of_process
+            from autogpu.frameworks.torch.number import gpus_named, number_of_process
 
             torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
-            number = number_of_process(_calls(torch), arguments, _index_in(torch))
-            self._number = number or 0
-            self._by_script = _fraction_of_settings(os.environ) or _fraction_of_caller()
-            ordinal = None if number is None and process.is_worker() else self._number
-            self._allocator.prepare(DeviceRequest(0, fraction=self._by_script, ordinal=ordinal))
+            calls = list(_calls(torch))
+            number, named = number_of_process(calls, arguments, _index_in(torch)), gpus_named(calls)
+            # All of them are named for a script that names none.
+            count = named if named < (self._allocator.gpu_count or 0) else 0
+            fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
+            self._said = DeviceRequest(0, count=count, fraction=fraction, ordinal=number or 0)
+            is_unknown = number is None and process.is_worker()
+            self._allocator.prepare(replace(self._said, ordinal=None) if is_unknown else self._said)
             self._allocator.hide_where_none_is_taken()
 
     def _on_failure(self) -> None:
@@ -203,14 +216,13 @@ class CudaStart:
     def _assign(self) -> bool:
         """Assign the GPUs that CUDA has counted; false if the process is to have none."""
         with self._lock, self._allocator.guard():
-            count = self._allocator.gpu_count or 0
-            request = DeviceRequest(count, fraction=self._by_script, ordinal=self._number)
-            assignment = self._allocator.assign(request)
+            count, number = self._allocator.gpu_count or 0, self._said.ordinal or 0
+            assignment = self._allocator.assign(replace(self._said, gpu_count=count))
             ordinals = assignment.ordinals
             if ordinals is None:
-                ordinals = (self._number if self._number < count else 0,)
+                ordinals = (number if number < count else 0,)
             caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
-            self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._by_script, grows=True)))
+            self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._said.fraction, grows=True)))
         assigned = self._allocator.assignment
         return assigned is None or assigned.ordinals != ()
 

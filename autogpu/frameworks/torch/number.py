@@ -49,6 +49,12 @@ def number_of_process(
     return found.pop() if len(found) == 1 else number_of_words(words)
 
 
+def gpus_named(calls: Iterable[Call]) -> int:
+    """How many GPUs a call of the framework names as its ``device_ids``, as ``DataParallel`` has; 0 where none does."""
+    named = (call.variables.get("device_ids") for call in calls if call.is_frameworks)
+    return next((len(each) for each in named if type(each) in (list, tuple)), 0)  # type: ignore[arg-type]
+
+
 def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
     own = _attributes_of(call.variables.get("self"))
     values = [value for name, value in call.variables.items() if not name.startswith("__")]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autogpu.frameworks.torch.number import Call, number_of_process, number_of_words
+from autogpu.frameworks.torch.number import Call, gpus_named, number_of_process, number_of_words
 
 
 class Device:
@@ -116,3 +116,19 @@ class Computed:
 
 def test_no_code_of_the_script_is_run_for_its_variables():
     assert number_of_process([Call("train", {"self": Computed(), "device": "cuda:2"})], [], lambda value: None) == 2
+
+
+@pytest.mark.parametrize(
+    ("calls", "count"),
+    [
+        pytest.param([framework("_check_balance"), framework("__init__", device_ids=[0, 1])], 2, id="a-list"),
+        pytest.param([framework("__init__", device_ids=(0, 1, 2))], 3, id="a-tuple"),
+        pytest.param(
+            [framework("__init__", device_ids=None), framework(device_ids=[0, 1])], 2, id="the-first-that-has-one"
+        ),
+        pytest.param([script(device_ids=[0, 1])], 0, id="not-the-scripts"),
+        pytest.param([], 0, id="none"),
+    ],
+)
+def test_gpus_that_a_call_of_the_framework_names(calls, count):
+    assert gpus_named(calls) == count

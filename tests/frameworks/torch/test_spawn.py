@@ -106,6 +106,29 @@ def test_workers_that_use_no_gpu_take_none(machine_of):
 
 
 # Its workers import PyTorch, and it does not.
+PARALLEL = """
+import sys
+import torch
+print("imported", flush=True)
+sys.stdin.readline()
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=[0, 1]).cuda()
+print("made", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
+    machine = machine_of("torch", *IDLE)
+    jobs = [machine.start(PARALLEL) for _ in range(2)]
+    for job in jobs:
+        assert job.line() == "imported"
+        job.go_on()
+    assert [job.line() for job in jobs] == ["made", "made"]
+    claimed = list(machine.claimed_bytes().values())
+    assert [len(each) for each in claimed] == [2, 2]
+    assert sorted(gpu for each in claimed for gpu in each) == [0, 1, 2, 3]
+
+
 PLAIN = """
 import multiprocessing
 import os
