@@ -65,6 +65,7 @@ class Allocator:
         self._decision: Decision | None = None
         self._selection: SelectionRequest | None = None
         self._is_given_back = False
+        self._has_told_what_is_kept = False
         self._counted_elsewhere: dict[tuple[str, ...], int | None] = {}
         allocation.frameworks.append(framework.NAME)
 
@@ -463,13 +464,14 @@ class Allocator:
         return engines.granted_here(self.visible.environ_without_ours(), self.visible.started_with)
 
     def _tell_what_is_kept(self) -> None:
-        """Say that another task of this worker was given what a framework can't follow any more."""
+        """Say once that another task of this worker was given what a framework can't follow any more."""
         allocation, visible = self.allocation, self.visible
         with allocation.guard():
             grant = self._granted_by_now()
             now = messages.granted(grant, visible.named(grant))
             before = messages.granted(allocation.grant, visible.spec.value)
-            if now != before and self.policy.level != "quiet":
+            if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
+                self._has_told_what_is_kept = True
                 allocation.say_in_each_rank(
                     f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
                     "from an earlier one; to have a process for each task: max_calls=1"

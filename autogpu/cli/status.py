@@ -50,7 +50,12 @@ Examples:
     help="Only the GPUs that you are on, your places in the queue, and what your scripts took.",
 )
 @click.option("--user", metavar="NAME", help="Only those of this user.")
-@click.option("--explain", "is_explained", is_flag=True, help="Add the ranking of all GPUs, and where the claims are.")
+@click.option(
+    "--explain",
+    "is_explained",
+    is_flag=True,
+    help="Add the ranking of all GPUs, and where the claims are; with --on, the whole page of each host.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--format", "form", type=click.Choice(["prometheus"]), help="For node_exporter's textfile collector.")
 @click.option(

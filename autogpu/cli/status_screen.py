@@ -48,6 +48,7 @@ _TELLING_IDLE_S = 60.0
 
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
+_LEAST_WIDTH_WITH_WARMTH, _WIDTH_OF_WARMTH = 80, 14
 _INDENT = " " * 6
 
 # Of the GPUs; but for the first, those with most come first.
@@ -68,7 +69,7 @@ class View:
             told, for it depends on the others.
         is_explained: With the ranking of all GPUs, and where the claims are.
         remote: The reader's name for the host, where it is another one than the reader's own.
-        is_brief: A GPU has only its row, which names who is on it, and tells how warm it is where there is room.
+        is_brief: A GPU has only its row, which names who is on it.
     """
 
     width: int
@@ -79,10 +80,16 @@ class View:
     is_brief: bool = False
 
     @property
+    def tells_warmth(self) -> bool:
+        """A row has the temperature and the power as well: of another host, and where it is all of a GPU."""
+        return (self.is_brief or bool(self.remote)) and self.width >= _LEAST_WIDTH_WITH_WARMTH
+
+    @property
     def bars(self) -> tuple[int, int]:
         """The cells of the bars of memory and utilization; 0 where only the number fits."""
+        left = self.width - _WIDTH_OF_WARMTH * self.tells_warmth
         for width, bars in ((140, (24, 12)), (100, (16, 8)), (80, (10, 0))):
-            if self.width >= width:
+            if left >= width:
                 return bars
         return 0, 0
 
@@ -102,8 +109,7 @@ def lines(host: HostStatus, view: View) -> Iterator[Text]:
     if host.gpus or not host.failure:
         yield Text()
         yield from _preview_lines(host, view)
-    if not view.is_brief:
-        yield from _folder_lines(host, is_explained=view.is_explained)
+    yield from _folder_lines(host, view)
 
 
 def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
@@ -114,7 +120,8 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
         if answer.status is None:
             yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
         else:
-            is_brief = view.is_brief or bool(answer.host and not view.is_explained)
+            # One user's part is short.
+            is_brief = view.is_brief or bool(answer.host and not view.is_explained and view.user is None)
             yield from lines(answer.status, replace(view, remote=answer.host, is_brief=is_brief))
 
 
@@ -186,11 +193,9 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
             yield Text(no_hook(view), style=BAD)
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
     line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
-    if view.is_brief:
-        # The first clause, of which no screen has too little.
-        yield line.append(printable(re.split("[;(]", preview.why)[0].strip()))
-        return
-    yield line.append(f"{printable(preview.why, 2000)}; policy: {printable(preview.policy)}")
+    # The first clause, of which no screen has too little.
+    brief, whole = re.split("[;(]", preview.why)[0].strip(), f"{printable(preview.why, 2000)}; policy: {preview.policy}"
+    yield line.append(printable(brief if view.is_brief else whole, 2400))
     for reason in preview.reasons if view.is_explained else ():
         yield Text(printable(reason, 2000))
     for problem in host.policy_problems:
@@ -217,14 +222,14 @@ def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
     }.get(preview.verdict, "what the framework chooses")
 
 
-def _folder_lines(host: HostStatus, *, is_explained: bool) -> Iterator[Text]:
+def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
     folder = host.lease_folder
     if host.lease_folder_problem:
         yield Text(f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}", style=BAD)
-    elif folder and folder.origin == "fallback" and host.gpus:
+    elif folder and folder.origin == "fallback" and host.gpus and not view.is_brief:
         # One person alone has no others to trust, and on a desktop no container.
         users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
-        if is_explained or len(users) > 1:
+        if view.is_explained or len(users) > 1:
             yield Text(
                 f"Claims are in {printable(folder.path)}, which belongs to {printable(folder.owner)} and does not "
                 f"reach into containers; `{host_setup_command(sudo())}` makes {HOST_FOLDER} for all users."
@@ -271,7 +276,7 @@ def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
 
 
 def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
-    is_wide, tells_warmth = view.bars[1] > 0, view.is_brief and view.bars[0] > 0
+    is_wide = view.bars[1] > 0
     warmth = (Column("°C", no_wrap=True, justify="right"), Column("W", no_wrap=True, justify="right"))
     grid = Table(
         Column("", no_wrap=True),
@@ -279,7 +284,7 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
         Column("memory, GiB", no_wrap=True),
         Column("claimed", no_wrap=True, justify="right"),
         Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
-        *(warmth if tells_warmth else ()),
+        *(warmth if view.tells_warmth else ()),
         # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
         Column("state", no_wrap=True, max_width=view.width // 4 if view.is_brief else None),
         box=None,
@@ -289,14 +294,14 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     )
     cards = {gpu.uuid for gpu in gpus}
     for gpu in gpus:
-        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards, tells_warmth=tells_warmth))
+        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards))
     for parts in Console(file=io.StringIO(), width=max(view.width, _LEAST_WIDTH)).render_lines(grid, pad=False):
         line = Text.assemble(*((part.text, part.style or "") for part in parts))
         line.rstrip()
         yield line
 
 
-def _cells(gpu: GpuStatus, view: View, *, is_below: bool, tells_warmth: bool) -> Iterator[RenderableType]:
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[RenderableType]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
     name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
@@ -306,7 +311,7 @@ def _cells(gpu: GpuStatus, view: View, *, is_below: bool, tells_warmth: bool) ->
     busy = gpu.utilization_percent
     bar = _bar(view.bars[1], None if busy is None else (busy / 100,))
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
-    for reading in (gpu.temperature_celsius, gpu.power_watts) if tells_warmth else ():
+    for reading in (gpu.temperature_celsius, gpu.power_watts) if view.tells_warmth else ():
         yield Text("-" if reading is None else str(reading))
     # Of another host it may be one that this version does not know.
     state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")

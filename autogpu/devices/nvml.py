@@ -68,6 +68,13 @@ class Nvml:
                 raise
             return None
 
+    def answer(self, name: str, *arguments: Any) -> Any:
+        """As :meth:`reading`; of a GPU that is lost nothing either."""
+        try:
+            return self.reading(name, *arguments)
+        except self.error:
+            return None
+
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
         """Pid and bytes of each process, by the newest version of the call that the driver knows."""
         for version in _PROCESS_LIST_VERSIONS:
@@ -105,8 +112,8 @@ def read_inventory(
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
     Yields:
-        The reading, and at the first of a process once more, with what connects the cards, and how warm they are: a
-        driver that fails at these questions costs no more than its answers.
+        The reading, and at the first of a process twice more: with what connects the cards, and with how warm they are,
+        which decides nothing. A driver that fails at one of these questions costs no more than its answer.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
@@ -138,11 +145,12 @@ def read_inventory(
     reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
     yield reading
     if silent is None:
-        warmth = {card["uuid"]: _warmth(nvml, card["index"]) for card in reading["devices"] if "parent" not in card}
-        devices = [{**each, **warmth[each.get("parent", each["uuid"])]} for each in reading["devices"]]
-        yield {**reading, "devices": devices, "topology": _read_topology(nvml, devices)}
+        reading = {**reading, "topology": _read_topology(nvml, reading["devices"])}
+        yield reading
+        warmth = {device["index"]: _warmth(nvml, device["index"]) for device in reading["devices"]}
+        yield {**reading, "devices": [{**device, **warmth[device["index"]]} for device in reading["devices"]]}
     if len(answers) == count:  # else a thread is still inside the library
-        nvml.reading("nvmlShutdown")
+        nvml.answer("nvmlShutdown")
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -306,15 +314,9 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _warmth(nvml: Nvml, index: int) -> dict[str, int | None]:
-    """Readings that are shown, and decide nothing."""
-    sensor_of_gpu = 0  # nvmlTemperatureSensors_t
-    celsius = milliwatts = None
-    try:
-        gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
-        celsius = nvml.reading("nvmlDeviceGetTemperature", gpu, sensor_of_gpu)
-        milliwatts = nvml.reading("nvmlDeviceGetPowerUsage", gpu)
-    except nvml.error:  # lost since it was read
-        pass
+    gpu, sensor_of_gpu = nvml.answer("nvmlDeviceGetHandleByIndex", index), 0  # nvmlTemperatureSensors_t
+    celsius = nvml.answer("nvmlDeviceGetTemperature", gpu, sensor_of_gpu)
+    milliwatts = nvml.answer("nvmlDeviceGetPowerUsage", gpu)
     return {"temperature_celsius": celsius, "power_watts": None if milliwatts is None else round(milliwatts / 1000)}
 
 
@@ -322,20 +324,16 @@ def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tup
     """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
     # A MIG instance has its card's bus, and no links.
     cards = [card for card in devices if "parent" not in card]
-    indices = {card["uuid"]: card["index"] for card in cards}
-    pairs = ((pair, _nearness(nvml, indices[pair[0]], indices[pair[1]])) for pair in combinations(indices, 2))
+    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
+    pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
     return [(pair, near) for pair, near in pairs if near]
 
 
-def _nearness(nvml: Nvml, one: int, other: int) -> int:
-    try:
-        gpus = [nvml.reading("nvmlDeviceGetHandleByIndex", index) for index in (one, other)]
-        if nvml.reading("nvmlDeviceGetP2PStatus", *gpus, _P2P_OVER_NVLINK) == _P2P_OK:
-            return _NVLINK
-        level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", *gpus)
-        return 0 if level is None else _BEST_ANCESTOR - int(level)
-    except nvml.error:  # one was lost since it was read
-        return 0
+def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
+    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
+        return _NVLINK
+    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
+    return 0 if level is None else _BEST_ANCESTOR - int(level)
 
 
 def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:

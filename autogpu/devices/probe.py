@@ -136,6 +136,7 @@ class ThreadReading:
 
         problem = _pynvml_problem()
         self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
+        self._owner_pid = os.getpid()
         self._inventory: Inventory | None = None
         self._has_devices = threading.Event()
         self._last = last
@@ -170,7 +171,8 @@ class ThreadReading:
         left_s = max(self._started_s + deadline_s - monotonic_s(), 0)
         if self._thread.is_alive() and self._has_devices.wait(left_s):
             self._thread.join(_TOPOLOGY_DEADLINE_S)
-        if self._inventory is None and self._last is not None and self._asked:
+        # A fork's child has no such thread: nothing hangs there.
+        if self._inventory is None and self._last is not None and self._asked and os.getpid() == self._owner_pid:
             from autogpu.devices.nvml import NO_ANSWER
 
             # It has begun to hang; what was known of the others is better than nothing.
@@ -209,20 +211,30 @@ class ProcessReading:
             raise
         finally:
             os.close(writer)
-        atexit.register(self.close)
+        atexit.register(self._abandon)
 
     def result(self, deadline_s: float) -> Inventory | None:
         # A forked child must not read its parent's pipe empty.
         if self._inventory is None and os.getpid() == self._owner_pid:
             printed = self._read_pipe(self._started_s + deadline_s)
             if printed is not None:
-                atexit.unregister(self.close)
+                self._close_pipe()
                 self._inventory = _inventory(printed, self._end(is_killed=False))
         return self._inventory
 
     def close(self) -> None:
         if self._inventory is None and os.getpid() == self._owner_pid:
+            self._close_pipe()
             self._inventory = _inventory(b"", self._end(is_killed=True))
+
+    def _abandon(self) -> None:
+        # The script may have closed all descriptors, so that the pipe's number is another file's.
+        if self._inventory is None and os.getpid() == self._owner_pid:
+            self._end(is_killed=True)
+
+    def _close_pipe(self) -> None:
+        atexit.unregister(self._abandon)
+        os.close(self._pipe)
 
     def _read_pipe(self, until_s: float) -> bytes | None:
         # Not until the process's end: one that is stuck in the driver has none.
@@ -237,7 +249,6 @@ class ProcessReading:
 
     def _end(self, *, is_killed: bool) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
-        os.close(self._pipe)
         until_s = monotonic_s() + _END_DEADLINE_S
         while True:
             try:

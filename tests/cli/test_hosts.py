@@ -212,6 +212,16 @@ def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(stand_in, tmp_pa
     assert [c for c in told if not c.isprintable() and c != "\n"] == []
 
 
+@pytest.mark.slow
+def test_what_is_wrong_at_a_host_is_told_beside_its_gpus(stand_in, tmp_path):
+    (tmp_path / "answer").write_text(json.dumps({**HONEST, "policy_problems": ["select.cuont is unknown"]}))
+    (tmp_path / "closed").write_text(json.dumps({**HONEST, "lease_folder_problem": "it can't be written"}))
+    ssh = stand_in(f'for word; do test -f {tmp_path}/"$word" && host=$word; done\ncat {tmp_path}/$host')
+    shown = asked(ssh, "answer,closed").stdout.splitlines()
+    assert shown.count("select.cuont is unknown") == 1
+    assert shown.count("Jobs of this user can't coordinate: it can't be written") == 1
+
+
 FAILURES = {
     "fails": ("echo broken >&2; exit 3", "what was started there ended with status 3: broken"),
     "silent": ("exit 1", "what was started there ended with status 1"),

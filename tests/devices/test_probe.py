@@ -174,6 +174,23 @@ def test_the_process_itself_never_imports_pynvml(machine):
         read(server, program=program)
 
 
+@pytest.mark.parametrize("writes", [False, True], ids=["none-is-open", "another-file-has-the-number"])
+def test_a_reading_that_nobody_waits_for_closes_no_file_of_the_scripts(machine, tmp_path, writes):
+    program = f"""
+        import os, sys
+        from autogpu.devices import probe
+        reading = probe.start(os.environ)
+        os.closerange(3, 256)
+        if {writes}:
+            file = open({str(tmp_path / "result")!r}, "w")
+            file.write("kept")
+    """
+    with machine(Gpu()) as server:
+        done = server.run([sys.executable, "-c", textwrap.dedent(program)])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not writes or (tmp_path / "result").read_text() == "kept"
+
+
 # Each takes longer to import than all that is imported before the driver is read.
 SLOW = {"typing", "contextlib", "pathlib", "subprocess", "json", "re"}
 

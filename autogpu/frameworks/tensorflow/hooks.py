@@ -98,6 +98,7 @@ def install_hooks(allocator: Allocator) -> Hooks:
     naming = [(*_place(path), _hook(path, names.noted, resolver.named)) for path in _NAMING]
 
     def on_context() -> None:
+        resolver.on_context = lambda: None  # what others put there from now on is theirs
         for holder, name, original in naming:
             if original:
                 put_back(holder, name, original)

@@ -35,8 +35,8 @@ SCRIPT_CHOSE = "_autogpu_script_chose"
 class PlacementResolver:
     """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
 
-    ``gpu_count`` is how many it lists, 0 until it was asked. ``on_context`` is called whenever an entry point has made
-    its devices.
+    ``gpu_count`` is how many it lists, 0 until it was asked. ``on_context`` is called when an entry point has made its
+    devices; after the first time it does nothing.
     """
 
     def __init__(

@@ -115,6 +115,25 @@ def test_without_another_hook_the_rest_is_in_force(run, module, change, work, la
     assert len(ran.said) == (2 if contexts == [3] else 1)
 
 
+WRAPPED_LATER = """
+import functools
+import tensorflow as tf
+from tensorflow.python.eager import context
+v1 = tf.compat.v1
+for turn in range(2):
+    with tf.Graph().as_default(), v1.Session():
+        pass
+    if not turn:
+        original = context.device
+        context.device = mine = functools.wraps(original)(lambda *a, **k: original(*a, **k))
+print(context.device is mine)
+"""
+
+
+def test_what_a_script_puts_around_tensorflows_functions_later_stays(run):
+    assert run(WRAPPED_LATER).stdout == "True\n"
+
+
 def test_the_gpus_of_a_plug_in_are_left_to_it(run):
     # What TensorFlow's own function says where a plug-in has registered the GPUs.
     change = "module.pywrap_tfe = type('T', (), {'__getattr__': lambda s, n: getattr(w, n), **names})()"
