@@ -12,6 +12,7 @@ from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
+from autogpu.errors import AutoGpuError
 from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
@@ -169,6 +170,9 @@ class Allocation:
             self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
         except KeyboardInterrupt as error:
             waiting.interrupted(error)
+            raise
+        except AutoGpuError as error:
+            error.remedy = self.resolved.as_typed(error.remedy)
             raise
         self.tell_children()
         if self.taken.problem:

@@ -270,12 +270,17 @@ def test_a_job_waits_until_the_gpu_comes_free(started):
     assert process.claims == {0: ALL}
 
 
-def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys):
-    process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="0")
+@pytest.mark.parametrize(
+    ("typed", "remedy"),
+    [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")],
+    ids=["variable", "option"],
+)
+def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys, typed, remedy):
+    process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="0", **typed)
     with other_job(process.environ, claims_on(gpu(0))), pytest.raises(SystemExit) as ended:
         process.framework.take()
     assert ended.value.code == 75
-    assert "gave up after 0 s" in capsys.readouterr().err
+    assert re.search(f"gave up after 0 s at place 1; to wait longer: {remedy};", capsys.readouterr().err)
 
 
 def test_a_best_effort_job_is_capped_at_what_is_free(started):

@@ -9,6 +9,7 @@ from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.policy import Policy, Resolved
+from autogpu.policy.model import with_options
 from autogpu.process import unix_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
@@ -67,8 +68,8 @@ def request_gpus(
 
 
 def in_words(decision: Decision) -> str:
-    """Why it was decided so, as a terminal may show it."""
-    return printable(decision.why, 2000)
+    """Why it was decided so, with the command's options, as a terminal may show it."""
+    return printable(with_options(decision.why), 2000)
 
 
 def decide_now(request: SelectionRequest, doing: str) -> tuple[Decision, Family | None]:

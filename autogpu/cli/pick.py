@@ -69,7 +69,7 @@ def _print_decision(decision: Decision, family: Family | None, form: str, policy
     if decision.verdict is Verdict.CPU and policy.busy == "cpu":
         return _pick_none(decision.why, form)
     if decision.verdict is not Verdict.TAKE:
-        say(_without_gpu(decision.why))
+        say(_without_gpu(in_words(decision)))
         return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
     click.echo(_formatted(decision.devices, form, listing(decision.devices, policy, inventory)))
     is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)

@@ -19,7 +19,7 @@ from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
 from autogpu.install.files import template_folder
 from autogpu.policy import Policy, Resolved
-from autogpu.policy.model import BY_NAME
+from autogpu.policy.model import BY_NAME, with_options
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
@@ -100,7 +100,12 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         _become(command, environ)
     request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
-    tell = say if request.grant.is_first and not is_quiet else lambda line: None
+    is_told = request.grant.is_first and not is_quiet
+
+    def tell(line: str) -> None:
+        if is_told:
+            say(with_options(line))
+
     acquired = acquire(
         request, environ, script, lambda: probe.finish(probe.start(os.environ)), messages.WaitingReport(tell)
     )

@@ -157,7 +157,8 @@ class HostStatus:
     def of_user(self, user: str | None) -> HostStatus:
         """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.
 
-        A GPU that can't be read is left out: it is unknown whose it was.
+        A GPU that can't be read is left out: it is unknown whose it was. So is why a script would get which GPU, which
+        tells of the others.
         """
         if user is None:
             return self
@@ -167,6 +168,7 @@ class HostStatus:
             gpus=tuple(gpu for gpu in theirs if gpu.jobs or gpu.unmanaged_processes),
             unreadable=(),
             queue=tuple(waiter for waiter in self.queue if waiter.user == user),
+            preview=replace(self.preview, why="", reasons=()),
         )
 
     def to_json(self) -> dict[str, object]:

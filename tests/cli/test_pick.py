@@ -100,11 +100,12 @@ def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path, lea
     ("options", "environ", "status", "said"),
     [
         (("--devices", "0"), {"AUTOGPU_BUSY": "wait"}, 75, "no GPU"),
+        (("--devices", "0"), {}, 75, "to start now: --wait 0"),
         (("--busy", "wait"), {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when"),
         (("--count", "two"), {}, 2, "--count"),
         ((), {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
     ],
-    ids=["the-policy-would-wait", "asked-to-wait", "asked-wrongly", "hidden"],
+    ids=["the-policy-would-wait", "it-would-wait-to-share", "asked-to-wait", "asked-wrongly", "hidden"],
 )
 def test_a_pick_of_nothing_tells_eval_so(server, options, environ, status, said):
     done = autogpu(server, "pick", *options, **environ)

@@ -77,6 +77,8 @@ def test_processes_without_a_claim_are_unmanaged():
 def test_of_one_user_there_are_the_gpus_that_something_of_theirs_is_on(user, left):
     machine = inventory(gpu(0, pids=[7, 9]), gpu(1, pids=[8]), gpu(2))
     told = host(machine, [holder("a", (0, 6))]).of_user(user)
+    # It tells of the others' GPUs.
+    assert bool(told.preview.why) == bool(told.preview.reasons) == (user is None)
     shown = [(each.index, each.jobs, each.unmanaged_processes) for each in told.gpus]
     assert [(index, *([one.pid for one in several] for several in both)) for index, *both in shown] == left
 
