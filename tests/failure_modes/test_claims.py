@@ -120,7 +120,7 @@ def test_25_two_that_start_in_the_same_second_join_others_one_after_the_other(la
     first = autogpu.hold(program=COMPUTE)
     line = first.line("stderr")
     assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, 0 s of 30 min: no GPU is free"), line
-    assert "; to start now: AUTOGPU_WAIT=0; Ctrl-C stops" in line
+    assert "; to start now: --wait 0; Ctrl-C stops" in line
     second = autogpu.hold(program=COMPUTE)
     assert "place 2 in the queue" in second.line("stderr")
     assert autogpu.pick() == []
