@@ -1,45 +1,46 @@
-"""The GPUs of one process, whichever frameworks it imports.
-
-The steps to it are in :mod:`autogpu.allocator`, which the hooks of each framework call.
-"""
+"""The GPUs of one process, whichever frameworks it imports: from its list of GPUs to its claim, and to its end."""
 
 from __future__ import annotations
 
 import enum
+import functools
 import os
-from typing import Callable, ContextManager, Iterable, Mapping, MutableMapping
+from typing import Any, Callable, ContextManager, Iterable, MutableMapping, TypeVar
 
+from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import Inventory, by_uuid
+from autogpu.devices.readings import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
+from autogpu.frameworks.base import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
-from autogpu.selection.grants import Grant
-from autogpu.selection.model import Decision, SelectionRequest
+from autogpu.selection import instances
+from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
+from autogpu.selection.grants import Grant, is_engine_worker
+from autogpu.selection.memory import demand_of_script
+from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
+from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.ranks import told_of_siblings
-from autogpu.selection.visible_devices import restore
+from autogpu.selection.visible_devices import counted_by_framework, restore
 from autogpu.variables import LEASE
-from autogpu.visibility import VisibleDevices
+from autogpu.visibility import Order, VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.acquire import Taken
     from autogpu.devices.model import CudaDriver, DeviceReader, Reading
+    from autogpu.frameworks.base import Framework
     from autogpu.lease import Lease
 
+    Method = TypeVar("Method", bound=Callable[..., Any])
 
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
 IMPORT_DEADLINE_S = 5.0
-
-# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
-CONTEXT_DEADLINE_S = 10.0
-
-# For one more try: the machine may have been busy with the import, or this process is a fork of the one that read.
-_SECOND_CHANCE_S = 3.0
 
 
 class Moment(enum.IntEnum):
@@ -61,6 +62,17 @@ def claim_moment(*, hides_others: bool, has_candidates: bool, wants_order: bool)
     if hides_others or (has_candidates and not wants_order):
         return Moment.IMPORT  # any library may start CUDA from now on
     return Moment.CUDA_START if wants_order else Moment.CONTEXT
+
+
+def _one_at_a_time(method: Method) -> Method:
+    """Let one thread at a time decide: two may use two frameworks."""
+
+    @functools.wraps(method)
+    def call(self: Allocation, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 class Allocation:
@@ -114,6 +126,8 @@ class Allocation:
         # process of ours it was written since, and what.
         self._parents_marker: str | None = None
         self._written_marker: tuple[int, str] | None = None
+        self._has_told_what_is_kept = False
+        self._counted_elsewhere: dict[tuple[str, ...], int | None] = {}
         self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = renewed_in_children(self)
 
@@ -143,7 +157,7 @@ class Allocation:
         visible = self.visible
         return claim_moment(
             hides_others=visible.hides_others,
-            has_candidates=bool(visible.candidates) and not visible.lists_chosen,
+            has_candidates=bool(visible.listed.candidates) and not visible.lists_chosen,
             wants_order=self.wants_order,
         )
 
@@ -156,7 +170,7 @@ class Allocation:
     def uuids(self) -> tuple[str, ...] | None:
         """Of the process's GPUs, as CUDA counts them, or will count them by the list that we wrote."""
         counted = self.counted_uuids
-        return (self.visible.pool or None) if counted is None else counted
+        return (self.visible.listed.pool or None) if counted is None else counted
 
     def take(self, request: SelectionRequest) -> Decision:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
@@ -210,64 +224,273 @@ class Allocation:
             for line in lines:
                 self.say_in_each_rank(line)
 
+    # The import
 
-class Readings:
-    """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way."""
+    def list_gpus(self, *, anew: bool) -> None:
+        """List the pool, idlest first, if no framework has done so, or ``anew``; claim where that can't wait."""
+        policy = self.policy
+        if anew or not self.visible.is_written:
+            inventory = self.readings.wait(IMPORT_DEADLINE_S)
+            self.visible.write(inventory)
+            self.readings.prepare()
+            if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
+                self.say(unmatched_lists(self.resolved, inventory, self.visible.spec).values())
+        if self.moment is Moment.IMPORT and self.taken is None:
+            self._claim_before_cuda(NOTHING_SAID)
 
-    def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
-        """Begin with ``first``, which is under way."""
-        self.newest: Inventory | None = None
-        self._reader = reader
-        self._environ = environ
-        self._pending: Reading | None = first
-        self._stuck: Reading | None = None
+    # CUDA's start
+
+    @_one_at_a_time
+    def prepare(self, said: DeviceRequest) -> None:
+        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim.
+
+        A framework is about to initialise CUDA, or has done so: the last moment for the environment.
+        """
+        if self.assigned_to:
+            return
+        has_fresh_reading = self.readings.is_pending
+        is_listed_anew = self._follow_environment()
+        if said.ordinal is None:
+            self.visible.keep_order(self.readings.newest)
+        if self.visible.listed.may_have_gpus and not has_fresh_reading:
+            self.readings.begin()
+        if self.moment is not Moment.CONTEXT and (is_listed_anew or self.taken is None):
+            self._claim_before_cuda(said)
+
+    def _follow_environment(self) -> bool:
+        """Follow what script and engine have written since; whether the GPUs are listed anew."""
+        grant = self.grant
+        inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
+        told = told_of_siblings(self.environ)
+        # What a process that has its GPUs tells of ranks is for those that it starts, as Lightning's first one does.
+        if is_engine_worker(self.environ) or (told != self.told and self.lease is None):
+            self.told = told
+            grant = self._granted_by_now()
+        is_listed_anew = self.visible.refresh(inventory, grant)
+        if is_listed_anew and self.decision is not None:
+            self.decided(self.decision, is_listed=False)
+        return is_listed_anew
+
+    def _claim_before_cuda(self, said: DeviceRequest) -> None:
+        """Choose and claim by the list that CUDA will read, and write that anew: the claimed GPUs first, or alone."""
+        visible = self.visible
+        inventory, pool = self.readings.newest, visible.listed.candidates or visible.listed.pool
+        if inventory is None or not pool or self.cuda.visible_uuids() is not None or self.assigned_to:
+            return
+        if self.moment is Moment.CUDA_START and not visible.listed.candidates:
+            if self._keeps_order(said):
+                return
+            said = self._as_place(said)
+        selection = self.selection_request(replace(said, gpu_count=len(pool)))
+        if self.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
+            self._show_claimed(inventory, said.ordinal or 0)
+
+    def _show_claimed(self, inventory: Inventory, number: int) -> None:
+        """Let CUDA count the claimed GPUs first, or under the number that the script is about to use."""
+        taken = self.taken
+        assert taken is not None
+        decision = taken.decision
+        at = self.visible.show(inventory, decision, number, is_parents=taken.is_parents)
+        if at and not taken.is_parents:
+            decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
+        self.decided(decision.counted_as(self.visible.listed.pool), is_listed=True)
+        self.tell_children()
+
+    def _keeps_order(self, said: DeviceRequest) -> bool:
+        """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
+        is_ranks_list = self.visible.spec.is_scripts and self.grant.rank is not None
+        return said.visible is not None or is_ranks_list or self.visible.listed.order is Order.WORKERS
+
+    def _as_place(self, said: DeviceRequest) -> DeviceRequest:
+        """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
+        number = said.ordinal or 0
+        is_place = self.visible.listed.order is Order.PARENTS and 0 < number < len(self.visible.listed.pool)
+        return replace(said, visible=(number,)) if is_place else said
+
+    @_one_at_a_time
+    def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
+        """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.
+
+        ``None`` where only CUDA can tell, or where the policy may give the process none.
+        """
+        is_begun = self.taken is not None or self.cuda.visible_uuids() is not None
+        if is_begun or not _gives_a_gpu(self.policy):
+            return None
+        self._follow_environment()
+        inventory, visible = self.readings.newest, self.visible
+        if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
+            return None
+        if not visible.listed.pool or not self.cuda.can_run(built_for):
+            return None
+        # Scripts ask again and again, and each time a process would be started.
+        if visible.listed.pool not in self._counted_elsewhere:
+            self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ)
+        count = self._counted_elsewhere[visible.listed.pool]
+        return count if count == len(visible.listed.pool) else None
+
+    @_one_at_a_time
+    def hide_where_none_is_taken(self) -> None:
+        """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
+        if self.assigned_to:
+            return
+        if self.taken is None and self.policy.count == 0 and self.visible.listed.may_have_gpus:
+            from autogpu.selection.decide import decide
+
+            self.decided(decide(self.selection_request(NOTHING_SAID)))
+        if self.decision is not None and self.decision.verdict is Verdict.CPU:
+            self.visible.hide_all()
+
+    # The decision
+
+    def selection_request(self, request: DeviceRequest) -> SelectionRequest:
+        """What is known for a decision, beside the leases, once a framework's script has said this much."""
+        visible = self.visible
+        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S), self.uuids
+        if inventory is not None and uuids is not None:
+            uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
+        numbers = tuple(request.visible or ())
+        selection = SelectionRequest(
+            policy=self.policy,
+            visible_spec=visible.spec,
+            inventory=inventory,
+            uuids=uuids,
+            gpu_count=request.gpu_count,
+            own_uid=os.getuid(),
+            own_pid=os.getpid(),
+            chosen=request.visible,
+            named_count=request.named,
+            asked_count=request.count,
+            count_is_set=self.resolved.settings["select.count"].overrides is not None,
+            grant=self.grant,
+            learned=self.this_run.learned(inventory, visible.listed.candidates or uuids or ()),
+            in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
+        )
+        if visible.counts_places(numbers):
+            selection = replace(selection, chosen=None, positions=numbers)
+        wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
+        return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
+
+    def decide(self, selection: SelectionRequest, framework: str) -> Decision:
+        """Choose and claim, on fresh readings; what was claimed before holds for every framework of the process."""
+        if selection.chosen == ():
+            # This framework goes without; that says nothing of the others.
+            return left_alone(selection, CHOSEN_BY_SCRIPT)
+        taken = self.taken
+        is_first, uuids = not self.assigned_to, selection.uuids or ()
+        from autogpu.acquire import covers
+
+        if taken is not None and covers(taken, selection, is_assigned=not is_first):
+            decision = self.decided(taken.decision.counted_as(uuids, selection.named))
+        elif taken is not None and taken.lease is not None and not is_first:
+            # Another framework has the claim, and this one's script has named other GPUs.
+            decision = replace(
+                taken.decision.counted_as(uuids, ()), verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT
+            )
+        else:
+            decision = self.take(selection)
+        self.assigned_to.add(framework)
+        if is_first:
+            engines.on_next_task(self.environ, self._tell_what_is_kept)
+        return decision
+
+    def leave_order(self, selection: SelectionRequest, number: int) -> Decision:
+        """Decide for a framework that takes what CUDA counts first; its script uses GPU ``number``, as CUDA counts."""
+        uuids, rank = selection.uuids or (), selection.grant.rank
+        why = order_is_fixed(self.policy)
+        if self.decision is not None:
+            return self.decision
+        if self.visible.listed.order is Order.WORKERS or not uuids:
+            return left_alone(selection, why)
+        number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
+        alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
+        policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
+        taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
+        if taken.verdict is Verdict.TAKE:
+            taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
+        elif taken.verdict is not Verdict.CANNOT_CHOOSE:
+            taken = left_alone(selection, why)
+        return self.decided(taken)
 
     @property
-    def is_pending(self) -> bool:
-        """One is under way."""
-        return self._pending is not None
+    def has_order(self) -> bool:
+        """CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
+        taken, uuids = self.taken, self.cuda.visible_uuids()
+        if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
+            return self.visible.listed.order is not Order.WORKERS
+        ordinals = taken.decision.ordinals if taken else ()
+        return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
 
-    def begin(self) -> None:
-        """Start one more."""
-        self._pending = self._reader.start_in_process(self._environ, self.newest)
+    # Its end, and other processes
 
-    def prepare(self) -> None:
-        """Import beside the framework's import what a reading in this process needs."""
-        if self.newest is not None:
-            self._reader.prepare(self.newest)
+    @_one_at_a_time
+    def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
+        """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
+        from autogpu.acquire import raise_if_refused
+        from autogpu.selection.decide import decide
 
-    def wait(self, deadline_s: float) -> Inventory | None:
-        """The newest reading, after the one under way has come or its deadline has passed."""
-        if self._pending:
-            inventory = self._pending.result(deadline_s)
-            if inventory is not None:
-                self.newest, self._pending = inventory, None
-        return self.newest
+        pool = self.visible.listed.hidden
+        # Where a cgroup denies every GPU there is nothing to hide.
+        is_denied = self.grant.is_none and inventory is not None and not inventory.failure
+        if self.taken is None and (pool or is_denied):
+            selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
+            raise_if_refused(self.decided(decide(selection)))
 
-    def wait_or_replace(self, deadline_s: float) -> Inventory | None:
-        """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
-        if self.wait(deadline_s) is None:
-            self.close()
-            self._pending = self._reader.start(self._environ)
-            self.wait(_SECOND_CHANCE_S)
-        return self.newest
+    @_one_at_a_time
+    def give_back(self, framework: Framework) -> bool:
+        """End the claim, unless it is another framework's too; whether that was done."""
+        decision, wants_order = self.decision, framework.WANTS_ORDER
+        is_others = bool(self.assigned_to - {framework.NAME}) or (self.wants_order and not wants_order)
+        if decision is None or self.lease is None or is_others or self.cuda.ordinals_in_use():
+            return False
+        self.release()
+        if wants_order:
+            self.assigned_to.clear()
+        else:
+            self.decided(decision)
+        return True
 
-    def take(self) -> Inventory | None:
-        """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
-        if self._stuck is None or not self._stuck.is_running:
-            self._stuck = self._reader.start_in_process(self._environ, self.newest)
-        return self._stuck.result(CONTEXT_DEADLINE_S)
+    @_one_at_a_time
+    def is_left_to_workers(self, count: int, framework: Framework) -> bool:
+        """The ``count`` processes that the program is about to start by one call choose together, a GPU for each."""
+        taken = self.taken
+        is_own_choice = self.visible.spec.is_scripts or self.policy.visible == "chosen"
+        if self.grant.rank is not None or is_own_choice or self.cuda.ordinals_in_use():
+            return False
+        if not 2 <= count <= self._most_workers():
+            return False
+        # What the process has claimed itself and does not use is for them.
+        return taken is None or taken.lease is None or (not taken.is_parents and self.give_back(framework))
 
-    def take_outside(self, deadline_s: float) -> Inventory | None:
-        """Take one more in a process of its own: an interpreter that is ending may start no thread."""
-        reading = self._reader.start(self._environ)
-        try:
-            return reading.result(deadline_s)
-        finally:
-            reading.close()
+    def _most_workers(self) -> int:
+        inventory = self.readings.newest
+        known = by_uuid(inventory.devices if inventory else ())
+        pool = [known[uuid] for uuid in self.uuids or () if uuid in known]
+        # One list names cards or instances, and each worker counts by its list up to its own number.
+        return len(instances.cards(pool) or pool)
 
-    def close(self) -> None:
-        """End the reading that is under way: none is needed any more."""
-        if self._pending:
-            self._pending.close()
-            self._pending = None
+    def _granted_by_now(self) -> Grant:
+        return engines.granted_here(self.visible.environ_without_ours(), self.visible.started_with)
+
+    def _tell_what_is_kept(self) -> None:
+        """Say once that another task of this worker was given what a framework can't follow any more."""
+        visible = self.visible
+        with self.guard():
+            grant = self._granted_by_now()
+            now = messages.granted(grant, visible.named(grant))
+            before = messages.granted(self.grant, visible.spec.value)
+            if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
+                self._has_told_what_is_kept = True
+                self.say_in_each_rank(
+                    f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
+                    "from an earlier one; to have a process for each task: max_calls=1"
+                )
+
+
+def _gives_a_gpu(policy: Policy) -> bool:
+    """Any process is given one, among all of the pool; where none is free these two end at one, sooner or later."""
+    return (
+        policy.count != 0
+        and policy.busy in ("share", "wait")
+        and policy.need_bytes is None
+        and policy.visible == "pool"
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from typing import Mapping, MutableMapping, Sequence
+from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
+from autogpu.frozen import frozen, replace
 from autogpu.policy.model import Policy
 from autogpu.selection import instances
 from autogpu.selection.grants import Grant, settled
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 # Unlike any value of CUDA_VISIBLE_DEVICES, which can't hold a NUL.
 _NOT_YET = "\0"
 
+_Variables = Dict[str, Optional[str]]
+
 
 class Order(enum.Enum):
     """Whose order of the GPUs CUDA counts."""
@@ -49,19 +52,34 @@ class Order(enum.Enum):
     GIVEN = "that of a list which autogpu did not write, or CUDA's own"
 
 
+@frozen
+class Listed:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to list.
+
+    Attributes:
+        pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
+        order: What this order is.
+        candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
+            them: MIG instances are among them. Empty where it does.
+        hidden: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
+        may_have_gpus: False where the environment is known to hide all of them.
+    """
+
+    pool: tuple[str, ...] = ()
+    order: Order = Order.GIVEN
+    candidates: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    may_have_gpus: bool = True
+
+
 class VisibleDevices:
     """The pool in the environment, idlest first, until CUDA has read it.
 
     Attributes:
         spec: Who says which GPUs may be used, by the last value that CUDA could read.
-        may_have_gpus: False once the environment is known to hide all of them.
+        listed: What was made of it.
         ignored_value: What the script wrote after CUDA had read the variable: without effect, as without us.
-        hidden_pool: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
         grant: What an engine granted so far; Ray does it for each of its tasks.
-        pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
-        candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
-            them: MIG instances are among them. Empty where it does.
-        order: In which the pool is listed.
         lists_chosen: The environment alone has to make the choice, so that only the idlest GPUs are listed.
         is_written: The list was made once.
         started_with: The variable when the interpreter started, ``None`` if it was not set.
@@ -77,18 +95,12 @@ class VisibleDevices:
     ) -> None:
         self.grant = grant
         self.spec = VisibleSpec()
-        self.may_have_gpus = True
+        self.listed = Listed()
         self.ignored_value: str | None = None
-        self.hidden_pool: tuple[str, ...] = ()
-        self.pool: tuple[str, ...] = ()
-        self.candidates: tuple[str, ...] = ()
-        self.order = Order.GIVEN
         self.lists_chosen = False
         self.is_written = False
         self._is_worker = False
         self._pid = os.getpid()
-        # What children may have been given since: if this process is one of their ranks, it counts as they do.
-        self._listed_before: tuple[str, ...] = ()
         self._policy = policy
         self._environ = environ
         self._cuda = cuda
@@ -103,35 +115,42 @@ class VisibleDevices:
     def hides_others(self) -> bool:
         """GPUs that the process has not claimed are to be hidden from every library."""
         is_wanted = self._policy.visible == "chosen" and not self.lists_chosen
-        return is_wanted and (self.grant.rank is None or bool(self.candidates))
+        return is_wanted and (self.grant.rank is None or bool(self.listed.candidates))
+
+    # What is written
 
     def write(self, inventory: Inventory | None) -> None:
-        """Write the pool, where there are readings and CUDA has not read the variable."""
+        """List the pool, where there are readings and CUDA has not read the variable."""
         self.is_written = True
-        if self._environ.get(CUDA_VISIBLE_DEVICES) == self._written:
-            restore(self._environ, self._replaced)
-        self.spec = visible_spec(self._environ, self._initial, self._policy.script, self.grant)
-        self.order = Order.GIVEN
-        self._listed_before = self.pool
-        self.pool = self.candidates = ()
+        environ = self.environ_without_ours()
+        self.spec = visible_spec(environ, self._initial, self._policy.script, self.grant)
         if inventory is not None:
             self.grant = settled(self.grant, len(instances.takeable(inventory.devices)))
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
-            before = self._environ.get(CUDA_VISIBLE_DEVICES)
-            self._write_pool(inventory)
-            now = self._environ.get(CUDA_VISIBLE_DEVICES)
-            # What the script wrote and we left as it is stays the script's.
-            if not self.spec.is_scripts or now != before:
-                self._written = now
-                self._replaced = before if self.spec.overridden is None else self._initial.value
-        self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
+            self._write(*self._pool(inventory, environ))
+        else:
+            before = environ.get(CUDA_VISIBLE_DEVICES)
+            self._write(replace(self.listed, pool=(), order=Order.GIVEN, candidates=()), {CUDA_VISIBLE_DEVICES: before})
+            self._written = _NOT_YET
+
+    def _write(self, listed: Listed, variables: _Variables) -> None:
+        """The one place that writes the list: ``None`` for a variable that is not to be set."""
+        environ = self._environ
+        before = self._replaced if self._is_ours else environ.get(CUDA_VISIBLE_DEVICES)
+        for name, value in variables.items():
+            restore(environ, value, name)
+        self.listed, self._seen = listed, environ.get(CUDA_VISIBLE_DEVICES)
+        # What the script wrote and we left as it is stays the script's.
+        if not self.spec.is_scripts or self._seen != before:
+            self._written = self._seen
+            self._replaced = before if self.spec.overridden is None else self._initial.value
 
     def refresh(self, inventory: Inventory | None, grant: Grant) -> bool:
         """Follow what the script or its engine, with its grant of now, has written; whether there is a new pool."""
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
         grant = grant if inventory is None else settled(grant, len(instances.takeable(inventory.devices)))
-        if now == self._written and grant == self.grant:
+        if self._is_ours and grant == self.grant:
             return False
         self.grant = grant
         if self._cuda.visible_uuids() is None:
@@ -145,42 +164,10 @@ class VisibleDevices:
         """For one of several workers that use numbers which are not known: list the GPUs as the others do."""
         is_alone = self.grant.rank is None and self._policy.visible == "pool" and not self.lists_chosen
         if is_alone and not self._is_worker:
-            self._is_worker, self.order = True, Order.WORKERS
+            self._is_worker, self.listed = True, replace(self.listed, order=Order.WORKERS)
             # A fork counts what its parent had listed.
             if self._pid == os.getpid():
                 self.write(inventory)
-
-    def environ_without_ours(self) -> dict[str, str]:
-        """The environment without our own order of the GPUs.
-
-        Whose process this is shows in what it was started with, and in what its engine or script has set since.
-        """
-        environ = dict(self._environ)
-        if environ.get(CUDA_VISIBLE_DEVICES) == self._written:
-            restore(environ, self._replaced)
-            if self._replaced == self._initial.value is not None and self.has_parents_list:
-                # As the one that wrote it did.
-                environ[WRITTEN_VISIBLE_DEVICES] = self._initial.value
-                restore(environ, self._initial.inherited, ORIGINAL_VISIBLE_DEVICES)
-        return environ
-
-    def named(self, grant: Grant) -> str | None:
-        """The value of the variable without what we wrote."""
-        return visible_spec(self.environ_without_ours(), self._initial, self._policy.script, grant).value
-
-    def _parents_order(self, inventory: Inventory) -> tuple[str, ...]:
-        """Processes that count the pool's GPUs among themselves have one order, which is that of their parent."""
-        if not self.has_parents_list:
-            return ()
-        assert self._initial.value is not None
-        return named_uuids(self._initial.value, inventory, self._environ.get(CUDA_DEVICE_ORDER)) or ()
-
-    def counted(self, inventory: Inventory | None) -> tuple[str, ...] | None:
-        """UUIDs of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
-        uuids = self._cuda.visible_uuids()
-        if uuids is None or inventory is None:
-            return uuids
-        return instances.named_by_nvml(uuids, inventory.devices)
 
     def show(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
         """List what the process has claimed: alone, or before its other GPUs; at which place of the list it begins.
@@ -199,104 +186,111 @@ class VisibleDevices:
             is_named = is_named and pool[named] in first  # which the parent has put there
         at = named if is_named else 0
         others = self._as_they_rank(decision.ranking, [uuid for uuid in pool if uuid not in first])
-        self._list(inventory, (*others[:at], *first, *others[at:]))
+        self._list_in_order(inventory, (*others[:at], *first, *others[at:]))
         return at
 
     def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:
         """By now, best first; if autogpu did not write the list, its order stays."""
-        if self.order is not Order.OURS or self.spec.is_scripts:
+        if self.listed.order is not Order.OURS or self.spec.is_scripts:
             return uuids
         rank = {candidate.device.uuid: rank for rank, candidate in enumerate(ranking.candidates)}
         return sorted(uuids, key=lambda uuid: rank.get(uuid, len(rank)))
 
     def _shown_after_claim(self, inventory: Inventory, decision: Decision) -> tuple[str, ...]:
         """The pool; the claimed GPUs where others are hidden, with those that CUDA shows beside a MIG instance."""
-        if not self.candidates and not self.hides_others:
-            return self.pool
+        candidates = self.listed.candidates
+        if not candidates and not self.hides_others:
+            return self.listed.pool
         devices = decision.devices
-        if self.candidates:
+        if candidates:
             known = by_uuid(inventory.devices)
             is_all = self._policy.visible == "pool" or self.grant.rank is not None
-            beside = [known[uuid] for uuid in self.candidates if uuid in known] if is_all else devices
+            beside = [known[uuid] for uuid in candidates if uuid in known] if is_all else devices
             shows_several = instances.shows_several(inventory.driver_version)
             devices = instances.to_list(devices, decision.of_ranks, beside, shows_several=shows_several)
         return tuple(device.uuid for device in devices)
 
-    def _list(self, inventory: Inventory, pool: tuple[str, ...]) -> None:
-        before, self.pool = self.pool, pool
+    def _list_in_order(self, inventory: Inventory, pool: tuple[str, ...]) -> None:
+        before = self.listed.pool
         if pool == before:
             return
         if self.spec.is_scripts and set(pool) == set(before):
             # In the script's own words, which it may read again; what CUDA does not read of them stays where it is.
             entries = self._environ.get(CUDA_VISIBLE_DEVICES, "").split(",")
             in_order = [entries[before.index(uuid)] for uuid in pool]
-            self._replace({CUDA_VISIBLE_DEVICES: ",".join(in_order + entries[len(pool) :])})
+            variables: _Variables = {CUDA_VISIBLE_DEVICES: ",".join(in_order + entries[len(pool) :])}
         else:
             known = by_uuid(inventory.devices)
-            self._replace(self._listing(inventory, [known[uuid] for uuid in pool]))
+            variables = self._variables([known[uuid] for uuid in pool], inventory)
+        self._write(replace(self.listed, pool=pool), variables)
 
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""
         if self._cuda.visible_uuids() is None:
-            self._replace(self._hidden(self.pool))
-            self.pool = ()
+            self._write(replace(self.listed, pool=(), hidden=self.listed.pool), self._variables(()))
 
-    def counts_places(self, named: Sequence[int]) -> bool:
-        """These numbers of a script are places in an order that is autogpu's.
+    # What the pool is
 
-        A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
-        """
-        is_place = self.order in (Order.OURS, Order.PARENTS)
-        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.shared_job)
-        return bool(named) and (is_place or is_ranks)
-
-    @property
-    def names_none(self) -> bool:
-        """The variable has a value that means to name GPUs, and names none of this machine."""
-        return not self.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
-
-    @property
-    def has_parents_list(self) -> bool:
-        """An autogpu in a parent process wrote the list that this one was started with."""
-        return self._initial.is_written
-
-    def _listing(self, inventory: Inventory, devices: Sequence[Device]) -> dict[str, str]:
-        return environment_for(devices, self.spec, inventory, self._policy.identifier)
-
-    def _hidden(self, pool: tuple[str, ...]) -> dict[str, str]:
-        self.hidden_pool = pool
-        return environment_for((), self.spec)
-
-    def _replace(self, variables: Mapping[str, str]) -> None:
-        now = self._environ.get(CUDA_VISIBLE_DEVICES)
-        self._replaced = self._replaced if now == self._written else now
-        self._environ.update(variables)
-        self._written = self._seen = self._environ.get(CUDA_VISIBLE_DEVICES)
-
-    def _write_pool(self, inventory: Inventory) -> None:
-        pool = self._named_pool(inventory)
-        known = by_uuid(inventory.devices)
-        if pool and self.grant.is_none and not self.spec.is_scripts:
-            self._environ.update(self._hidden(pool))
-        elif not pool or all(known[uuid].mig_enabled for uuid in pool):
-            self.hidden_pool = pool or ()  # of cards in MIG mode without instances CUDA shows none
-        else:
-            self._write_list(pool, inventory)
-
-    def _write_list(self, pool: tuple[str, ...], inventory: Inventory) -> None:
-        known = by_uuid(inventory.devices)
-        ranking = ranking_of([known[uuid] for uuid in pool], self._policy, self.spec, os.getpid())
-        devices = self._shown(self._listed(pool, ranking, inventory), inventory)
-        if self.spec.is_scripts and len(devices) == len(pool):
-            self.pool = pool
-            return  # leave the script's own value, which it may read back: the framework is told the choice
-        self.order = self._order_of(devices)
-        self.hidden_pool = () if devices else pool
-        self.pool = tuple(device.uuid for device in devices)
-        if self.spec.value is None:
-            self._environ.pop(ORIGINAL_VISIBLE_DEVICES, None)
+    def _pool(self, inventory: Inventory, environ: Mapping[str, str]) -> tuple[Listed, _Variables]:
+        """The pool as CUDA is to count it, and the variables that say so."""
+        spec, known, order = self.spec, by_uuid(inventory.devices), device_order(environ, self.spec, self.grant)
+        variables: _Variables = {CUDA_VISIBLE_DEVICES: environ.get(CUDA_VISIBLE_DEVICES)}
+        if spec.overridden is not None:
+            variables[CUDA_VISIBLE_DEVICES] = spec.value
+        if spec.value is not None and order is not None:
+            variables[CUDA_DEVICE_ORDER] = order
+        pool = named_uuids(spec.value, inventory, order)
+        # CUDA may have GPUs that NVML can't read.
+        may_have_gpus = pool != () or bool(inventory.unreadable and not inventory.devices)
+        listed = Listed(hidden=pool or (), may_have_gpus=may_have_gpus)
+        if pool and self.grant.is_none and not spec.is_scripts:
+            return listed, {**variables, **self._variables(())}
+        if not pool or all(known[uuid].mig_enabled for uuid in pool):
+            return listed, variables  # of cards in MIG mode without instances CUDA shows none
+        ranking = ranking_of([known[uuid] for uuid in pool], self._policy, spec, os.getpid())
+        # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
+        parents = named_uuids(self._initial.value, inventory, order) or () if self.has_parents_list else ()
+        devices, candidates = self._shown(self._in_order(pool, ranking, parents), parents, inventory)
+        listed = replace(listed, candidates=candidates, hidden=() if devices else pool)
+        if spec.is_scripts and len(devices) == len(pool):
+            # Leave the script's own value, which it may read back: the framework is told the choice.
+            return replace(listed, pool=pool), variables
         if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
-            self._environ.update(self._listing(inventory, devices))
+            variables.update(self._variables(devices, inventory))
+        pool = tuple(device.uuid for device in devices)
+        return replace(listed, pool=pool, order=self._order_of(devices)), variables
+
+    def _in_order(self, pool: tuple[str, ...], ranking: Ranking, parents: tuple[str, ...]) -> tuple[Device, ...]:
+        rank = self.grant.rank
+        if rank is None and not self._is_worker:
+            has_instances = instances.are_among(each.device for each in ranking.candidates)
+            return pool_in_order(ranking, count=None if has_instances else self._listed_count, kept_order=parents)
+        # Those of one job count alike: as the parent does, which may have listed only what it claimed. If this process
+        # is a rank among its own children, it counts as they do.
+        before = self.listed.pool if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
+        listed = pool_in_order(ranking, kept_order=parents or before or pool)
+        return tuple(device for device in listed if device.uuid in parents) if parents else listed
+
+    def _shown(
+        self, devices: tuple[Device, ...], parents: tuple[str, ...], inventory: Inventory
+    ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+        """Of these what CUDA shows a process, and the UUIDs of those among which it has to claim before."""
+        devices = tuple(device for device in devices if not device.mig_enabled)
+        shows_several, is_rank = instances.shows_several(inventory.driver_version), self.grant.rank is not None
+        if len(devices) < 2 or not instances.are_among(devices):
+            return devices, ()
+        # Before R570 CUDA shows one instance, or cards. Ranks count what they divide, on any driver.
+        if shows_several and not is_rank:
+            return instances.best_kind_first(devices), ()
+        of_parent = tuple(device for device in devices if device.uuid in parents) or devices
+        shown = instances.listed_before_claim(of_parent, is_rank=is_rank, shows_several=shows_several and bool(parents))
+        return shown[: self._listed_count], tuple(device.uuid for device in devices)
+
+    @property
+    def _listed_count(self) -> int | None:
+        """How many GPUs are listed at most; ``None`` where that is all of the pool."""
+        count = self._policy.count
+        return None if not self.lists_chosen else sys.maxsize if count == "all" else count
 
     def _order_of(self, devices: Sequence[Device]) -> Order:
         if not devices:
@@ -307,47 +301,56 @@ class VisibleDevices:
             return Order.WORKERS
         return Order.PARENTS if self.has_parents_list else Order.OURS
 
-    def _shown(self, devices: tuple[Device, ...], inventory: Inventory) -> tuple[Device, ...]:
-        # Before R570 CUDA shows one instance, or cards. Ranks count what they divide, on any driver.
-        devices = tuple(device for device in devices if not device.mig_enabled)
-        shows_several = instances.shows_several(inventory.driver_version)
-        if len(devices) < 2 or not instances.are_among(devices):
-            return devices
-        if shows_several and self.grant.rank is None:
-            return instances.best_kind_first(devices)
-        self.candidates = tuple(device.uuid for device in devices)
-        parents = self._parents_order(inventory)
-        listed = instances.listed_before_claim(
-            tuple(device for device in devices if device.uuid in parents) or devices,
-            is_rank=self.grant.rank is not None,
-            shows_several=shows_several and bool(parents),
-        )
-        return listed[: self._listed_count]
+    def _variables(self, devices: Sequence[Device], inventory: Inventory | None = None) -> _Variables:
+        written = environment_for(devices, self.spec, inventory, self._policy.identifier)
+        return {ORIGINAL_VISIBLE_DEVICES: None, **written}
+
+    # What the variable says
 
     @property
-    def _listed_count(self) -> int | None:
-        """How many GPUs are listed at most; ``None`` where that is all of the pool."""
-        count = self._policy.count
-        return None if not self.lists_chosen else sys.maxsize if count == "all" else count
+    def _is_ours(self) -> bool:
+        return self._environ.get(CUDA_VISIBLE_DEVICES) == self._written
 
-    def _named_pool(self, inventory: Inventory) -> tuple[str, ...] | None:
-        """UUIDs that the variable names, or is restored to name."""
-        if self.spec.overridden is not None:
-            restore(self._environ, self.spec.value)
-        order = device_order(self._environ, self.spec, self.grant)
-        if self.spec.value is not None and order is not None:
-            self._environ[CUDA_DEVICE_ORDER] = order
-        pool = named_uuids(self.spec.value, inventory, order)
-        # CUDA may have GPUs that NVML can't read.
-        self.may_have_gpus = pool != () or bool(inventory.unreadable and not inventory.devices)
-        return pool
+    def environ_without_ours(self) -> dict[str, str]:
+        """The environment without our own order of the GPUs.
 
-    def _listed(self, pool: tuple[str, ...], ranking: Ranking, inventory: Inventory) -> tuple[Device, ...]:
-        parents, rank = self._parents_order(inventory), self.grant.rank
-        if rank is None and not self._is_worker:
-            has_instances = instances.are_among(each.device for each in ranking.candidates)
-            return pool_in_order(ranking, count=None if has_instances else self._listed_count, kept_order=parents)
-        # Those of one job count alike: as the parent does, which may have listed only what it claimed.
-        before = self._listed_before if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
-        listed = pool_in_order(ranking, kept_order=parents or before or pool)
-        return tuple(device for device in listed if device.uuid in parents) if parents else listed
+        Whose process this is shows in what it was started with, and in what its engine or script has set since.
+        """
+        environ = dict(self._environ)
+        if self._is_ours:
+            restore(environ, self._replaced)
+            if self._replaced == self._initial.value is not None and self.has_parents_list:
+                # As the one that wrote it did.
+                environ[WRITTEN_VISIBLE_DEVICES] = self._initial.value
+                restore(environ, self._initial.inherited, ORIGINAL_VISIBLE_DEVICES)
+        return environ
+
+    def named(self, grant: Grant) -> str | None:
+        """The value of the variable without what we wrote."""
+        return visible_spec(self.environ_without_ours(), self._initial, self._policy.script, grant).value
+
+    def counted(self, inventory: Inventory | None) -> tuple[str, ...] | None:
+        """UUIDs of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
+        uuids = self._cuda.visible_uuids()
+        if uuids is None or inventory is None:
+            return uuids
+        return instances.named_by_nvml(uuids, inventory.devices)
+
+    def counts_places(self, named: Sequence[int]) -> bool:
+        """These numbers of a script are places in an order that is autogpu's.
+
+        A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
+        """
+        is_place = self.listed.order in (Order.OURS, Order.PARENTS)
+        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.shared_job)
+        return bool(named) and (is_place or is_ranks)
+
+    @property
+    def names_none(self) -> bool:
+        """The variable has a value that means to name GPUs, and names none of this machine."""
+        return not self.listed.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
+
+    @property
+    def has_parents_list(self) -> bool:
+        """An autogpu in a parent process wrote the list that this one was started with."""
+        return self._initial.is_written

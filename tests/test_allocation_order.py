@@ -98,7 +98,7 @@ def test_others_see_what_the_script_uses_though_its_lease_is_written_once(first,
 def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     process = first(BUSY, **policy)
     process.allocator.prepare()
-    process.allocator.hide_where_none_is_taken()
+    process.allocator.allocation.hide_where_none_is_taken()
     assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
     process.cuda = process.framework._cuda = process.allocation.cuda = FakeCuda()
     process.framework.count()
@@ -165,9 +165,9 @@ def test_a_child_that_names_a_number_counts_as_its_parent_does(first, other, nam
 def test_what_cuda_will_count_is_told_before_it_starts_where_that_is_certain(first, other):
     process = first(gpu(0), gpu(1), gpu(2))
     with other({0: 24, 1: 24, 2: 24}):
-        assert process.allocator.certain_gpu_count((13, 0)) == 3
+        assert process.allocator.allocation.certain_gpu_count((13, 0)) == 3
     process.environ[CUDA_VISIBLE_DEVICES] = "1"
-    assert process.allocator.certain_gpu_count((13, 0)) == 1
+    assert process.allocator.allocation.certain_gpu_count((13, 0)) == 1
     assert process.holders == ()
 
 
@@ -177,20 +177,20 @@ def test_what_cuda_will_count_is_told_before_it_starts_where_that_is_certain(fir
     ids=lambda options: "=".join(*options.items()),
 )
 def test_it_is_not_where_the_policy_may_give_none(first, options):
-    assert first(gpu(0), gpu(1), **options).allocator.certain_gpu_count((13, 0)) is None
+    assert first(gpu(0), gpu(1), **options).allocator.allocation.certain_gpu_count((13, 0)) is None
 
 
 def test_nor_where_cuda_does_not_start_though_nvml_can_be_read(first):
     process = first(gpu(0), gpu(1))
     process.cuda.starts_elsewhere = False
-    assert process.allocator.certain_gpu_count((13, 0)) is None
+    assert process.allocator.allocation.certain_gpu_count((13, 0)) is None
 
 
 def test_nor_where_the_driver_is_too_old_or_has_started(first):
     process = first(gpu(0), gpu(1))
-    assert process.allocator.certain_gpu_count((14, 0)) is None
+    assert process.allocator.allocation.certain_gpu_count((14, 0)) is None
     process.cuda.initialise()
-    assert process.allocator.certain_gpu_count((13, 0)) is None
+    assert process.allocator.allocation.certain_gpu_count((13, 0)) is None
 
 
 def test_ranks_are_listed_in_the_order_of_ranks(first):

@@ -62,7 +62,7 @@ def test_what_is_listed(environ, started_with, options, expected):
     visible = written(environ, started_with, **options)
     # What is left as it was is the script's, or of who started it; of what autogpu wrote children can tell.
     assert (environ[VISIBLE], environ.get(WRITTEN, before)) == (expected, expected)
-    assert visible.may_have_gpus == (expected != "")
+    assert visible.listed.may_have_gpus == (expected != "")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_nothing_is_written_where_it_would_not_help(options, reason):
 
 def test_where_an_engine_granted_nothing_the_hidden_pool_is_known():
     visible = written({}, grant=NONE)
-    assert set(visible.hidden_pool) == {gpu(index).uuid for index in range(3)}
-    assert visible.order is Order.GIVEN
+    assert set(visible.listed.hidden) == {gpu(index).uuid for index in range(3)}
+    assert visible.listed.order is Order.GIVEN
 
 
 # What the script and others write
@@ -97,7 +97,7 @@ def test_what_the_script_wrote_before_the_import_is_its_own():
     # As the script wrote it, for it may read it again: no UUID, and in its order.
     assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", is_scripts=True), "1")
     assert visible.environ_without_ours()[VISIBLE] == "1"
-    assert visible.order is Order.GIVEN
+    assert visible.listed.order is Order.GIVEN
 
 
 def test_what_the_script_wrote_after_the_import_is_followed():

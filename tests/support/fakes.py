@@ -196,7 +196,7 @@ class FirstGpusFramework(FakeFramework):
         """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
         with self.allocator.guard():
             self.allocator.prepare(DeviceRequest(0, ordinal=named))
-            self.allocator.hide_where_none_is_taken()
+            self.allocator.allocation.hide_where_none_is_taken()
             self._cuda.initialise()
             count = self.allocator.gpu_count
             if not count:

@@ -187,7 +187,7 @@ class CudaStart:
         with self._lock, self._allocator.guard():
             built_for = _version_numbers(str(torch.version.cuda))
             if built_for is not None and not _is_asked_by_a_library(torch):
-                return self._allocator.certain_gpu_count(built_for)
+                return self._allocator.allocation.certain_gpu_count(built_for)
         return None
 
     def _before(self) -> None:
@@ -205,7 +205,7 @@ class CudaStart:
             self._said = DeviceRequest(0, count=count, fraction=fraction, ordinal=number or 0)
             is_unknown = number is None and process.is_worker()
             self._allocator.prepare(replace(self._said, ordinal=None) if is_unknown else self._said)
-            self._allocator.hide_where_none_is_taken()
+            self._allocator.allocation.hide_where_none_is_taken()
 
     def _on_failure(self) -> None:
         """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
