@@ -23,7 +23,6 @@ ROWS = (
     {"frameworks", "reporting", "acquire", "engines", "visibility"},
     {"allocation", "status", "install", "host_setup"},
     {"out_of_memory"},
-    {"reports"},
     {"allocator"},
     {"activation", "doctor"},
     {"cli"},
