@@ -1,6 +1,5 @@
-"""Programs that use one GPU: ten that are told its number, and four that say ``cuda`` beside another number.
+"""Programs that use one GPU: twelve that are told its number, and twelve that say ``cuda`` beside another number.
 
-One for each way that a number takes: of two that no change of the code tells apart, one.
 Each says that it is imported, takes its GPU at a line of input, says so, and keeps it until another line.
 """
 
@@ -68,6 +67,16 @@ TOLD = (
         "class Trainer:\n    def __init__(self, card):\n        self.device = torch.device('cuda', card)\n"
         "    def train(self):\n        return torch.ones(3, device=self.device)\nx = Trainer({n}).train()",
     ),
+    Program(
+        "a-configuration-that-is-executed",
+        "exec(open('settings.py').read())\nx = torch.ones(3).to(device)",
+        files={"settings.py": "device = torch.device('cuda', {n})\n"},
+    ),
+    Program(
+        "the-current-gpu",
+        "torch.cuda.set_device(int(sys.argv[1]))\nx = torch.ones(3).cuda()",
+        words=("{n}",),
+    ),
     Program("in-its-text", "x = torch.ones(3, device='cuda:{n}')"),
     Program(
         "a-module-beside-it",
@@ -103,5 +112,17 @@ SAYS_CUDA = (
         "if-available", "device = 'cuda' if torch.cuda.is_available() else 'cpu'\nx = torch.ones(3, device=device)"
     ),
     Program("documented", f'"""Runs on cuda:2."""\nHELP = "such as cuda:2"\n{CUDA}'),
+    Program(
+        "id-of-an-experiment", f"def set_gpu(id):\n    torch.cuda.set_device(id)\nid = 3\n{CUDA}", words=("--id", "3")
+    ),
+    Program("device-of-a-microphone", f"microphone = int(sys.argv[2])\n{CUDA}", words=("--device", "2")),
+    Program("examples-for-each-gpu", CUDA, words=("--per_device_train_batch_size", "2")),
+    Program("fold-of-a-dataset", CUDA, words=("cora", "2", "--epochs", "1")),
+    Program("how-many", CUDA, words=("--gpus", "2")),
+    Program("variables-of-the-environment", CUDA, environ={"GPU": "2", "DEVICE": "2", "RANK_OF_LORA": "2"}),
+    Program("a-table-of-folds", f"folds, rank = {{'device': 3}}, 2\n{CUDA}"),
+    Program(
+        "rank-of-no-launcher", "local_rank = int(sys.argv[2])\nx = torch.nn.Linear(2, 2).cuda()", words=("--rank", "2")
+    ),
     Program("of-two-kinds", f"if len(sys.argv) > 9:\n    x = torch.ones(3, device='cuda:2')\n{CUDA}"),
 )
