@@ -172,58 +172,6 @@ class Allocation:
         counted = self.counted_uuids
         return (self.visible.listed.pool or None) if counted is None else counted
 
-    def take(self, request: SelectionRequest) -> Decision:
-        """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
-        # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
-        from autogpu.acquire import acquire, running_script
-
-        self.release()
-        waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
-        environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
-        try:
-            self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
-        except KeyboardInterrupt as error:
-            waiting.interrupted(error)
-            raise
-        except AutoGpuError as error:
-            error.remedy = self.resolved.as_typed(error.remedy)
-            raise
-        self.tell_children()
-        if self.taken.problem:
-            self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
-        return self.taken.decision
-
-    def decided(self, decision: Decision, *, is_listed: bool | None = None) -> Decision:
-        """Hold ``decision`` for what was decided; the claim stays."""
-        from autogpu.acquire import Taken
-
-        taken = self.taken or Taken(decision)
-        self.taken = replace(taken, decision=decision, is_listed=taken.is_listed if is_listed is None else is_listed)
-        return decision
-
-    def release(self) -> None:
-        """Give the claim back; the decision is void."""
-        if self.lease is not None:
-            self.lease.release()
-        self.taken = None
-        # Later claims belong to its parent's job again. Not in a forked child, nor over what another one has written.
-        if self._written_marker == (os.getpid(), self.environ.get(LEASE)):
-            restore(self.environ, self._parents_marker, LEASE)
-
-    def tell_children(self) -> None:
-        """Let child processes share the claim; again whenever ``CUDA_VISIBLE_DEVICES`` has changed."""
-        if self.lease is not None:
-            if self._written_marker != (os.getpid(), self.environ.get(LEASE)):
-                self._parents_marker = self.environ.get(LEASE)
-            self.environ[LEASE] = marker = self.lease.marker(self.environ)
-            self._written_marker = (os.getpid(), marker)
-
-    def say(self, lines: Iterable[str]) -> None:
-        """Print what only one of the ranks of a job needs to say."""
-        if self.grant.is_first:
-            for line in lines:
-                self.say_in_each_rank(line)
-
     # The import
 
     def list_gpus(self, *, anew: bool) -> None:
@@ -420,8 +368,6 @@ class Allocation:
         ordinals = taken.decision.ordinals if taken else ()
         return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
 
-    # Its end, and other processes
-
     @_one_at_a_time
     def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
         """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
@@ -434,6 +380,46 @@ class Allocation:
         if self.taken is None and (pool or is_denied):
             selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
             raise_if_refused(self.decided(decide(selection)))
+
+    # The claim
+
+    def take(self, request: SelectionRequest) -> Decision:
+        """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
+        # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
+        from autogpu.acquire import acquire, running_script
+
+        self.release()
+        waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
+        environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
+        try:
+            self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
+        except KeyboardInterrupt as error:
+            waiting.interrupted(error)
+            raise
+        except AutoGpuError as error:
+            error.remedy = self.resolved.as_typed(error.remedy)
+            raise
+        self.tell_children()
+        if self.taken.problem:
+            self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
+        return self.taken.decision
+
+    def decided(self, decision: Decision, *, is_listed: bool | None = None) -> Decision:
+        """Hold ``decision`` for what was decided; the claim stays."""
+        from autogpu.acquire import Taken
+
+        taken = self.taken or Taken(decision)
+        self.taken = replace(taken, decision=decision, is_listed=taken.is_listed if is_listed is None else is_listed)
+        return decision
+
+    def release(self) -> None:
+        """Give the claim back; the decision is void."""
+        if self.lease is not None:
+            self.lease.release()
+        self.taken = None
+        # Later claims belong to its parent's job again. Not in a forked child, nor over what another one has written.
+        if self._written_marker == (os.getpid(), self.environ.get(LEASE)):
+            restore(self.environ, self._parents_marker, LEASE)
 
     @_one_at_a_time
     def give_back(self, framework: Framework) -> bool:
@@ -448,6 +434,16 @@ class Allocation:
         else:
             self.decided(decision)
         return True
+
+    # What it tells its children, and people
+
+    def tell_children(self) -> None:
+        """Let child processes share the claim; again whenever ``CUDA_VISIBLE_DEVICES`` has changed."""
+        if self.lease is not None:
+            if self._written_marker != (os.getpid(), self.environ.get(LEASE)):
+                self._parents_marker = self.environ.get(LEASE)
+            self.environ[LEASE] = marker = self.lease.marker(self.environ)
+            self._written_marker = (os.getpid(), marker)
 
     @_one_at_a_time
     def is_left_to_workers(self, count: int, framework: Framework) -> bool:
@@ -484,6 +480,12 @@ class Allocation:
                     f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
                     "from an earlier one; to have a process for each task: max_calls=1"
                 )
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Print what only one of the ranks of a job needs to say."""
+        if self.grant.is_first:
+            for line in lines:
+                self.say_in_each_rank(line)
 
 
 def _gives_a_gpu(policy: Policy) -> bool:
