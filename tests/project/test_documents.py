@@ -132,6 +132,13 @@ def test_a_page_says_the_same_in_both_languages(chinese):
     assert contents(chinese) == contents(ENGLISH_OF[chinese])
 
 
+@pytest.mark.parametrize("page", ENGLISH_OF, ids=name_of)
+def test_a_paragraph_in_chinese_is_one_line(page):
+    """A browser shows a line break as a space, which Chinese has none of; GitHub joins no lines."""
+    text = FENCE.sub("", MARK.sub("", page.read_text(encoding="utf-8")))
+    assert re.findall(r"(?<=\S)\n(?! *- |\d+\. |\|).+", text) == []
+
+
 def contents(page: Path) -> dict[str, object]:
     """What a page has in common with its translation."""
     whole = MARK.sub("", page.read_text(encoding="utf-8"))
