@@ -26,15 +26,16 @@ let clicked;
 const screen = {textContent: "$ autogpu status\\nGPU 0\\n$ python \\\\\\n  train.py\\n"};
 const words = {textContent: JSON.stringify({translations: {"clipboard.copied": "Copied"}})};
 const page = {
-  navigator: HAS_CLIPBOARD ? {clipboard: {writeText: async (text) => copied.push(text)}} : {},
+  navigator: {clipboard: CLIPBOARD},
   window: {"alert$": {next: (text) => said.push(text)}},
   document: {
     body,
+    documentElement: {lang: "en"},
     addEventListener: (_, listener) => { clicked = listener; },
     querySelector: () => screen,
     getElementById: () => words,
     createElement: () => ({select() {}, remove() {}}),
-    execCommand: () => copied.push(body.field.value),
+    execCommand: () => COMMAND_WORKS && copied.push(body.field.value) > 0,
   },
 };
 vm.runInNewContext(fs.readFileSync("docs/copy-commands.js", "utf8"), page);
@@ -99,8 +100,19 @@ def test_each_page_of_the_site_has_its_language(site):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
-@pytest.mark.parametrize("has_clipboard", [True, False], ids=["https", "http"])
-def test_the_copy_button_copies_what_is_typed_and_says_so(has_clipboard):
-    program = PAGE.replace("HAS_CLIPBOARD", json.dumps(has_clipboard))
+@pytest.mark.parametrize(
+    ("clipboard", "command_works", "is_copied"),
+    [
+        ("{writeText: async (text) => copied.push(text)}", False, True),
+        ("undefined", True, True),  # a page that came by plain http
+        ("undefined", False, False),
+        ("{writeText: async () => { throw new Error('NotAllowedError'); }}", True, True),
+        ("{writeText: async () => { throw new Error('NotAllowedError'); }}", False, False),
+    ],
+    ids=["https", "http", "http-refused", "https-refused", "both-refused"],
+)
+def test_the_copy_button_copies_what_is_typed_and_says_whether_it_did(clipboard, command_works, is_copied):
+    program = PAGE.replace("CLIPBOARD", clipboard).replace("COMMAND_WORKS", json.dumps(command_works))
     done = subprocess.run(["node", "-e", program], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
-    assert json.loads(done.stdout) == [["autogpu status\npython \\\n  train.py"], ["Copied"]]
+    typed = "autogpu status\npython \\\n  train.py"
+    assert json.loads(done.stdout) == ([[typed], ["Copied"]] if is_copied else [[], ["Not copied"]])
