@@ -104,6 +104,11 @@ def test_no_command_ends_in_a_comment():
     assert [line for line in typed if re.search(r"\S\s+# ", line) or line.lstrip("$ ").startswith("# ")] == []
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_first_page_has_no_more_than_120_lines(name):
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 120
+
+
 def slugs(page: Path) -> list[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
