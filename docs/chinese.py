@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
-
-_CHINESE = "[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"
-# A browser shows a line break as a space, which Chinese has none of; also around what is bold or a link.
-_BREAK = re.compile(f"({_CHINESE}(?:</[^>]+>)*)\\n(?=(?:<[^>]+>)*{_CHINESE})")
-_SCREEN = re.compile("(<pre.*?</pre>)", re.DOTALL)
-
-
-def on_page_content(html: str, *, page: Any, **_: Any) -> str:
-    """Join the lines of a Chinese sentence."""
-    if not _is_chinese(page):
-        return html
-    return "".join(part if part.startswith("<pre") else _BREAK.sub(r"\1", part) for part in _SCREEN.split(html))
 
 
 def on_page_context(context: dict, *, page: Any, config: Any, nav: Any) -> dict:
@@ -23,6 +10,18 @@ def on_page_context(context: dict, *, page: Any, config: Any, nav: Any) -> dict:
     of_chinese = next(each for each in nav.items if each.title == "中文")
     config.theme["language"] = "zh" if _is_chinese(page) else "en"
     return {**context, "nav": _Contents(of_chinese.children if _is_chinese(page) else nav.items, nav.homepage)}
+
+
+def on_post_page(output: str, *, page: Any, config: Any, **_: Any) -> str:
+    """Translate what the theme and mkdocs.yml say once for all pages."""
+    for english, chinese in config.extra["chinese"].items() if _is_chinese(page) else ():
+        output = output.replace(english, chinese)
+    return output
+
+
+def on_post_template(output: str, *, template_name: str, **_: Any) -> str:
+    """A page that is not there has no language."""
+    return output.replace("404 - Not found", '404 - Not found <span lang="zh">找不到页面</span>')
 
 
 class _Contents:

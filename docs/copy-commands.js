@@ -14,19 +14,25 @@ document.addEventListener("click", (event) => {
   if (!typed.length) return; // a file, which is copied whole
   event.stopImmediatePropagation();
   event.preventDefault();
-  copy(typed.join("\n")).then(() => {
+  copy(typed.join("\n")).then((isCopied) => {
     const words = JSON.parse(document.getElementById("__config").textContent).translations;
-    window.alert$.next(words["clipboard.copied"]); // as the theme's own button says it
+    const refused = document.documentElement.lang === "zh" ? "未能复制" : "Not copied";
+    window.alert$.next(isCopied ? words["clipboard.copied"] : refused); // as the theme's own button says it
   });
 }, true);
 
 async function copy(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  // A browser has that only for https and for the machine itself.
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Refused, or not there: a browser has it only for https and for the machine itself.
+  }
   const field = document.createElement("textarea");
   field.value = text;
   document.body.append(field);
   field.select();
-  document.execCommand("copy");
+  const isCopied = document.execCommand("copy");
   field.remove();
+  return isCopied;
 }

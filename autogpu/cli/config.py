@@ -87,7 +87,7 @@ def check(files: tuple[Path, ...]) -> int:
     epilog="""\b
 Examples:
   autogpu config forget
-  AUTOGPU_HISTORY=false python train.py   # a run that is not kept"""
+  AUTOGPU_HISTORY=false python train.py"""
 )
 def forget() -> None:
     """Delete what is kept of your scripts' runs: how much GPU memory they took.
@@ -166,10 +166,10 @@ def _plain(value: Path | Origin | Problem | Setting) -> Any:
 @click.command(
     epilog="""\b
 Examples:
-  autogpu init          # autogpu.toml in this folder
-  autogpu init --user   # ~/.config/autogpu/autogpu.toml, for all your projects"""
+  autogpu init
+  autogpu init --user"""
 )
-@click.option("--user", "is_user", is_flag=True, help="Write your user file, which applies to all your projects.")
+@click.option("--user", "is_user", is_flag=True, help="Write ~/.config/autogpu/autogpu.toml, for all your projects.")
 def init(is_user: bool) -> None:
     """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
     user_file = user_file_of(os.environ)

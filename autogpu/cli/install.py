@@ -25,7 +25,7 @@ print(json.dumps([bool(importlib.util.find_spec(name)) for name in ("autogpu", "
 """
 
 TARGET = click.option(
-    "--target", type=click.Path(path_type=Path), metavar="DIR", help="DIR instead of this environment's site-packages."
+    "--target", type=click.Path(path_type=Path), metavar="DIR", help="This folder, on PYTHONPATH, not site-packages."
 )
 PYTHON = click.option("--python", metavar="PATH", help="The environment of this Python; it needs autogpu as well.")
 
@@ -33,9 +33,9 @@ PYTHON = click.option("--python", metavar="PATH", help="The environment of this 
 @click.command(
     epilog="""\b
 Examples:
-  autogpu install                                   # for the environment of this autogpu
-  autogpu install --python "$(command -v python)"   # for that of this Python, which has autogpu as well
-  autogpu install --target ~/lib/autogpu            # for every Python with that folder on PYTHONPATH"""
+  autogpu install
+  autogpu install --python "$(command -v python)"
+  autogpu install --target ~/lib/autogpu"""
 )
 @click.option(
     "--method",
@@ -106,8 +106,8 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
 @click.command(
     epilog="""\b
 Examples:
-  autogpu uninstall                          # from the environment of this autogpu
-  autogpu uninstall --target ~/lib/autogpu   # from a folder on PYTHONPATH"""
+  autogpu uninstall
+  autogpu uninstall --target ~/lib/autogpu"""
 )
 @TARGET
 @PYTHON

@@ -85,8 +85,8 @@ class LazyGroup(VerbGroup):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
-  autogpu install             # once per environment; scripts stay as they are
-  AUTOGPU=0 python train.py   # one run without autogpu""",
+  autogpu install
+  AUTOGPU=0 python train.py""",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="autogpu", message="%(prog)s %(version)s")
 @click.pass_context

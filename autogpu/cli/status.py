@@ -39,7 +39,7 @@ Examples:
   autogpu status
   autogpu status --json
   autogpu status --on lab1,lab2 --mine
-  autogpu status --format prometheus > autogpu.prom   # for node_exporter"""
+  autogpu status --format prometheus > autogpu.prom"""
 )
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")

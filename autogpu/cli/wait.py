@@ -44,10 +44,10 @@ after --timeout, 130 after Ctrl-C.
 \b
 Examples:
   autogpu wait --count 2 && notify-send "GPUs are free"
-  autogpu wait --need 6GiB --timeout 2h && printf '\\a'   # rings
-  autogpu wait --timeout 0                                # only tells, by its exit status
-  autogpu wait --mine && notify-send done                 # all your jobs have ended
-  autogpu wait --job 4121 && python next.py               # one after the other"""
+  autogpu wait --need 6GiB --timeout 2h && printf '\\a'
+  autogpu wait --timeout 0
+  autogpu wait --mine && notify-send done
+  autogpu wait --job 4121 && python next.py"""
 )
 @policy_options("select", without=("busy", "wait", "visible", "identifier"))
 @click.option(

@@ -235,7 +235,7 @@ KEYS = (
         kinds.choice("share", "wait", "cpu", "error"),
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',
     ),
-    Key("select.wait", kinds.DURATION, 'how long "wait" waits, and "share" at most'),
+    Key("select.wait", kinds.DURATION, 'how long "wait" waits, and "share" for enough free memory'),
     Key(
         "select.script",
         kinds.choice("respect", "override"),

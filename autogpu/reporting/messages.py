@@ -157,7 +157,9 @@ class WaitingReport:
         if now != self._printed:
             self._printed_s, self._printed = state.waited_s, now
             gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
-            waited = f"{span(state.waited_s)} of {span(state.timeout_s)}"
+            # Who shares goes on to wait for the minute.
+            limit = f" of {span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
+            waited = span(state.waited_s) + limit
             place = f"waiting for {gpus}, place {state.position} in the queue, {waited}"
             self._say(f"{place}: {decision.why}; Ctrl-C stops")
 

@@ -157,8 +157,8 @@ def quota_reached(per_user: int) -> str:
 
 def until_it_shares(left_s: float, *, is_size_told: bool, at_cap: bool) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
-    enough = "it fits there" if is_size_told else "a quarter of it is free"
-    end = f" and {enough}, in {span(left_s)} however little is free" if left_s > 0 else ""
+    enough = "it fits" if is_size_told else "a quarter of it is free"
+    end = f", for the next {span(left_s)} only where {enough}" if left_s > 0 else ""
     whom = "your jobs" if at_cap else "others"
     return f"; it joins {whom} once all jobs on a GPU have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
 

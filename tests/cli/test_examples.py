@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from autogpu.cli.main import VERBS, cli
@@ -27,20 +28,24 @@ STATUS = {
 NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
 
 
-def commands():
-    for verb in VERBS:
-        command = cli.get_command(None, verb)
-        group = getattr(command, "commands", {})
-        for each in (command, *group.values()):
-            yield verb, each
+def printed_helps():
+    """What ``--help`` of each verb prints on a terminal of 80 columns."""
+    root = click.Context(cli, info_name="autogpu", terminal_width=80)
+    for name, command in [("", cli), *((verb, cli.get_command(root, verb)) for verb in VERBS)]:
+        yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
+        for below in getattr(command, "commands", {}).values():
+            yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
 
 
-def examples_of(command):
-    """The lines below ``Examples:``, with what is said beside them."""
-    return [line.strip() for line in (command.epilog or "").partition("Examples:\n")[2].splitlines()]
+HELPS = list(printed_helps())
+EXAMPLES = [(verb, line.strip()) for verb, text in HELPS for line in text.partition("Examples:\n")[2].splitlines()]
 
 
-EXAMPLES = [(verb, example) for verb, command in commands() for example in examples_of(command)]
+def test_each_verb_has_examples_that_work_as_they_are_copied():
+    """In zsh a # that is typed begins no comment."""
+    assert [verb for verb, text in HELPS if "Examples:\n" not in text] == []
+    assert [example for _, example in EXAMPLES if "#" in example] == []
+    assert [line for _, text in HELPS for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +77,7 @@ def server(tmp_path_factory):
 
 @pytest.mark.parametrize(("verb", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_an_example_works_as_printed(place, server, folder_of_autogpu, verb, example):
-    asked = example.partition(" #")[0].rstrip()
-    if asked.startswith(NEEDS_MORE) or any(f" {part}" in asked for part in NEEDS_MORE):
+    if example.startswith(NEEDS_MORE) or any(f" {part}" in example for part in NEEDS_MORE):
         pytest.skip("needs root, docker or other hosts, or writes into the home folder")
     if verb != "init":
         (place / "autogpu.toml").write_text("[select]\ncount = 1\n")
@@ -81,7 +85,7 @@ def test_an_example_works_as_printed(place, server, folder_of_autogpu, verb, exa
     # pipefail: an example that fails in front of a pipe has failed.
     command = ["bash", "-o", "pipefail", "-c", example]
     done = server.run(command, environ={"PATH": path}, cwd=place, stdin=subprocess.DEVNULL, timeout=300)
-    assert done.returncode == STATUS.get(asked, 0), f"{example}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == STATUS.get(example, 0), f"{example}\n{done.stdout}\n{done.stderr}"
 
 
 def completed(folder_of_autogpu, shell, line):

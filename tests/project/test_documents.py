@@ -104,6 +104,11 @@ def test_no_command_ends_in_a_comment():
     assert [line for line in typed if re.search(r"\S\s+# ", line) or line.lstrip("$ ").startswith("# ")] == []
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_first_page_has_no_more_than_120_lines(name):
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 120
+
+
 def slugs(page: Path) -> list[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -130,6 +135,13 @@ def test_every_page_is_in_the_site_and_can_be_found_from_its_first():
 @pytest.mark.parametrize("chinese", ENGLISH_OF, ids=name_of)
 def test_a_page_says_the_same_in_both_languages(chinese):
     assert contents(chinese) == contents(ENGLISH_OF[chinese])
+
+
+@pytest.mark.parametrize("page", ENGLISH_OF, ids=name_of)
+def test_a_paragraph_in_chinese_is_one_line(page):
+    """A browser shows a line break as a space, which Chinese has none of; GitHub joins no lines."""
+    text = FENCE.sub("", MARK.sub("", page.read_text(encoding="utf-8")))
+    assert re.findall(r"(?<=\S)\n(?! *- |\d+\. |\|).+", text) == []
 
 
 def contents(page: Path) -> dict[str, object]:

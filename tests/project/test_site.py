@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
-from types import SimpleNamespace
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from tests.support import environments
 from tests.support.environments import ROOT
-from tests.support.modules import module_of
 
-CHINESE, ENGLISH = (SimpleNamespace(file=SimpleNamespace(src_uri=uri)) for uri in ("zh-CN/memory.md", "memory.md"))
+toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 # A page of the site with one screen, as the script sees it; prints what was copied and what was said.
 PAGE = """
@@ -22,15 +26,16 @@ let clicked;
 const screen = {textContent: "$ autogpu status\\nGPU 0\\n$ python \\\\\\n  train.py\\n"};
 const words = {textContent: JSON.stringify({translations: {"clipboard.copied": "Copied"}})};
 const page = {
-  navigator: HAS_CLIPBOARD ? {clipboard: {writeText: async (text) => copied.push(text)}} : {},
+  navigator: {clipboard: CLIPBOARD},
   window: {"alert$": {next: (text) => said.push(text)}},
   document: {
     body,
+    documentElement: {lang: "en"},
     addEventListener: (_, listener) => { clicked = listener; },
     querySelector: () => screen,
     getElementById: () => words,
     createElement: () => ({select() {}, remove() {}}),
-    execCommand: () => copied.push(body.field.value),
+    execCommand: () => COMMAND_WORKS && copied.push(body.field.value) > 0,
   },
 };
 vm.runInNewContext(fs.readFileSync("docs/copy-commands.js", "utf8"), page);
@@ -40,41 +45,74 @@ setTimeout(() => console.log(JSON.stringify([copied, said])), 10);
 """
 
 
+class Words(HTMLParser):
+    """What a page says around its text, in words and to a screen reader."""
+
+    def __init__(self):
+        super().__init__()
+        self.said, self.around = set(), 0
+
+    def handle_starttag(self, tag, attrs):
+        names = {"title", "aria-label", "alt", "placeholder"}
+        if ("name", "description") in attrs:
+            names.add("content")
+        self.said |= {value for name, value in attrs if name in names}
+        self.around += tag in ("header", "footer")
+
+    def handle_endtag(self, tag):
+        self.around -= tag in ("header", "footer")
+
+    def handle_data(self, data):
+        if self.around and self.lasttag != "script":
+            self.said.add(" ".join(data.split()))
+
+
 @pytest.fixture(scope="module")
-def chinese():
-    return module_of(ROOT / "docs" / "chinese.py")
+def site(tmp_path_factory):
+    """The site as ``make site`` builds it."""
+    wanted = tuple(toml.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["docs"])
+    python = environments.environment(Path(sys.executable).resolve(), wanted, with_autogpu=False)
+    folder = tmp_path_factory.mktemp("site")
+    command = [str(python), "-B", "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "TMPDIR": str(tmp_path_factory.mktemp("tmp"))}
+    subprocess.run(command, cwd=ROOT, env=environ, timeout=250, check=True)
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("html", "shown"),
-    [
-        ("<p>第一行、\n第二行。</p>", "<p>第一行、第二行。</p>"),
-        ("<p>是<strong>粗体</strong>\n<a>链接</a></p>", "<p>是<strong>粗体</strong><a>链接</a></p>"),
-        ("<p>用\nTensorFlow\n时</p>", "<p>用\nTensorFlow\n时</p>"),
-        ("<pre><code># 一\n二</code></pre>", "<pre><code># 一\n二</code></pre>"),
-    ],
-    ids=["sentence", "inline", "latin", "screen"],
-)
-def test_a_line_break_is_no_space_between_chinese_characters(chinese, html, shown):
-    assert chinese.on_page_content(html, page=CHINESE) == shown
-    assert chinese.on_page_content(html, page=ENGLISH) == html
+@pytest.mark.slow
+def test_a_chinese_page_of_the_site_says_nothing_in_english(site):
+    pages, words = sorted((site / "zh-CN").glob("*.html")), Words()
+    for page in pages:
+        words.feed(page.read_text(encoding="utf-8"))
+    assert len(pages) == len(list((ROOT / "docs" / "zh-CN").glob("*.md")))
+    in_english = {text for text in words.said if re.search("[A-Za-z]", text) and not re.search("[\u4e00-\u9fff]", text)}
+    assert in_english == {"autogpu", "Material for MkDocs"}
 
 
-@pytest.mark.parametrize(
-    ("page", "language", "items"), [(CHINESE, "zh", ["显存策略"]), (ENGLISH, "en", ["Memory", "中文"])]
-)
-def test_a_page_has_the_words_and_the_contents_of_its_language(chinese, page, language, items):
-    section = SimpleNamespace(title="中文", children=[SimpleNamespace(title="显存策略")])
-    nav = SimpleNamespace(items=[SimpleNamespace(title="Memory"), section], homepage="home")
-    config = SimpleNamespace(theme={})
-    found = chinese.on_page_context({"kept": 1}, page=page, config=config, nav=nav)
-    assert config.theme["language"] == language
-    assert ([item.title for item in found["nav"].items], found["nav"].homepage, found["kept"]) == (items, "home", 1)
+@pytest.mark.slow
+def test_each_page_of_the_site_has_its_language(site):
+    chinese, english = ((site / name / "memory.html").read_text(encoding="utf-8") for name in ("zh-CN", "."))
+    assert ('<html lang="zh"' in chinese, '<html lang="en"' in english) == (True, True)
+    assert ("永久链接" in chinese, "Permanent link" in english) == (True, True)
+    # Of the contents, those of its language.
+    assert ("policy.html" in chinese.partition("<article")[0], "zh-CN/sharing.html" in english) == (False, True)
+    assert "找不到页面" in (site / "404.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
-@pytest.mark.parametrize("has_clipboard", [True, False], ids=["https", "http"])
-def test_the_copy_button_copies_what_is_typed_and_says_so(has_clipboard):
-    program = PAGE.replace("HAS_CLIPBOARD", json.dumps(has_clipboard))
+@pytest.mark.parametrize(
+    ("clipboard", "command_works", "is_copied"),
+    [
+        ("{writeText: async (text) => copied.push(text)}", False, True),
+        ("undefined", True, True),  # a page that came by plain http
+        ("undefined", False, False),
+        ("{writeText: async () => { throw new Error('NotAllowedError'); }}", True, True),
+        ("{writeText: async () => { throw new Error('NotAllowedError'); }}", False, False),
+    ],
+    ids=["https", "http", "http-refused", "https-refused", "both-refused"],
+)
+def test_the_copy_button_copies_what_is_typed_and_says_whether_it_did(clipboard, command_works, is_copied):
+    program = PAGE.replace("CLIPBOARD", clipboard).replace("COMMAND_WORKS", json.dumps(command_works))
     done = subprocess.run(["node", "-e", program], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
-    assert json.loads(done.stdout) == [["autogpu status\npython \\\n  train.py"], ["Copied"]]
+    typed = "autogpu status\npython \\\n  train.py"
+    assert json.loads(done.stdout) == ([[typed], ["Copied"]] if is_copied else [[], ["Not copied"]])

@@ -55,6 +55,13 @@ def test_a_line_comes_at_once_and_where_another_thing_is_waited_for(looks, said_
     ]
 
 
+def test_a_wait_beyond_its_time_is_of_no_time():
+    lines = []
+    state, decision = look(1803.0)
+    WaitingReport(lines.append)(state, decision)
+    assert lines == [f"waiting for a GPU, place 1 in the queue, 30 min: {decision.why}; Ctrl-C stops"]
+
+
 WAIT = """
 import signal, sys
 from autogpu.lease import QueueState

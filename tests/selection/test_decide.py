@@ -282,9 +282,9 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
 @pytest.mark.parametrize(
     ("asked", "joins"),
     [
-        ({}, " and a quarter of it is free, in 30 min however little is free"),
-        ({"need_bytes": 8 * GIB, "wait_s": 90.0}, " and it fits there, in 90 s however little is free"),
-        ({"waited_s": 720.0}, " and a quarter of it is free, in 18 min however little is free"),
+        ({}, ", for the next 30 min only where a quarter of it is free"),
+        ({"need_bytes": 8 * GIB, "wait_s": 90.0}, ", for the next 90 s only where it fits"),
+        ({"waited_s": 720.0}, ", for the next 18 min only where a quarter of it is free"),
         ({"waited_s": 1800.0}, ""),
     ],
 )
