@@ -17,7 +17,7 @@ from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.install.files import template_folder
+from autogpu.install import template_folder
 from autogpu.policy import Policy, Resolved
 from autogpu.policy.model import BY_NAME, with_options
 from autogpu.reporting import messages

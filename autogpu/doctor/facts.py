@@ -13,8 +13,7 @@ from typing import Any, Mapping
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import cuda, probe
 from autogpu.doctor.model import Cuda, Facts
-from autogpu.install import ask, files, fresh_start
-from autogpu.install.packages import pip_source
+from autogpu.install import HOOK, STEPS, ask, fresh_start, pip_source, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.leases import LockedFile
 from autogpu.reporting.text import sudo
@@ -85,9 +84,9 @@ def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
 
 
 def _is_current(hook: Path) -> bool:
-    templates = files.template_folder()
+    templates = template_folder()
     try:
-        names = (files.HOOK, files.STEPS)
+        names = (HOOK, STEPS)
         return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
     except OSError:
         return False

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.model import Inventory
-from autogpu.install import FreshStart
-from autogpu.install.packages import pip_command
+from autogpu.install import FreshStart, pip_command
 from autogpu.lease import Folder
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
