@@ -18,7 +18,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
-from autogpu.cli.policy_options import duration, resolve_here, uid_of
+from autogpu.cli.policy_options import Duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, ORDERS, PIPE_WIDTH, View, fitted, page
 from autogpu.reporting.text import listed, user_name
@@ -74,10 +74,9 @@ Examples:
 @click.option(
     "--timeout",
     "timeout_s",
-    callback=duration,
+    type=Duration(),
     default="10s",
     show_default=True,
-    metavar="VALUE",
     help="For --on: how long each host may take.",
 )
 def status(

@@ -14,7 +14,7 @@ import click
 from autogpu import lease
 from autogpu.cli.gpu_request import decide_now, in_words, read_gpus, request_gpus
 from autogpu.cli.jobs import is_own, named, names_of, only_one, read_jobs, told_in_json, watch
-from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
+from autogpu.cli.policy_options import Duration, policy_options, resolve_or_complain
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
@@ -61,8 +61,7 @@ Examples:
 @click.option(
     "--timeout",
     "timeout_s",
-    callback=duration,
-    metavar="VALUE",
+    type=Duration(),
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
