@@ -219,21 +219,20 @@ def host_setup(is_check: bool, is_print: bool, root: Path) -> int:
         return 0
     done = [] if is_check else setup(host)
     parts = host.parts()
-    is_in_place = all(not part.problem or not part.required for part in parts)
     for part in done:
         click.echo(f"{_DONE[part.action]} {part.path}{part.consequence and f', which {part.consequence}'}")
-    click.echo("\n".join(_state(host, parts, is_in_place, is_check)))
-    return int(is_check and not is_in_place)
+    click.echo("\n".join(_state(host, parts, is_check)))
+    return int(is_check and any(part.problem and part.required for part in parts))
 
 
-def _state(host: Host, parts: Sequence[Part], is_in_place: bool, is_check: bool) -> list[str]:
+def _state(host: Host, parts: Sequence[Part], is_check: bool) -> list[str]:
     lines = []
     for part in parts:
         lines += [f"{part.path} {part.problem or 'is in place'}."] if part.problem or is_check else []
         lines += [f"  {part.consequence}"] if part.consequence else []
     if any(part.action and part.required for part in parts):
         return [*lines, f"To set it up: {host.command()}"]
-    if is_in_place:
-        has_problem = any(part.problem for part in parts)
-        lines.append("All that is required is in place." if has_problem else "All is in place.")
+    required = [part.required for part in parts if part.problem]
+    if not any(required):
+        lines.append("All that is required is in place." if required else "All is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

@@ -51,7 +51,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    folder, folder_error = find_folder(environ)
+    folder, folder_error = try_folder(environ)
     return Facts(
         environ=dict(environ),
         executable=sys.executable,
@@ -102,9 +102,8 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
-    """The folder of this user's jobs, and what keeps them from claiming there with its remedy; makes none."""
-    problem: lease.LeaseUnavailable | None = None
+def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseUnavailable | None]:
+    """The folder of this user's jobs, and what keeps them from claiming there; makes none."""
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
@@ -115,11 +114,11 @@ def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, s
                 trial.put(descriptor, f".doctor.{os.getpid()}", b"")
             finally:
                 trial.release()
+        return folder, problem
     except lease.NoFolderYet:
-        pass
+        return None, None
     except lease.LeaseUnavailable as error:
-        problem = error
-    return folder, (problem.what, problem.remedy) if problem else None
+        return folder, error
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:
