@@ -207,7 +207,7 @@ def _in_place(folder: Path, plan: Mapping[Path, bytes]) -> Iterator[tuple[Path, 
 
 
 def _remove_all(folder: Path) -> tuple[Path, ...]:
-    """Remove every start-up file of ours, and a folder made for them once it is empty; returns which"""
+    """Remove every start-up file of ours, and a folder made for them once it is empty; returns which files."""
     found = _files_of_ours(folder)
     for path in found:
         path.unlink()

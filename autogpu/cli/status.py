@@ -27,9 +27,6 @@ from autogpu.status.snapshot import read_leases, read_status
 
 Ask = Callable[[], Sequence[Answer]]
 
-# Of what --on prints as JSON.
-VERSION = 1
-
 
 @click.command(
     epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0.
@@ -172,7 +169,7 @@ def _has_failed(answer: Answer) -> bool:
 def _as_values(answers: Sequence[Answer], user: str | None) -> object:
     told = {each.host: each.status and each.status.of_user(user).to_json() for each in answers}
     hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
-    return told.get("") or {"version": VERSION, "hosts": hosts}
+    return told.get("") or {"version": 1, "hosts": hosts}
 
 
 def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:

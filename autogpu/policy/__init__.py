@@ -160,7 +160,7 @@ class Layer:
 
 def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
     verb = "can't be" if refused.element is None else "can't hold"
-    hint = refused.why or _for_another(key, value, origin)
+    hint = str(refused) or _for_another(key, value, origin)
     if not hint and isinstance(value, str):
         near = _nearest(value, key.kind.words)
         hint = f'nearest is "{near}"' if near else ""

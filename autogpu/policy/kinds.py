@@ -62,7 +62,6 @@ class Refused(Exception):
 
     def __init__(self, why: str = "", *, element: str | None = None) -> None:
         super().__init__(why)
-        self.why = why
         self.element = element
 
 
