@@ -72,12 +72,8 @@ def check(files: tuple[Path, ...]) -> int:
     status = 0
     for file in files:
         problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
-        for problem in problems:
-            click.echo(str(problem))
-        if problems:
-            status = 1
-        else:
-            click.echo(f"{printable(str(file))}: valid")
+        click.echo("\n".join(map(str, problems)) or f"{printable(str(file))}: valid")
+        status |= bool(problems)
     return status
 
 

@@ -29,14 +29,13 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later v
 
 def uid_of(name: str) -> int:
     """The number of a user of this host, whom an option names."""
-    import difflib
     import pwd  # not on Windows
 
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
-        near = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
-        hint = f"; did you mean {printable(near[0], 32)}?" if near else ""
+        near = policy.nearest(name, [user.pw_name for user in pwd.getpwall()])
+        hint = f"; did you mean {printable(near, 32)}?" if near else ""
         raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
 
 

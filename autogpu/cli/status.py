@@ -25,8 +25,6 @@ from autogpu.reporting.text import listed, user_name
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_leases, read_status
 
-Ask = Callable[[], Sequence[Answer]]
-
 
 @click.command(
     epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0.
@@ -172,7 +170,7 @@ def _as_values(answers: Sequence[Answer], user: str | None) -> object:
     return told.get("") or {"version": 1, "hosts": hosts}
 
 
-def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
+def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, console: Console) -> None:
     """Draw the page again and again, until q is pressed."""
     from rich.live import Live
 

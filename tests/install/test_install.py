@@ -177,6 +177,16 @@ def test_what_does_not_prove_itself_is_taken_away(folder: Path, earlier: bool) -
     assert tree(folder) == {}
 
 
+def test_what_was_not_proved_since_ctrl_c_came_is_taken_away(folder: Path) -> None:
+    class Interrupted(dict):
+        def items(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        installing.install(folder, environ=Interrupted())
+    assert tree(folder) == {}
+
+
 def test_what_is_as_it_was_stays_where_its_proof_fails_now(folder: Path) -> None:
     installing.install(folder)
     before = tree(folder)
