@@ -72,9 +72,9 @@ def resolve(
     else:
         project = sources.found_source(homes, script, working_directory, (system_file, user_file))
     files = [_file_layer(source) for source in (system, user, project)]
-    settings, locked, problems = _merged([*files, _environment_layer(environ), _flag_layer(flags or {})])
+    settings, problems = _merged([*files, _environment_layer(environ), _flag_layer(flags or {})])
     return Resolved(
-        policy=_policy(settings, locked),
+        policy=_policy(settings),
         settings=MappingProxyType(settings),
         problems=problems,
         system_notes=tuple(files[0].unknown),
@@ -91,32 +91,37 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
         origin = Origin(source.layer, short_path(file, homes), file)
         return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
     layer = _file_layer(source)
-    return (*_merged([layer])[2], *layer.unknown)
+    return (*_merged([layer])[1], *layer.unknown)
 
 
-def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], frozenset[str], tuple[Problem, ...]]:
-    """Stack layers on the defaults, lowest first: the settings, those that the system file locks, and what is wrong."""
+def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
+    """Stack layers on the defaults, lowest first: the settings, and what is wrong."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
     problems = [problem for layer in layers for problem in _bounded(layer.problems)]
-    locked: Mapping[str, Origin] = {}
     for layer in layers:
+        locked = _locked(settings)
         for dotted, (value, origin) in layer.values.items():
             held = settings[dotted]
             # The start-up hook obeys AUTOGPU=0 before this package is even imported, whatever is locked.
             if dotted not in locked or (origin.place == variables.SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
-                what = f"{origin}: {dotted} is locked by {locked[dotted]}"
+                what = f"{origin}: {dotted} is locked by {settings['locked'].origin}"
                 problems.append(Problem(what, "", origin, dotted))
-        if layer.name == model.SYSTEM:
-            locked = _locks(layer)
-    return settings, frozenset(locked), tuple(_with_outcome(problem, settings) for problem in problems)
+    return settings, tuple(_with_outcome(problem, settings) for problem in problems)
 
 
-def _policy(settings: Mapping[str, Setting], locked: frozenset[str]) -> Policy:
+def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
+    """The dotted keys that no layer above the system file may change, which alone names them; a bare name will do."""
+    names: Any = settings["locked"].value
+    found = (BY_DOTTED.get(name) or BY_NAME.get(name) for name in names)
+    return frozenset(key.dotted for key in found if key is not None)
+
+
+def _policy(settings: Mapping[str, Setting]) -> Policy:
     values = {key.attribute: settings[key.dotted].value for key in KEYS}
-    values["locked"] = locked
+    values["locked"] = _locked(settings)
     if isinstance(values["per_user"], dict):
         values["per_user"] = of_own_groups(values["per_user"])
     return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
@@ -270,13 +275,6 @@ def _names(section: str) -> list[str]:
     if section in _TABLES:
         return [key.name for key in KEYS if key.section == section]
     return [*(key.name for key in KEYS if not key.section), *(f"[{table}]" for table in _TABLES)]
-
-
-def _locks(system: Layer) -> dict[str, Origin]:
-    """The dotted keys that the system file locks, and where it says so. A bare name will do."""
-    names, origin = system.values.get("locked", _NO_LOCKS)
-    found = (BY_DOTTED.get(name) or BY_NAME.get(name) for name in names)
-    return {key.dotted: origin for key in found if key is not None}
 
 
 def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
