@@ -74,11 +74,9 @@ class History:
     """The file of this user, in ``folder`` if there is one. Whatever is wrong with it, nothing is known and kept."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        base, self._home = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
-        if base.is_absolute():
-            self._home = base
-        folder = self._home / ("" if base.is_absolute() else ".local/state") / "autogpu"
-        self.folder = folder if folder.is_absolute() else None
+        state, home = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
+        self._home, folder = (state, state) if state.is_absolute() else (home, home / ".local/state")
+        self.folder = folder / "autogpu" if folder.is_absolute() else None
 
     def read(self) -> str:
         """The file's text, for the functions above; ``""`` where nothing is kept."""

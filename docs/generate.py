@@ -15,8 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-from autogpu import __version__
-from autogpu.install import files
+from autogpu import __version__, install
 from autogpu.policy.model import BY_DOTTED, KEYS, SECTIONS, SYSTEM_FILE, Key
 from autogpu.policy.templates import example
 
@@ -156,8 +155,8 @@ _RULES = {
 
 def start_up_tables() -> str:
     """The tables of ``docs/security.md``: what to compare an environment with, and which rules the files keep."""
-    names = (files.PTH, files.START, files.HOOK, files.STEPS, files.SITECUSTOMIZE)
-    contents = [files.template(files.template_folder(), name).read_bytes() for name in names]
+    names = (install.PTH, install.START, install.HOOK, install.STEPS, install.SITECUSTOMIZE)
+    contents = [install.template(install.template_folder(), name).read_bytes() for name in names]
     parts = [f"| File of autogpu {__version__} | Bytes | SHA-256 |\n|---|---|---|\n"]
     for name, content in zip(names, contents):
         parts.append(f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |\n")

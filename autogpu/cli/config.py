@@ -24,8 +24,6 @@ from autogpu.policy.templates import template
 from autogpu.reporting.text import counted, printable, short_path
 from autogpu.variables import POLICY_FILE
 
-VERSION = 1
-
 # What was typed for `autogpu run` reaches its programs in the variable of the key.
 _TYPED = {key.flag: key.variable for key in KEYS}
 
@@ -74,12 +72,8 @@ def check(files: tuple[Path, ...]) -> int:
     status = 0
     for file in files:
         problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
-        for problem in problems:
-            click.echo(str(problem))
-        if problems:
-            status = 1
-        else:
-            click.echo(f"{printable(str(file))}: valid")
+        click.echo("\n".join(map(str, problems)) or f"{printable(str(file))}: valid")
+        status |= bool(problems)
     return status
 
 
@@ -150,7 +144,7 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
         for setting in resolved.settings.values()
     ]
     files = {"files": resolved.files, "project_file": resolved.project_file}
-    return {"version": VERSION, **files, "settings": settings, "problems": resolved.problems}
+    return {"version": 1, **files, "settings": settings, "problems": resolved.problems}
 
 
 def _plain(value: Path | Origin | Problem | Setting) -> Any:

@@ -15,7 +15,6 @@ from autogpu.doctor.facts import gather
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
 from autogpu.reporting.text import counted
 
-VERSION = 1
 _COLUMN = 20
 
 _MARKS = {
@@ -45,7 +44,7 @@ def doctor(as_json: bool) -> int:
     states = [finding.state for finding in findings.values()]
     if as_json:
         values = [{"check": n, **f._asdict(), "remedy": f.remedy or None} for n, f in findings.items()]
-        click.echo(json.dumps({"version": VERSION, "findings": values}, indent=2))
+        click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
         return int(FAILED in states)
     console = Console(highlight=False)
     for name, finding in findings.items():

@@ -26,26 +26,22 @@ class NoDriver(DriverUnavailable):
     """This is a machine without NVIDIA GPUs."""
 
 
-def read_gpus() -> Inventory:
-    """The GPUs; an error says why they can't be read, :class:`NoDriver` that there are none."""
-    inventory = probe.finish(probe.start(os.environ))
-    if inventory.has_no_driver:
-        raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
-    if inventory.failure:
-        raise DriverUnavailable(printable(inventory.failure), remedy=inventory.remedy)
-    return inventory
-
-
-def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory) -> dict[str, str]:
+def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory | None) -> dict[str, str]:
     """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
     written = environment_for(devices, VisibleSpec(), inventory, policy.identifier)
     return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
 
 
-def request_gpus(
-    resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
-) -> SelectionRequest:
-    """The request of a process that could see all GPUs of the pool, which is not empty, in the pool's order."""
+def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | None = None) -> SelectionRequest:
+    """The request of a process that could see all GPUs of the pool, which is not empty, in the pool's order.
+
+    An error says why there is none, :class:`NoDriver` that there are no GPUs.
+    """
+    inventory = probe.finish(probe.start(os.environ))
+    if inventory.has_no_driver:
+        raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
+    if inventory.failure:
+        raise DriverUnavailable(printable(inventory.failure), remedy=inventory.remedy)
     request = request_here(resolved, inventory, environ, own_pid)
     if request.grant.is_none:
         raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)

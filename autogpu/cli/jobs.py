@@ -22,8 +22,6 @@ from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
 from autogpu.status.snapshot import read_leases, user_and_program
 
-VERSION = 1
-
 # Of a list in a message.
 _MOST_NAMED = 12
 
@@ -154,7 +152,7 @@ def _keys(record: Holder) -> Iterable[tuple[object, ...]]:
 @contextmanager
 def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dict[str, object]]:
     """Print the values at the end, as the body has changed them, and why an error of ours has ended it."""
-    values: dict[str, object] = {"version": VERSION, "verdict": verdict, **told, "why": ""}
+    values: dict[str, object] = {"version": 1, "verdict": verdict, **told, "why": ""}
     begun_s = monotonic_s()
     try:
         yield values

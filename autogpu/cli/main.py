@@ -184,7 +184,7 @@ def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:
 
 
 def _nearest_option(name: str, command: click.Command) -> str | None:
-    from autogpu.policy.check import nearest_name
+    from autogpu.policy import nearest_name
 
     options = [option for param in command.params for option in param.opts if option.startswith("--")]
     by_name = {option.lstrip("-").replace("-", "_"): option for option in options}

@@ -7,16 +7,15 @@ from typing import Mapping, Sequence
 
 import click
 
-from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
-from autogpu.devices.model import Device, Inventory
+from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
-from autogpu.policy import Policy
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.members import Family
-from autogpu.selection.model import Decision, Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
 
 @click.command(
@@ -53,25 +52,26 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     if resolved.policy.count == 0:
         return _pick_none(explain.COUNT_IS_ZERO, form)
     try:
-        inventory = read_gpus()
+        request = request_gpus(resolved, os.environ)
     except NoDriver as error:
         if resolved.policy.busy != "cpu":
             raise
         return _pick_none(error.what, form)
-    decision, family = decide_now(request_gpus(resolved, inventory, os.environ), "picking")
-    status = _print_decision(decision, family, form, resolved.policy, inventory)
-    for line in explain.each_gpu(decision.ranking, decision.devices, inventory, "picked") if is_explained else ():
-        say(line)
+    decision, family = decide_now(request, "picking")
+    status = _print_decision(decision, family, form, request)
+    if is_explained:
+        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
+            say(line)
     return status
 
 
-def _print_decision(decision: Decision, family: Family | None, form: str, policy: Policy, inventory: Inventory) -> int:
-    if decision.verdict is Verdict.CPU and policy.busy == "cpu":
+def _print_decision(decision: Decision, family: Family | None, form: str, request: SelectionRequest) -> int:
+    if decision.verdict is Verdict.CPU and request.policy.busy == "cpu":
         return _pick_none(decision.why, form)
     if decision.verdict is not Verdict.TAKE:
         say(_without_gpu(in_words(decision)))
         return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
-    click.echo(_formatted(decision.devices, form, listing(decision.devices, policy, inventory)))
+    click.echo(_formatted(decision.devices, form, listing(decision.devices, request.policy, request.inventory)))
     is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
     held = "reserved already" if is_held else "not reserved"
     say(f"{explain.gpu_names(device.label for device in decision.devices)} picked, {held}: {in_words(decision)}")

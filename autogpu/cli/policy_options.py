@@ -14,29 +14,28 @@ from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 
 
-def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """For an option that is a time as a policy writes it, its callback: the seconds."""
-    if value is None:
-        return None
-    try:
-        seconds = kinds.DURATION.read(value)
-    except kinds.Refused as refused:
-        why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
-        raise click.BadParameter(f"can't be {kinds.quoted(value)}; {why}", ctx, param) from None
-    assert isinstance(seconds, float)
-    return seconds
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later versions
+    """A time as a policy writes it; the value is in seconds."""
+
+    name = "value"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            return kinds.DURATION.read(value)
+        except kinds.Refused as refused:
+            why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
+            self.fail(f"can't be {kinds.quoted(str(value))}; {why}", param, ctx)
 
 
 def uid_of(name: str) -> int:
     """The number of a user of this host, whom an option names."""
-    import difflib
     import pwd  # not on Windows
 
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
-        near = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
-        hint = f"; did you mean {printable(near[0], 32)}?" if near else ""
+        near = policy.nearest(name, [user.pw_name for user in pwd.getpwall()])
+        hint = f"; did you mean {printable(near, 32)}?" if near else ""
         raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
 
 

@@ -12,19 +12,18 @@ from typing import Callable, Mapping, NoReturn, Sequence
 import click
 
 from autogpu.acquire import acquire, script_name
-from autogpu.cli.gpu_request import NoDriver, in_words, listing, read_gpus, request_gpus
+from autogpu.cli.gpu_request import NoDriver, in_words, listing, request_gpus
 from autogpu.cli.policy_options import policy_options, resolve_or_complain
 from autogpu.devices import probe
-from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError
-from autogpu.install.files import template_folder
-from autogpu.policy import Policy, Resolved
+from autogpu.install import template_folder
+from autogpu.policy import Resolved
 from autogpu.policy.model import BY_NAME, with_options
 from autogpu.reporting import messages
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
-from autogpu.selection.model import Decision, Verdict
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
 
@@ -91,14 +90,13 @@ def _not_started(name: str, error: OSError) -> click.ClickException:
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
     script, is_quiet = name_of(command), resolved.policy.level == "quiet"
     try:
-        inventory = read_gpus()
+        request = request_gpus(resolved, environ, own_pid=os.getpid())
     except NoDriver as error:
         if resolved.policy.busy == "error":
             raise
         if not is_quiet:
             say(f"no GPU for {printable(script)}: {error.what}")
         _become(command, environ)
-    request = request_gpus(resolved, inventory, environ, own_pid=os.getpid())
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     is_told = request.grant.is_first and not is_quiet
 
@@ -111,16 +109,14 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     )
     if acquired.problem:
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
-    environ.update(_listed(acquired.decision, resolved.policy, inventory, printable(script), tell))
+    environ.update(_listed(acquired.decision, request, printable(script), tell))
     if acquired.lease is not None:
         environ[LEASE] = acquired.lease.marker(environ)
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
 
 
-def _listed(
-    decision: Decision, policy: Policy, inventory: Inventory, script: str, tell: Callable[[str], object]
-) -> dict[str, str]:
+def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Callable[[str], None]) -> dict[str, str]:
     """Tell what the command gets; the variables that show it no other GPU."""
     why = in_words(decision)
     if decision.verdict is Verdict.CPU:
@@ -131,9 +127,10 @@ def _listed(
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
     not_held = messages.not_held(shared, decision.devices) if shared else ""
     tell(f"{explain.gpu_names(device.label for device in decision.devices)} for {script}: {why}{not_held}")
-    for line in explain.each_gpu(decision.ranking, decision.devices, inventory) if policy.level == "explain" else ():
-        tell(line)
-    return listing(decision.devices, policy, inventory)
+    if request.policy.level == "explain":
+        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):
+            tell(line)
+    return listing(decision.devices, request.policy, request.inventory)
 
 
 def name_of(command: Sequence[str]) -> str:

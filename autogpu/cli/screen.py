@@ -26,7 +26,6 @@ def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
 
 
 def show(console: Console, line: Text, indent: int | None = None) -> None:
-    """Print ``line``."""
     if not console.is_terminal:
         click.echo(line.plain)
         return

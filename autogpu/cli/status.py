@@ -18,17 +18,12 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
-from autogpu.cli.policy_options import duration, resolve_here, uid_of
+from autogpu.cli.policy_options import Duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, ORDERS, PIPE_WIDTH, View, fitted, page
 from autogpu.reporting.text import listed, user_name
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_leases, read_status
-
-Ask = Callable[[], Sequence[Answer]]
-
-# Of what --on prints as JSON.
-VERSION = 1
 
 
 @click.command(
@@ -74,10 +69,9 @@ Examples:
 @click.option(
     "--timeout",
     "timeout_s",
-    callback=duration,
+    type=Duration(),
     default="10s",
     show_default=True,
-    metavar="VALUE",
     help="For --on: how long each host may take.",
 )
 def status(
@@ -173,10 +167,10 @@ def _has_failed(answer: Answer) -> bool:
 def _as_values(answers: Sequence[Answer], user: str | None) -> object:
     told = {each.host: each.status and each.status.of_user(user).to_json() for each in answers}
     hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
-    return told.get("") or {"version": VERSION, "hosts": hosts}
+    return told.get("") or {"version": 1, "hosts": hosts}
 
 
-def _watch(ask: Ask, interval_s: float, view: View, console: Console) -> None:
+def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, console: Console) -> None:
     """Draw the page again and again, until q is pressed."""
     from rich.live import Live
 

@@ -12,9 +12,9 @@ from typing import Mapping, Sequence
 import click
 
 from autogpu import lease
-from autogpu.cli.gpu_request import decide_now, in_words, read_gpus, request_gpus
+from autogpu.cli.gpu_request import decide_now, in_words, request_gpus
 from autogpu.cli.jobs import is_own, named, names_of, only_one, read_jobs, told_in_json, watch
-from autogpu.cli.policy_options import duration, policy_options, resolve_or_complain
+from autogpu.cli.policy_options import Duration, policy_options, resolve_or_complain
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
@@ -61,8 +61,7 @@ Examples:
 @click.option(
     "--timeout",
     "timeout_s",
-    callback=duration,
-    metavar="VALUE",
+    type=Duration(),
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
@@ -85,7 +84,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         return _wait_for_jobs(names, within_s, as_json=as_json)
     resolved = resolve_or_complain(flags)
     with told_in_json("cannot_choose", as_json=as_json, uuids=()) as told:
-        request = request_gpus(resolved, read_gpus(), os.environ)
+        request = request_gpus(resolved, os.environ)
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
         decision = _decision_at_the_end(request, within_s)

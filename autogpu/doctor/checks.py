@@ -193,8 +193,7 @@ def leases(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("no GPU to claim")
     if facts.folder_error:
-        what, remedy = facts.folder_error
-        return failed(printable(what), printable(remedy))
+        return failed(printable(facts.folder_error.what), printable(facts.folder_error.remedy))
     named = facts.environ.get(LEASE_DIR)
     path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
     is_fallback = facts.folder.origin == "fallback" if facts.folder else not named

@@ -13,8 +13,7 @@ from typing import Any, Mapping
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import cuda, probe
 from autogpu.doctor.model import Cuda, Facts
-from autogpu.install import ask, files, fresh_start
-from autogpu.install.packages import pip_source
+from autogpu.install import HOOK, STEPS, ask, fresh_start, pip_source, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.leases import LockedFile
 from autogpu.reporting.text import sudo
@@ -52,7 +51,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    folder, folder_error = find_folder(environ)
+    folder, folder_error = try_folder(environ)
     return Facts(
         environ=dict(environ),
         executable=sys.executable,
@@ -85,9 +84,9 @@ def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
 
 
 def _is_current(hook: Path) -> bool:
-    templates = files.template_folder()
+    templates = template_folder()
     try:
-        names = (files.HOOK, files.STEPS)
+        names = (HOOK, STEPS)
         return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
     except OSError:
         return False
@@ -103,9 +102,8 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, str] | None]:
-    """The folder of this user's jobs, and what keeps them from claiming there with its remedy; makes none."""
-    problem: lease.LeaseUnavailable | None = None
+def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseUnavailable | None]:
+    """The folder of this user's jobs, and what keeps them from claiming there; makes none."""
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
@@ -116,11 +114,11 @@ def find_folder(environ: Mapping[str, str]) -> tuple[Folder | None, tuple[str, s
                 trial.put(descriptor, f".doctor.{os.getpid()}", b"")
             finally:
                 trial.release()
+        return folder, problem
     except lease.NoFolderYet:
-        pass
+        return None, None
     except lease.LeaseUnavailable as error:
-        problem = error
-    return folder, (problem.what, problem.remedy) if problem else None
+        return folder, error
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:

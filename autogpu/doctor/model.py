@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.model import Inventory
-from autogpu.install import FreshStart
-from autogpu.install.packages import pip_command
-from autogpu.lease import Folder
+from autogpu.install import FreshStart, pip_command
+from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.selection.visible_devices import named_uuids
@@ -55,7 +54,7 @@ class Facts:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
         source: What pip installs this autogpu from.
         frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
-        folder_error: Why this user's jobs can't coordinate, and the remedy.
+        folder_error: Why this user's jobs can't coordinate.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
     """
 
@@ -68,7 +67,7 @@ class Facts:
     cuda: Cuda
     frameworks: Mapping[str, Any]
     folder: Folder | None
-    folder_error: tuple[str, str] | None
+    folder_error: LeaseUnavailable | None
     is_in_container: bool
     resolved: Resolved
     grant: Grant = NO_ENGINE

@@ -106,7 +106,7 @@ class Folder:
                 yield descriptor, problem
             finally:
                 if mutex is not None:
-                    _let_go(mutex)
+                    locks.let_go(mutex)
 
     def uncoordinated(self, error: OSError) -> Uncoordinated:
         remedies = {
@@ -191,10 +191,10 @@ def _taken(folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -
                 _stuck_since_s.pop(folder.path, None)
                 return mutex
         except BaseException:
-            _let_go(mutex)
+            locks.let_go(mutex)
             raise
         # It was removed while we waited, and others may hold its successor by now.
-        _let_go(mutex)
+        locks.let_go(mutex)
         if monotonic_s() > begun_s + folder.patience_s:
             what = f"{folder.path / MUTEX} is replaced again and again"
             raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
@@ -219,15 +219,6 @@ def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[]
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _let_go(mutex: locks.Descriptor) -> None:
-    # Explicitly, not by closing alone: a child that another thread has forked meanwhile shares the description, and the
-    # lock would stay until that child ends.
-    try:
-        locks.unlock(mutex.number)
-    finally:
-        mutex.close()
 
 
 def _open(folder: Folder, descriptor: int) -> locks.Descriptor:

@@ -126,10 +126,15 @@ def exclusive(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def unlock(descriptor: int) -> None:
-    """Drop the lock for all who share the description. Never on a lease: a child may be using the GPU."""
-    with suppress(OSError):  # where the file system can't lock, there was none either
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+def let_go(opened: Descriptor) -> None:
+    """Drop the ``flock`` for all who share the description, and close it. Never a lease: a child may use the GPU."""
+    # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock would
+    # stay until that child ends.
+    try:
+        with suppress(OSError):  # where the file system can't lock, there was none either
+            fcntl.flock(opened.number, fcntl.LOCK_UN)
+    finally:
+        opened.close()
 
 
 def own(descriptor: int) -> None:

@@ -51,8 +51,8 @@ class Holder:
         name: The file's name in the folder, unique for the life of the lease.
         uid: The file's owner.
         is_mine: This very process holds it; a fork's child answers ``False`` for its parent's lease.
-        is_readable: ``False`` if the text can't be understood, and claims nothing that we can read.
-        pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up.
+        pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up. ``None`` if the
+            text can't be understood, and claims nothing that we can read.
         pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source: ``/proc/self/ns/pid``.
         start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
         since_s: When the file was written, by the kernel; in Unix time, as this process's clock shows it.
@@ -66,7 +66,6 @@ class Holder:
     name: str
     uid: int
     is_mine: bool
-    is_readable: bool
     pid: int | None = None
     pid_namespace: str | None = None
     start_time: int | None = None
@@ -129,7 +128,7 @@ class Waiter(Holder):
     def is_unresponsive(self) -> bool:
         """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
         # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
-        return not self.is_readable or abs(self.silent_s) >= SILENCE_S
+        return self.pid is None or abs(self.silent_s) >= SILENCE_S
 
 
 @frozen
@@ -200,7 +199,7 @@ def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> byte
     return text
 
 
-def lease_fields(raw: bytes | None) -> dict[str, Any]:
+def lease_fields(raw: bytes) -> dict[str, Any]:
     """Check and return the fields of a :class:`Holder` that a lease has; later versions may have more."""
     fields, of_process = _decoded(raw)
     why = fields.get("why")
@@ -215,7 +214,7 @@ def lease_fields(raw: bytes | None) -> dict[str, Any]:
     }
 
 
-def ticket_fields(raw: bytes | None) -> dict[str, Any]:
+def ticket_fields(raw: bytes) -> dict[str, Any]:
     """Likewise the fields of a :class:`Waiter` that a ticket has."""
     fields, of_process = _decoded(raw)
     count, uuids = whole(fields.get("count")), fields.get("uuids")
@@ -234,10 +233,8 @@ def ticket_fields(raw: bytes | None) -> dict[str, Any]:
     }
 
 
-def _decoded(raw: bytes | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _decoded(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """All that a record says, and what it says of its process, which alone is checked."""
-    if raw is None:
-        raise MalformedRecord("too long")
     try:
         decoded = raw.decode("utf-8")
         # Before the parser sees it: it recurses in C, and where a program has raised Python's recursion limit

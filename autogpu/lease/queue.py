@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Callable, Mapping
 
@@ -82,7 +83,7 @@ def wait_for_lease(
     place = _Place(lease, choose, demand)
     second_looks: list[float] = []
     try:
-        with Watch(lease.folder.path) as watch:
+        with closing(Watch(lease.folder.path)) as watch:
             while True:
                 wants, holders = place.look()
                 if wants and claim(lease, place.reader, place.choose, place.ticket):
@@ -190,10 +191,7 @@ class Watch:
         self._folder = folder
         self._opened = _start(folder)
 
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -213,7 +211,7 @@ class Watch:
             except BlockingIOError:
                 pass
             except OSError:  # begin anew, as for another folder
-                self.__exit__()
+                self.close()
         return False
 
     def _matters(self, events: bytes) -> bool:
@@ -222,7 +220,7 @@ class Watch:
             _, mask, _, length = _EVENT.unpack_from(events, begin)
             begin += _EVENT.size + length
             if mask & _FOLDER_LOST:  # there may be another one of that name by now
-                self.__exit__()
+                self.close()
             # A lease, or one who leaves the queue. Without a name it is the folder itself, or that events were lost.
             kinds = (b"job.", b"wait.") if mask & _DELETE else (b"job.",)
             if not length or events.startswith(kinds, begin - length):

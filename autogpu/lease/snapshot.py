@@ -96,7 +96,7 @@ class FolderReader:
             if value is not None:
                 found[key] = value
         # The text of one that can't be read may have been too much for this time.
-        self._known = {key: value for key, value in found.items() if value.is_readable}
+        self._known = {key: value for key, value in found.items() if value.pid is not None}
         if not is_fresh:
             self._read_s = monotonic_s()
         in_order = [found[key] for key in sorted(found)]
@@ -146,7 +146,7 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
 def _alive(
     folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool = False
 ) -> Holder | None:
-    """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
+    """The live lease or ticket of that name, as it is ``known`` or by at most so many bytes of its text."""
     opened = locks.opened(folder, name)
     if opened is None:
         return None
@@ -156,22 +156,23 @@ def _alive(
             locks.unlink(folder, name)
         if beat_s is None or name.startswith("."):
             return None
-        holder = known
-        if holder is None:
-            # It is written once; its process may have another clock than the kernel, and so may this one.
-            since_s = opened.status.st_mtime + round(unix_s() - now_s)
-            text = os.read(opened.number, most + 1)
-            holder = replace(_parsed(name, opened.status, text, most), since_s=since_s)
+        holder = known or _read(name, opened, most, now_s)
         # A ticket that has just been made has no other.
         silent_s = now_s - (beat_s or opened.status.st_ctime)
         return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
 
 
-def _parsed(name: str, status: os.stat_result, text: bytes, most: int) -> Holder:
-    is_lease = name.startswith("job.")
+def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holder:
+    kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
     try:
-        fields = (model.lease_fields if is_lease else model.ticket_fields)(text if len(text) <= most else None)
-    except model.MalformedRecord:
+        fields = fields_of(os.read(opened.number, most))
+    except model.MalformedRecord:  # as a part of one is
         fields = {}
-    fields.update(name=name, uid=process.user_of(status.st_uid), is_mine=placed.get(name) == os.getpid())
-    return Holder(**fields, is_readable="pid" in fields) if is_lease else Waiter(**fields, is_readable="pid" in fields)
+    return kind(
+        name,
+        process.user_of(opened.status.st_uid),
+        is_mine=placed.get(name) == os.getpid(),
+        # It is written once; its process may have another clock than the kernel, and so may this one.
+        since_s=opened.status.st_mtime + round(unix_s() - now_s),
+        **fields,
+    )

@@ -62,7 +62,6 @@ class Refused(Exception):
 
     def __init__(self, why: str = "", *, element: str | None = None) -> None:
         super().__init__(why)
-        self.why = why
         self.element = element
 
 
@@ -193,23 +192,6 @@ def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = (
     return Kind(allowed, read, {"anyOf": [schema, {"enum": list(words)}]} if words else schema, words=words)
 
 
-def by_group(allowed: str, each: Kind) -> Kind:
-    """A value for all, or a table of one for each of some Unix groups, by name or number, and for ``default``."""
-
-    def read(value: object) -> object:
-        if not isinstance(value, dict):
-            return each.read(value)
-        numbers = {}
-        for name, entry in value.items():
-            try:
-                numbers[name] = each.read(entry)
-            except Refused:
-                raise Refused(element=f"{bare(name)} = {brief(entry)}") from None
-        return numbers
-
-    return Kind(allowed, read, {"anyOf": [each.schema, {"type": "object", "additionalProperties": each.schema}]})
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise Refused
@@ -325,7 +307,21 @@ def _key_name(item: object) -> str:
     return item
 
 
+def _by_group(value: object) -> object:
+    """A cap for all, or a table of one for each of some Unix groups, by name or number, and for ``default``."""
+    if not isinstance(value, dict):
+        return _CAP.read(value)
+    caps = {}
+    for name, entry in value.items():
+        try:
+            caps[name] = _CAP.read(entry)
+        except Refused:
+            raise Refused(element=f"{bare(name)} = {brief(entry)}") from None
+    return caps
+
+
 _TEXT_OR_INTEGER = {"type": ["string", "integer"]}
+_CAP = number("", 0, 1024)
 
 FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false", "yes"))
 NEED = Kind(
@@ -354,4 +350,9 @@ KEY_NAMES = Kind(
     lambda value: frozenset(_key_name(item) for item in _entries(value)),
     {"type": "array", "items": {"type": "string"}},
     sorted,
+)
+CAPS = Kind(
+    "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}",
+    _by_group,
+    {"anyOf": [_CAP.schema, {"type": "object", "additionalProperties": _CAP.schema}]},
 )

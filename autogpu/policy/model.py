@@ -270,10 +270,7 @@ KEYS = (
     ),
     Key(
         "limits.per_user",
-        kinds.by_group(
-            "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}",
-            kinds.number("", 0, 1024),
-        ),
+        kinds.CAPS,
         "GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
         system_only=True,
     ),

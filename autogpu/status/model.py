@@ -78,7 +78,6 @@ class GpuStatus:
         return min(sum(job.claim_bytes for job in self.jobs), self.memory_total_bytes or 0)
 
     def of_user(self, user: str) -> GpuStatus:
-        """This GPU with the jobs and processes of that user alone."""
         jobs = tuple(job for job in self.jobs if job.user == user)
         processes = tuple(process for process in self.unmanaged_processes if process.user == user)
         return replace(self, jobs=jobs, unmanaged_processes=processes, unlisted_bytes=0)
@@ -151,7 +150,6 @@ class HostStatus:
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:
-        """The GPUs that a job can have."""
         return tuple(gpu for gpu in self.gpus if gpu.state in TAKEABLE)
 
     def of_user(self, user: str | None) -> HostStatus:
@@ -172,7 +170,6 @@ class HostStatus:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The host in types that JSON has."""
         return {"version": VERSION, **asdict(self)}
 
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import IO, Mapping
 
-from autogpu.install.files import template_folder
+from autogpu.install import template_folder
 from autogpu.reporting.text import counted
 from demo.lab import people
 from demo.lab.scene import PEOPLE

@@ -11,7 +11,7 @@ import pytest
 
 from autogpu.cli import main as frame
 from autogpu.cli.install import why_not_meant
-from autogpu.install.packages import pip_source
+from autogpu.install import pip_source
 from tests.support import environments
 from tests.support.environments import ROOT
 

@@ -12,7 +12,7 @@ from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Cuda
 from autogpu.install import FreshStart
-from autogpu.lease import Folder
+from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import resolve
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 from tests.doctor.conftest import JAX, NO_DRIVER, TENSORFLOW, TORCH, jax, tensorflow, torch
@@ -48,6 +48,7 @@ def answer(said, error=""):
 
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
 SETUP = "sudo $(command -v autogpu) host-setup"
+LINK = LeaseUnavailable("the lease folder /x is a link", remedy="remove it")
 FALLBACK = Folder(Path("/var/tmp/autogpu.v1"), "fallback", 0)
 
 # By check: what differs from health, a part of what is said, and one of the remedy.
@@ -146,7 +147,7 @@ WRONG = {
     ],
     "jax-hooks": [(jax(missing={"xla_bridge.backends": "x"}), "lacks xla_bridge.backends: x", "upgrade")],
     "leases": [
-        ({"folder": None, "folder_error": ("the lease folder /x is a link", "remove it")}, "/x is a link", "remove it"),
+        ({"folder": None, "folder_error": LINK}, "/x is a link", "remove it"),
         (
             {"folder": FALLBACK, "is_in_container": True},
             "of this container only",

@@ -13,7 +13,7 @@ from typing import Iterator
 
 import pytest
 
-from autogpu.install.files import template
+from autogpu.install import template
 from tests.conftest import each_python
 from tests.hook import throwaway
 from tests.hook.cases import CASES, Case

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from autogpu.install.files import template
+from autogpu.install import template
 from tests.support.environments import ROOT
 
 TEMPLATES = ROOT / "sitecustomize_template"

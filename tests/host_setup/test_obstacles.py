@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import host_setup as hosts
+from autogpu.cli import host_setup as hosts
 from autogpu.errors import InstallError
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image

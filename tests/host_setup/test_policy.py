@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import host_setup as hosts
+from autogpu.cli import host_setup as hosts
 from autogpu.policy import KEYS, resolve
 from autogpu.policy.templates import example
 from tests.support import host_image

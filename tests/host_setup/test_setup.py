@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import host_setup as hosts
+from autogpu.cli import host_setup as hosts
 from autogpu.lease import Lease, acquire_lease, find_folder
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image
@@ -53,7 +53,7 @@ def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, pat
     paths.tmpfiles.parent.rmdir()
     assert host_image.setup(image) == [("make", paths.folder), ("write", paths.policy)]
     boot = hosts.Host(image).parts()[0]
-    assert (boot.name, boot.required) == ("boot", False)
+    assert not boot.required
     assert boot.problem == "does not exist: nothing on this system reads tmpfiles.d at boot"
     assert "/etc/rc.local" in boot.consequence
     assert boot.consequence.endswith(f"\n    {hosts.BOOT_LINE}"), "it stands alone, to be copied"

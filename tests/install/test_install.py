@@ -18,7 +18,6 @@ import pytest
 import autogpu
 from autogpu import install as installing
 from autogpu.errors import InstallError
-from autogpu.install import files
 from tests.support.environments import ROOT, wheel
 
 TEMPLATES = ROOT / "sitecustomize_template"
@@ -52,17 +51,19 @@ def start(code: str, *pythonpath: Path) -> subprocess.CompletedProcess:
 
 def test_plan_ends_with_what_switches_on() -> None:
     def names(method: str) -> list:
-        plan = files.plan_install(Path("/env"), method, "1.2", TEMPLATES)
-        return [str(path.relative_to("/env")) for path, _ in plan]
+        return [str(path.relative_to("/env")) for path in installing.plan_install(Path("/env"), method)]
 
-    info = [f"autogpu_autoload-1.2.dist-info/{name}" for name in ("INSTALLER", "METADATA", "WHEEL", "RECORD")]
+    info = [
+        f"autogpu_autoload-{autogpu.__version__}.dist-info/{name}"
+        for name in ("INSTALLER", "METADATA", "WHEEL", "RECORD")
+    ]
     assert names("pth") == ["_autogpu_steps.py", "_autogpu_hook.py", *info, "autogpu.start", "autogpu.pth"]
     assert names("sitecustomize") == ["_autogpu_steps.py", "_autogpu_hook.py", *info, "sitecustomize.py"]
 
 
 def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
     installing.install(folder)
-    (info,) = files.distributions(folder)
+    (info,) = installing.distributions(folder)
     assert info.name == f"autogpu_autoload-{autogpu.__version__}.dist-info"
     rows = {row[0]: row[1:] for row in csv.reader((info / "RECORD").read_text().splitlines())}
     assert set(rows) == {name for name in tree(folder) if (folder / name).is_file() and not name.endswith(".pyc")}
@@ -76,7 +77,7 @@ def test_record_holds_the_hash_of_every_file(folder: Path) -> None:
 def test_a_second_install_touches_no_file(folder: Path) -> None:
     installing.install(folder)
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert installing.install(folder).written == ()
+    assert installing.install(folder) == ()
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
 
 
@@ -97,31 +98,31 @@ def test_uninstall_leaves_the_folder_as_it_was(folder: Path) -> None:
     # What other Pythons compile, what -O does, and an install that was killed.
     for name in ("__pycache__/_autogpu_hook.cpython-38.opt-1.pyc", ".autogpu.pth.12.tmp"):
         (folder / name).write_bytes(b"")
-    assert installing.uninstall(folder)[1]
+    assert installing.uninstall(folder)
     assert tree(folder) == before
     for target in (folder, folder / "gone", folder / "__pycache__" / "other.cpython-311.pyc"):
-        assert installing.uninstall(target) == (target, ())
+        assert installing.uninstall(target) == ()
 
 
 def test_files_are_readable_for_others(folder: Path) -> None:
     previous = os.umask(0o022)
     try:
-        done = installing.install(folder)
+        written = installing.install(folder)
     finally:
         os.umask(previous)
-    assert {path.stat().st_mode & 0o777 for path in done.written} == {0o644}
+    assert {path.stat().st_mode & 0o777 for path in written} == {0o644}
 
 
 def test_upgrade_replaces_what_an_earlier_version_wrote(folder: Path) -> None:
     installing.install(folder)
     expected = installed(folder)
-    (info,) = files.distributions(folder)
+    (info,) = installing.distributions(folder)
     info.rename(folder / "autogpu_autoload-0.0.1.dist-info")
-    (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
+    (folder / installing.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
     stale = folder / "__pycache__" / "_autogpu_hook.cpython-30.pyc"
     stale.write_bytes(b"compiled from version 0")
     linked = folder.parent / "cache-of-a-package-manager"
-    os.link(str(folder / files.HOOK), str(linked))
+    os.link(str(folder / installing.HOOK), str(linked))
     installing.install(folder)
     assert installed(folder) == expected
     assert not stale.exists()
@@ -139,7 +140,7 @@ def test_foreign_file_is_named_and_stays(folder: Path, name: str, text: str) -> 
     before = tree(folder)
     with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
         installing.install(folder)
-    assert installing.uninstall(folder) == (folder, ())
+    assert installing.uninstall(folder) == ()
     assert tree(folder) == before
 
 
@@ -156,7 +157,7 @@ def test_a_wheel_whose_installer_left_no_name_is_not_taken_for_ours(folder: Path
 @pytest.mark.parametrize(("installer", "pip"), [("pip", "pip"), ("uv", "uv pip")])
 def test_files_that_an_installer_brought_are_left_to_it(folder: Path, installer: str, pip: str) -> None:
     installing.install(folder)
-    (info,) = files.distributions(folder)
+    (info,) = installing.distributions(folder)
     (info / "INSTALLER").write_text(f"{installer}\n")
     before = tree(folder)
     for action in (installing.install, installing.uninstall):
@@ -170,9 +171,19 @@ def test_files_that_an_installer_brought_are_left_to_it(folder: Path, installer:
 def test_what_does_not_prove_itself_is_taken_away(folder: Path, earlier: bool) -> None:
     if earlier:
         installing.install(folder)
-        (folder / files.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
+        (folder / installing.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
     with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1"):
         installing.install(folder, executable=shutil.which("false"))
+    assert tree(folder) == {}
+
+
+def test_what_was_not_proved_since_ctrl_c_came_is_taken_away(folder: Path) -> None:
+    class Interrupted(dict):
+        def items(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        installing.install(folder, environ=Interrupted())
     assert tree(folder) == {}
 
 
@@ -195,8 +206,7 @@ def test_hidden_sitecustomize_is_run_in_our_place(folder: Path, tmp_path: Path) 
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.path.insert(0, '/added')\nprint('hidden')\n")
-    done = installing.install(folder, environ={**os.environ, "PYTHONPATH": str(hidden)})
-    assert done.on_pythonpath
+    installing.install(folder, environ={**os.environ, "PYTHONPATH": str(hidden)})
     code = (
         "import sys, sitecustomize; print(sitecustomize.__file__); print('_autogpu_hook' in sys.modules)\n"
         "print([p for p in sys.path if p][:3])"
@@ -226,7 +236,7 @@ def test_error_of_the_hidden_one_is_reported_as_python_does(folder: Path, tmp_pa
 
 def test_sitecustomize_without_its_hook_is_silent(folder: Path) -> None:
     installing.install(folder)
-    (folder / files.HOOK).unlink()
+    (folder / installing.HOOK).unlink()
     shutil.rmtree(str(folder / "__pycache__"))
     ran = start("pass", folder)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

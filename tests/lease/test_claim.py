@@ -98,7 +98,7 @@ def test_every_python_claims_and_is_understood(folder, start, version):
     worker = start(python=environments.interpreter(version))
     assert worker.ask("acquire", gpus={"GPU-0": 3})["claims"] == {"GPU-0": 3}
     (seen,) = holders(folder)
-    assert (seen.claims, seen.pid_here, seen.is_readable) == ({"GPU-0": 3}, worker.pid, True)
+    assert (seen.claims, seen.pid_here, seen.pid) == ({"GPU-0": 3}, worker.pid, worker.pid)
     assert worker.ask("holders")["holders"][0]["claims"] == {"GPU-0": 3}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_who_is_near_lets_those_ahead_look_first_and_who_is_far_looks_rarely_but
 @pytest.mark.parametrize(("count", "is_woken"), [(_NEAR, True), (_NEAR + 1, False)])
 def test_a_change_is_nothing_to_who_has_many_ahead(folder, place, count, is_woken):
     place.ahead = (replace(waiters(folder)[0], name="wait.1.1.00000000"),) * count
-    with Watch(folder.path) as watch:
+    with closing(Watch(folder.path)) as watch:
         (folder.path / "job.1.1.00000000").touch()
         (folder.path / "job.1.1.00000000").unlink()
         begun_s = time.monotonic()
@@ -47,7 +48,7 @@ def test_a_change_is_nothing_to_who_has_many_ahead(folder, place, count, is_woke
 
 
 def test_a_folder_that_was_made_anew_is_watched(folder, path):
-    with Watch(folder.path) as watch:
+    with closing(Watch(folder.path)) as watch:
         path.rename(path.parent / "gone")
         assert watch.wait(10)
         path.mkdir()

@@ -27,17 +27,17 @@ def test_a_demand_could_use_a_candidate_with_room(demand, free, could):
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "is_readable", "is_unresponsive"),
-    [(4.9, True, False), (-1.0, True, False), (5.0, True, True), (-100.0, True, True), (0.0, False, True)],
+    ("silent_s", "pid", "is_unresponsive"),
+    [(4.9, 7, False), (-1.0, 7, False), (5.0, 7, True), (-100.0, 7, True), (0.0, None, True)],
 )
-def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silent_s, is_readable, is_unresponsive):
-    waiter = Waiter("wait", 1, False, is_readable, silent_s=silent_s)
+def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silent_s, pid, is_unresponsive):
+    waiter = Waiter("wait", 1, False, pid, silent_s=silent_s)
     assert waiter.is_unresponsive is is_unresponsive
 
 
 def test_a_pid_is_believed_only_with_namespace_start_and_owner():
     pid, space, start, uid = os.getpid(), process.pid_namespace(), process.start_time(), os.geteuid()
-    own = Holder("job", uid, True, True, pid, space, start)
+    own = Holder("job", uid, True, pid, space, start)
     assert own.pid_here == pid
     wrong = ({"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"start_time": start + 1}, {"start_time": None})
     for changes in (*wrong, {"pid": None}, {"pid": 2**31 - 1}):

@@ -56,7 +56,6 @@ def test_what_other_versions_write_besides_is_no_obstacle():
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(None, id="too-long"),
         pytest.param(b"", id="empty"),
         pytest.param(b"\xff\xfe", id="not-utf-8"),
         pytest.param(b"not json", id="not-json"),

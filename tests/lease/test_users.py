@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from autogpu.doctor.facts import find_folder
+from autogpu.doctor.facts import try_folder
 from autogpu.status.snapshot import read_leases
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
 
@@ -59,15 +59,15 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
 def test_nor_does_the_doctor_or_status_pass_it(path):
     (path / "mutex").touch()
     environ = {"AUTOGPU_LEASE_DIR": str(path)}
-    assert (find_folder(environ)[1], read_leases(environ, None).obstacle) == (None, None)
+    assert (try_folder(environ)[1], read_leases(environ, None).obstacle) == (None, None)
     path.chmod(0o755)
     os.seteuid(ALICE)
     try:
-        _, (what, remedy) = find_folder(environ)
+        _, error = try_folder(environ)
         read = read_leases(environ, None)
     finally:
         os.seteuid(0)
-    assert ("can't be used: Permission denied" in what, "host-setup" in remedy) == (True, True)
+    assert ("can't be used: Permission denied" in error.what, "host-setup" in error.remedy) == (True, True)
     assert (read.problem, "can't be written" in read.obstacle) == (None, True)
     assert [file.name for file in path.iterdir()] == ["mutex"]
 

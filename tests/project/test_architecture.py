@@ -21,7 +21,7 @@ ROWS = (
     {"devices", "policy", "lease", "selection"},
     {"history"},
     {"frameworks", "reporting", "acquire", "engines", "visibility"},
-    {"allocation", "status", "install", "host_setup"},
+    {"allocation", "status", "install"},
     {"out_of_memory"},
     {"allocator"},
     {"activation", "doctor"},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import autogpu
-from autogpu.install.files import plan_install, template_folder
+from autogpu.install import plan_install
 from tests.support.environments import ROOT, files_of_the_project, source_archive, wheel
 
 
@@ -63,7 +63,7 @@ def test_the_schema_for_editors_is_installed():
 
 
 def test_the_wheel_of_the_start_up_files_has_what_install_writes():
-    installed = {path.name: content for path, content in plan_install(Path(), "pth", "0", template_folder())}
+    installed = {path.name: content for path, content in plan_install(Path(), "pth").items()}
     with zipfile.ZipFile(wheel("autogpu_autoload")) as opened:
         contents = {name: opened.read(name) for name in opened.namelist()}
     info = f"autogpu_autoload-{autogpu.__version__}.dist-info"

@@ -18,7 +18,7 @@ UUID = gpu(0).uuid
 
 
 def holder(gib=6, *, name="a", group="", uid=1000, since_s=90.0, is_mine=False):
-    return Holder(name, uid, is_mine, True, 7, None, 1, since_s, "train.py", group, {UUID: int(gib * GIB)})
+    return Holder(name, uid, is_mine, 7, None, 1, since_s, "train.py", group, {UUID: int(gib * GIB)})
 
 
 def claim(gib, *, pids=(11,), uid=1000, age_s=10.0, newest_s=None):
@@ -139,7 +139,7 @@ HELD = {UUID: (claim(1, uid=1001),)}
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
-    waiter = Waiter("wait.1", 1001, False, True, 7, demand=Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(**demand))
     uuid, is_free, room_gib = asked
     candidate = Candidate(
         replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
@@ -160,7 +160,7 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     ],
 )
 def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
-    waiter = Waiter("wait.1", 1001, False, True, 7, demand=Demand(**demand))
+    waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(**demand))
     here = (claim(24, age_s=age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)

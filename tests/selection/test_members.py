@@ -11,7 +11,7 @@ from autogpu.selection.members import family_of, promised_to, rivals
 from tests.support.selections import request
 from tests.support.values import gpu, inventory
 
-PARENT = Holder("a", 1000, False, True, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uuid: 24 * GIB})
+PARENT = Holder("a", 1000, False, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uuid: 24 * GIB})
 STRANGER = gpu(0, pids=[9])
 
 

@@ -23,8 +23,8 @@ CONNECTED = {
 
 TELL = f"""{NVML}
 import contextlib, io
-from autogpu.cli.gpu_request import read_gpus
 from autogpu.cli.main import cli
+from autogpu.devices import probe
 
 for name, environ in json.load(sys.stdin).items():
     if os.fork():
@@ -35,7 +35,7 @@ for name, environ in json.load(sys.stdin).items():
     gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()) as said:
         cli(["pick", "--count", "2", "--format", "index"], standalone_mode=False)
-    inventory, picked = read_gpus(), ",".join(sorted(said.getvalue().strip().split(",")))
+    inventory, picked = probe.finish(probe.start(os.environ)), ",".join(sorted(said.getvalue().strip().split(",")))
     pair = frozenset(each.uuid for each in inventory.devices if each.parent is None and str(each.index) in picked)
     say(name, [
         [nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autogpu import host_setup as hosts
+from autogpu.cli import host_setup as hosts
 from autogpu.lease import Folder, Lease, acquire_lease
 
 
@@ -27,7 +27,8 @@ def lease_in(folder: Path, script: str = "train.py"):
 
 
 def problems(image: Path) -> dict:
-    return {part.name: part.problem for part in hosts.Host(image).parts() if part.problem}
+    named = zip(("boot", "folder", "mutex", "policy"), hosts.Host(image).parts())
+    return {name: part.problem for name, part in named if part.problem}
 
 
 def setup(image: Path) -> list:

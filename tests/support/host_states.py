@@ -22,12 +22,12 @@ NAMES = Names("lab", lambda uid: USERS.get(uid, f"uid {uid}"), lambda pid: ("bob
 
 def holder(name, *claims, script="train.py", uid=1000, pid=7, group="", age_s=60.0):
     held = {gpu(index).uuid: int(gib * GIB) for index, gib in claims}
-    return Holder(name, uid, False, True, pid, None, 1, NOW_S - age_s, script, group, held)
+    return Holder(name, uid, False, pid, None, 1, NOW_S - age_s, script, group, held)
 
 
 def waiter(place, script, *, gib=None, silent_s=0.0, gpus=(), joins=False):
     demand = Demand(1, None if gib is None else int(gib * GIB), tuple(gpu(index).uuid for index in gpus), joins)
-    ticket = (f"wait.{place}", 1001, False, True, 88, None, 1, NOW_S - 90, script)
+    ticket = (f"wait.{place}", 1001, False, 88, None, 1, NOW_S - 90, script)
     return Waiter(*ticket, silent_s=silent_s, demand=demand)
 
 

@@ -1,0 +1,362 @@
+"""Write start-up files into an environment, prove that they work, and take them away again.
+
+Each is put in its place whole, in an order in which every stop leaves a Python that starts silently; to run it again
+completes it. Every file that Python runs carries :data:`MARKER`; one without it is foreign and stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shlex
+import site
+import subprocess
+import sys
+import sysconfig
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from autogpu import __version__
+from autogpu.atomic_file import write_file
+from autogpu.errors import InstallError
+from autogpu.lease import locks
+
+MARKER = b"autogpu start-up file"
+OWNER = "autogpu_autoload"
+
+# What the file INSTALLER says, the first to be written of those beside it; pip and others write theirs, or none.
+OURS = "autogpu"
+
+HOOK = "_autogpu_hook.py"
+STEPS = "_autogpu_steps.py"
+PTH = "autogpu.pth"
+START = "autogpu.start"
+SITECUSTOMIZE = "sitecustomize.py"
+
+# What makes Python load the hook, by method; the last one written is what switches it on.
+STARTERS: Mapping[str, tuple[str, ...]] = {
+    # Python 3.15 and later take the .start and ignore the .pth, earlier ones know only that.
+    "pth": (START, PTH),
+    "sitecustomize": (SITECUSTOMIZE,),
+}
+
+NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
+# Decide whether, where and how Python keeps what it compiles.
+_COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
+
+TIMED_OUT = "timed out"
+
+_QUESTION = """
+import json, sys
+hooks = [f for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
+for hook in hooks:
+    hook.find_spec(hook.frameworks[0] + ".")  # this loads the second file, which Python compiles for later starts
+from importlib.machinery import PathFinder
+spec = PathFinder.find_spec("sitecustomize")
+print()
+print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec and spec.origin)))
+"""
+
+
+class Answer(NamedTuple):
+    """The ``value`` that a program printed as JSON, or an ``error`` that says why there is none."""
+
+    value: Any = None
+    error: str = ""
+    stderr: str = ""
+
+
+class FreshStart(NamedTuple):
+    """One start of an interpreter.
+
+    Attributes:
+        hook: The file of the autogpu hook among the finders; ``None`` without one.
+        sitecustomize: The file that ``import sitecustomize`` finds first, ours or not.
+        complaint: What it printed on stderr, or that it failed; empty if all was quiet.
+    """
+
+    hook: Path | None
+    sitecustomize: Path | None
+    complaint: str
+
+
+def site_dirs() -> tuple[Path, ...]:
+    """Every folder in which this Python reads ``.pth`` files, the one for its packages first; never guessed by name."""
+    paths = sysconfig.get_paths()
+    # A virtualenv older than 20 brings its own site module, without this function.
+    found = [paths["purelib"], paths["platlib"], *getattr(site, "getsitepackages", list)()]
+    return tuple(map(Path, [*found, site.getusersitepackages()] if site.ENABLE_USER_SITE else found))
+
+
+def is_site_dir(folder: Path) -> bool:
+    """Whatever it is called; what is written into another is read only with that on PYTHONPATH."""
+    return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in site_dirs())
+
+
+def install(
+    folder: Path, method: str = "auto", *, executable: str = sys.executable, environ: Mapping[str, str] = os.environ
+) -> tuple[Path, ...]:
+    """Write the start-up files, or bring them up to date, and prove them by a fresh interpreter; returns which.
+
+    Twice is the same as once, and completes what was cut short. What fails leaves none of them, or all as they were.
+    """
+    if not folder.is_dir():
+        raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
+    if method == "auto":
+        method = "pth" if is_site_dir(folder) else "sitecustomize"
+    with _changing(folder, "write"), _in_place(folder, plan_install(folder, method)) as written:
+        _prove(folder, method, executable, environ)
+    return written
+
+
+def uninstall(folder: Path) -> tuple[Path, ...]:
+    """Remove every start-up file of ours, whatever method and version wrote it; returns which."""
+    if not folder.is_dir():
+        return ()
+    with _changing(folder, "remove"):
+        _refuse_foreign_files(folder)
+        return _remove_all(folder)
+
+
+@contextmanager
+def _changing(folder: Path, verb: str) -> Iterator[None]:
+    """Keep other installs and uninstalls away, by a lock on the folder itself, which makes no file."""
+    try:
+        with locks.Descriptor(os.open, str(folder), os.O_RDONLY) as opened:
+            with suppress(OSError):  # a file system without locks
+                locks.exclusive(opened.number)
+            yield
+    except OSError as error:
+        new = f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"
+        remedy = f"run this as the owner of the environment, or make one of your own: {new}"
+        raise InstallError(f"can't {verb} {error.filename or folder}: {error.strerror}", remedy=remedy) from error
+
+
+def template_folder() -> Path:
+    """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "sitecustomize_template"
+    for folder in (inside, package.parent / inside.name):
+        if folder.is_dir():
+            return folder
+    raise InstallError(
+        f"{package} has no sitecustomize_template folder, so there is nothing to install from",
+        remedy="install autogpu again: python -m pip install --force-reinstall autogpu",
+    )
+
+
+def template(templates: Path, name: str) -> Path:
+    """The template of a file, in autogpu's wheel under a name that neither Python nor an auditor takes for a switch."""
+    return templates / (name if name.endswith(".py") else f"{name}.txt")
+
+
+def plan_install(folder: Path, method: str) -> dict[Path, bytes]:
+    """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
+    templates = template_folder()
+    hook, starters = (
+        {folder / name: template(templates, name).read_bytes() for name in names}
+        for names in ((STEPS, HOOK), STARTERS[method])
+    )
+    return {**hook, **_distribution(folder, {**hook, **starters}), **starters}
+
+
+def _files_of_ours(folder: Path) -> tuple[Path, ...]:
+    """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them: the switches first."""
+    found: list[Path] = []
+    for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
+        found += [folder / name] if is_ours(folder / name) else []
+        # What a killed install or uninstall left.
+        found += sorted(folder.glob(f".{name}.*.tmp"))
+    for info in distributions(folder):
+        if _installer(info) == OURS:
+            found += sorted(filter(Path.is_file, info.iterdir()), reverse=True)
+    for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
+        # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
+        if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
+            found += sorted((folder / "__pycache__").glob(f"{source.stem}.*.pyc"))
+    return tuple(found)
+
+
+@contextmanager
+def _in_place(folder: Path, plan: Mapping[Path, bytes]) -> Iterator[tuple[Path, ...]]:
+    """Write the files, and have no other of ours there; gives which, none if all was in place.
+
+    Where anything differs, all are taken away first. A failure, also one of the body, leaves none that was written.
+    """
+    _refuse_foreign_files(folder, plan)
+    is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan.items())
+    # What any Python has compiled is of these, if there are no others.
+    if is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc"):
+        yield ()
+        return
+    try:
+        _remove_all(folder)
+        for path, content in plan.items():
+            path.parent.mkdir(exist_ok=True)
+            write_file(path, content)
+        yield tuple(plan)
+    except BaseException:
+        with suppress(OSError):
+            _remove_all(folder)
+        raise
+
+
+def _remove_all(folder: Path) -> tuple[Path, ...]:
+    """Remove every start-up file of ours, and a folder made for them once it is empty; returns which files."""
+    found = _files_of_ours(folder)
+    for path in found:
+        path.unlink()
+    for made in (*distributions(folder), folder / "__pycache__"):
+        with suppress(OSError):  # not empty: others use it
+            made.rmdir()
+    return found
+
+
+def distributions(folder: Path) -> tuple[Path, ...]:
+    """The dist-info folders of the distribution that owns the files; several after an upgrade cut short."""
+    return tuple(sorted(path for path in folder.glob(f"{OWNER}-*.dist-info") if path.is_dir()))
+
+
+def is_ours(path: Path) -> bool:
+    """The first line of the file begins with the marker; others may speak of it."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(200).startswith(b"# " + MARKER)
+    except OSError:
+        return False
+
+
+def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
+    """Raise an InstallError that names a foreign file which is in the way."""
+    for info in distributions(folder):
+        owner = _installer(info)
+        if owner != OURS:
+            # An environment that uv has made has no pip.
+            pip = "uv pip" if owner == "uv" else "pip"
+            raise InstallError(
+                f"the start-up files in {folder} belong to {owner} ({info.name})",
+                remedy=f"upgrade or remove them the same way: {pip} uninstall autogpu-autoload",
+            )
+    for path in plan:
+        if path.parent == folder and os.path.lexists(path) and not is_ours(path):
+            remedy = "move it away and run autogpu install again"
+            if path.name == SITECUSTOMIZE:
+                remedy = "move it away, or choose another way with --method"
+            raise InstallError(f"{path} exists and was not written by autogpu", remedy=remedy)
+
+
+def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:
+    """The dist-info that makes the files known to ``pip list``, ``pip uninstall`` and auditors."""
+    info = folder / f"{OWNER}-{__version__}.dist-info"
+    metadata = (
+        "Metadata-Version: 2.1\n"
+        "Name: autogpu-autoload\n"
+        f"Version: {__version__}\n"
+        f"Summary: {MARKER.decode()}s: load autogpu's import hook whenever this Python starts\n"
+        "License: Apache-2.0\n"
+        "\n"
+        "Written by `autogpu install`. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
+    )
+    wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    texts = {"INSTALLER": f"{OURS}\n", "METADATA": metadata, "WHEEL": wheel}
+    files = {info / name: text.encode() for name, text in texts.items()}
+    record, rows = info / "RECORD", []
+    for path, content in {**owned, **files}.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        rows.append(f"{path.relative_to(folder).as_posix()},sha256={digest},{len(content)}\n")
+    rows.append(f"{record.relative_to(folder).as_posix()},,\n")
+    return {**files, record: "".join(rows).encode()}
+
+
+def _installer(info: Path) -> str:
+    with suppress(OSError):
+        return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
+    # `python -m installer` writes none; an install of ours that was killed has written nothing else.
+    return "another installer" if any(info.glob("[!.]*")) else OURS
+
+
+def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str]) -> None:
+    """Raise an InstallError that names the reason where a start does not load our file in our way."""
+    # This start compiles the hook for those that follow, some of which may not write here: as they will look for it.
+    fresh = {name: value for name, value in environ.items() if name not in _COMPILING}
+    if not is_site_dir(folder):
+        # Only a folder on PYTHONPATH is read there, so that is what has to be proved.
+        fresh["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environ.get("PYTHONPATH", "")]))
+    elif method != "sitecustomize":
+        # Another hook of ours on PYTHONPATH, as under `autogpu run`, would come first and prove nothing. For
+        # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
+        fresh.pop("PYTHONPATH", None)
+    loads, runs, complaint = fresh_start(executable, fresh)
+    hook, sitecustomize = folder / HOOK, folder / SITECUSTOMIZE
+    if method == "sitecustomize" and runs and runs.resolve() != sitecustomize.resolve():
+        what = f"{NAME} runs {runs} and so never {sitecustomize}"
+        raise InstallError(what, remedy="use --method pth, which nothing hides")
+    if loads is None:
+        seen = f": {complaint.splitlines()[-1]}" if complaint else ""
+        remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
+        raise InstallError(f"a fresh {NAME} did not load {hook}{seen}", remedy=remedy)
+    if loads.resolve() != hook.resolve():
+        remedy = f"remove that one first: autogpu uninstall --target {loads.parent}"
+        raise InstallError(f"{NAME} loads {loads} instead of {hook}", remedy=remedy)
+
+
+def ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float = 60.0) -> Answer:
+    """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print."""
+    try:
+        done = subprocess.run(
+            [executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=dict(environ),
+            # Not the current folder, which would come first in sys.path.
+            cwd=os.path.dirname(executable) or None,  # noqa: PTH120
+            timeout=deadline_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(error=f"{TIMED_OUT} after {deadline_s:.0f} s")
+    except OSError as error:
+        return Answer(error=f"it does not start: {error.strerror}")
+    stderr = done.stderr.decode(errors="replace").strip()
+    try:
+        return Answer(json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), stderr=stderr)
+    except (ValueError, IndexError):
+        if done.returncode < 0:
+            return Answer(error=f"it ended by signal {-done.returncode}")
+        return Answer(error=stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}")
+
+
+def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
+    answer = ask(executable, _QUESTION, environ)
+    hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
+    return FreshStart(hook, sitecustomize, answer.error or answer.stderr)
+
+
+def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
+    """``action``, such as ``install numpy``, for the environment of a Python; those that uv makes have no pip."""
+    program = shlex.quote(executable)
+    return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
+
+
+def pip_source() -> str:
+    """Name the same autogpu for ``pip install``, as a shell writes it: a folder, an address or the name.
+
+    Source: ``direct_url.json`` (PEP 610), which pip writes for whatever does not come from an index.
+    """
+    try:
+        from importlib.metadata import distribution  # Python 3.8
+
+        told = json.loads(distribution("autogpu").read_text("direct_url.json") or "{}")
+        url = str(told["url"])
+        if "vcs_info" in told:
+            url = f"{told['vcs_info']['vcs']}+{url}"
+        elif url.startswith("file:"):
+            url = unquote(urlsplit(url).path)
+        return shlex.quote(url)
+    except (ImportError, ValueError, KeyError, TypeError, AttributeError):
+        return "autogpu"
