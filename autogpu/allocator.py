@@ -238,10 +238,11 @@ class Allocator:
 
         Names this start, for the workers to choose together; ``""`` where each chooses for itself.
         """
-        if not self.allocation.is_left_to_workers(count, self.framework):
-            return ""
-        if self.allocation.taken is None:
-            self.assignment = self._decision = None
+        with self.allocation.lock:
+            if not self.allocation.is_left_to_workers(count, self.framework):
+                return ""
+            if self.allocation.taken is None:
+                self.assignment = self._decision = None
         return f"workers.{os.getpid()}.{os.urandom(8).hex()}"
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
