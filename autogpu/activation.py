@@ -1,7 +1,7 @@
 """The moments at which autogpu acts in a process that imports a framework, and the guard around each of them.
 
 The start-up hook calls ``before_import`` and ``after_import`` around the framework's body; from then on the framework's
-own functions call the :class:`autogpu.allocation.Allocation` when they make a context.
+own functions call its :class:`autogpu.allocator.Allocator` when they make a context.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It provides what :class:`Framework` and :class:`Diagnosis` list. When the framework is about to take GPUs, its hooks
 call an :class:`autogpu.allocator.Allocator`: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage``
-once it has settled what it takes. The other methods, in their order there, are for one that lists GPUs before, or ends
-up without them.
+once it has settled what it takes. The other methods, in their order there, and ``certain_gpu_count`` and
+``hide_where_none_is_taken`` of its ``allocation`` are for one that lists GPUs before, or ends up without them.
 """
 
 from __future__ import annotations
