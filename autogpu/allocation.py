@@ -446,8 +446,8 @@ class Allocation:
             self._written_marker = (os.getpid(), marker)
 
     @_one_at_a_time
-    def is_left_to_workers(self, count: int, framework: Framework) -> bool:
-        """The ``count`` processes that the program is about to start by one call choose together, a GPU for each."""
+    def leave_to_workers(self, count: int, framework: Framework) -> bool:
+        """Let ``count`` processes that one call is about to start choose together, a GPU each; whether they will."""
         taken = self.taken
         is_own_choice = self.visible.spec.is_scripts or self.policy.visible == "chosen"
         if self.grant.rank is not None or is_own_choice or self.cuda.ordinals_in_use():

@@ -239,7 +239,7 @@ class Allocator:
         Names this start, for the workers to choose together; ``""`` where each chooses for itself.
         """
         with self.allocation.lock:
-            if not self.allocation.is_left_to_workers(count, self.framework):
+            if not self.allocation.leave_to_workers(count, self.framework):
                 return ""
             if self.allocation.taken is None:
                 self.assignment = self._decision = None

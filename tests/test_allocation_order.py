@@ -353,7 +353,7 @@ def test_a_thread_that_starts_cuda_while_the_claim_is_left_to_workers_has_one_of
     process = first(*TWO)
     process.framework.count()
     thread = threading.Thread(target=process.allocator.assign, args=[DeviceRequest(2)])
-    leave = process.allocation.is_left_to_workers
+    leave = process.allocation.leave_to_workers
 
     def leave_while_another_asks(*of_workers):
         is_left = leave(*of_workers)
@@ -361,7 +361,7 @@ def test_a_thread_that_starts_cuda_while_the_claim_is_left_to_workers_has_one_of
         thread.join(0.2)  # it has to wait
         return is_left
 
-    monkeypatch.setattr(process.allocation, "is_left_to_workers", leave_while_another_asks)
+    monkeypatch.setattr(process.allocation, "leave_to_workers", leave_while_another_asks)
     assert process.allocator.on_workers(2)
     thread.join(60)
     assert process.claims == {1: ALL}
