@@ -13,7 +13,7 @@ from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout, is_scripts, where_raised
 from autogpu.frozen import frozen, replace
-from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
+from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
@@ -128,18 +128,11 @@ def _as_problem(error: Exception) -> LeaseUnavailable:
     return lease.LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
 
 
-def _family(environ: Mapping[str, str], folder: lease.Folder, inventory: Inventory | None) -> Family | None:
+def _family(environ: Mapping[str, str], folder: lease.Folder) -> Family | None:
     """The job that has started this process; ``None`` where there is none."""
     parent = lease.ancestor_lease(environ, folder)
-    if parent is None:
-        return None
-    holders, has_list = lease.snapshot(folder).holders, lease.has_parents_list(environ)
-    processes = _processes_of_others(holders, inventory)
-    return family_of(parent, holders, processes, inventory, has_parents_list=has_list)
-
-
-def _processes_of_others(holders: Sequence[Holder], inventory: Inventory | None) -> Processes:
-    return lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
+    holders = lease.snapshot(folder).holders if parent else ()
+    return family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
 
 
 class _NothingToWaitFor(Exception):
@@ -168,7 +161,7 @@ class _Process:
     def acquire(self, environ: Mapping[str, str]) -> Taken:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
         self._folder = folder = lease.find_folder(environ)
-        self._family = _family(environ, folder, self._request.inventory)
+        self._family = _family(environ, folder)
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group
@@ -249,10 +242,11 @@ class _Process:
         if self._family is not None:  # a process below a job's own lease never waits for its parent
             request = replace(request, policy=replace(request.policy, wait_s=0.0))
         ranks = ranks_of(self._job, request.own_uid, holders)
-        others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
+        inventory = request.inventory
         # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
-        processes = _processes_of_others(holders, request.inventory)
-        claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, unix_s()))
+        processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
+        others = [each for each in rivals(holders, self._family, processes, inventory) if each not in ranks]
+        claims_on = claims_by_gpu(jobs_of(others, processes, inventory, unix_s()))
         is_awaited = is_awaited_by(waiters, claims_on)
         if self._job:
             return self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited) or None

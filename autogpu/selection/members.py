@@ -79,13 +79,11 @@ class Family:
         parent: Of the nearest process above this one that has one.
         members: Of every process of that job.
         has_parents_list: This process sees the GPUs that the parent left to it, and no explicit choice of others.
-        unused: By name, the leases of those that the driver lists on no GPU.
     """
 
     parent: Holder
     members: tuple[Holder, ...]
     has_parents_list: bool = True
-    unused: frozenset[str] = frozenset()
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -98,36 +96,35 @@ class Family:
         return _merged((member.caps for member in self.members), min)
 
 
-def rivals(holders: Iterable[Holder], family: Family | None) -> list[Holder]:
+def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_list: bool) -> Family | None:
+    """The job of ``parent``, the lease above this process; ``None`` where there is none."""
+    if parent is None:
+        return None
+    # A group is its user's word: it can't join the job of another user.
+    job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
+    members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
+    return Family(parent, members, has_parents_list)
+
+
+def rivals(
+    holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory | None
+) -> list[Holder]:
     """The leases that count for a process which chooses for itself.
 
     A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
     """
-    return [holder for holder in holders if family is None or holder.name not in family.unused]
+    members = {member.name for member in family.members} if family else ()
+    return [each for each in holders if each.name not in members or _may_compute(each, processes, inventory)]
 
 
-def family_of(
-    parent: Holder,
-    holders: Iterable[Holder],
-    processes: Processes,
-    inventory: Inventory | None,
-    *,
-    has_parents_list: bool,
-) -> Family:
-    # A group is its user's word: it can't join the job of another user.
-    job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
-    members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
-    unused = frozenset(member.name for member in members if _is_unused(member, processes, inventory))
-    return Family(parent, members, has_parents_list, unused)
-
-
-def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
+def _may_compute(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
+    """The driver lists a process of its job on a GPU, or does not tell all that are on those that it has claimed."""
     claimed = [device for device in inventory.devices if device.uuid in holder.claims] if inventory else []
     # In a container the driver lists the host's pids, or hides every process.
     if inventory is None or not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
-        return False
+        return True
     on_claimed = compute_pids(replace(inventory, devices=tuple(claimed)))
-    return compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown)
+    return not (compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown))
 
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
@@ -215,5 +212,6 @@ def preview(
         if shared is not None:
             return shared
         request = replace(request, policy=replace(request.policy, wait_s=0.0))
-    claims_on = claims_by_gpu(jobs_of(rivals(leases.holders, family), processes, inventory, now_s))
+    others = rivals(leases.holders, family, processes, inventory)
+    claims_on = claims_by_gpu(jobs_of(others, processes, inventory, now_s))
     return decide(request, claims_on, is_awaited_by(leases.queue, claims_on))

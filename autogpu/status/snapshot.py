@@ -107,10 +107,8 @@ def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> Leas
         return LeasesHere()
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
-    holders, has_list, family = leases.holders, lease.has_parents_list(environ), None
-    processes = lease.processes_of(holders, compute_pids(inventory), is_complete=True)
-    if parent is not None:
-        family = family_of(parent, holders, processes, inventory, has_parents_list=has_list)
+    processes = lease.processes_of(leases.holders, compute_pids(inventory), is_complete=True)
+    family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
     return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed)

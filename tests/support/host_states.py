@@ -42,7 +42,7 @@ def host(machine, holders=(), waiters=(), pids=None, parent=None, has_hook=True,
     nowhere = Path("/nowhere")
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
-    family = parent and family_of(parent, leases.holders, processes, machine, has_parents_list=True)
+    family = family_of(parent, leases.holders, has_parents_list=True)
     is_set = resolved.settings["select.count"].overrides is not None
     request = request_for_new_process(
         resolved.policy, environ, machine, granted(environ), own_uid=1000, count_is_set=is_set
