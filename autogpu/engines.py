@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
+from autogpu.frozen import replace
 from autogpu.process import parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
-from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, local_rank
-from autogpu.selection.visible_devices import initial_visibility
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, WRITTEN_VISIBLE_DEVICES
+from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
+from autogpu.selection.visible_devices import initial_visibility, restore
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -32,35 +33,26 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
         environ: Of the process; what an autogpu wrote there does not count.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
     """
-    value = environ.get(CUDA_VISIBLE_DEVICES)
-    is_list_ours = value is not None and value == environ.get(WRITTEN_VISIBLE_DEVICES)
+    initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
     environ = _before_ours(environ)
-    namespace = (pid_namespace() or "").strip("pid:[]")
-    rank = local_rank(environ, namespace)
-    launcher = None if rank is None or rank.launcher == TF_CONFIG else _launcher(rank)
     return granted(
         environ,
         EngineFacts(
             slurm_conf=_slurm_conf(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
-            is_given=value not in (None, started_with),
-            launcher="" if launcher is None else f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}",
-            visible_of_launcher=_before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES) if launcher else None,
-            launcher_is_rank=is_list_ours and rank is not None and rank.launcher == LONE_RANK and LEASE in environ,
-            namespace=namespace,
+            # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
+            rank=_rank(environ, is_below_rank_0=initial.is_written and LEASE in environ),
+            is_given=initial.value not in (None, started_with),
         ),
     )
 
 
 def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
     """With ``CUDA_VISIBLE_DEVICES`` as it was before the autogpu of an ancestor wrote an order of its own."""
-    value = environ.get(CUDA_VISIBLE_DEVICES)
-    inherited = initial_visibility(environ, value).inherited
-    if inherited == value:
-        return environ
-    others = {name: text for name, text in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    return others if inherited is None else {**others, CUDA_VISIBLE_DEVICES: inherited}
+    before = dict(environ)
+    restore(before, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)).inherited)
+    return before
 
 
 def _slurm_conf(environ: Mapping[str, str]) -> str | None:
@@ -122,6 +114,20 @@ def on_next_task(environ: Mapping[str, str], tell: Callable[[], None]) -> None:
             return given
 
         utils.set_visible_accelerator_ids = give_and_tell
+
+
+def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | None:
+    """The local rank, among those that see the same GPUs; its launcher names the job where nothing else does."""
+    namespace = (pid_namespace() or "").strip("pid:[]")
+    rank, visible = local_rank(environ, namespace), None
+    if rank is None or (is_below_rank_0 and rank.launcher == LONE_RANK):
+        return None
+    launcher = None if rank.launcher == TF_CONFIG else _launcher(rank)
+    if launcher is not None:
+        # No other process of the host has this name.
+        rank = replace(rank, job=rank.job or f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}")
+        visible = _before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES)
+    return among_same_gpus(rank, environ, visible)
 
 
 def _launcher(rank: LocalRank) -> int | None:

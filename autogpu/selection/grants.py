@@ -7,7 +7,7 @@ from typing import Mapping
 
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.ranks import LocalRank, coordinating_task
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
@@ -37,20 +37,15 @@ class EngineFacts:
     Attributes:
         slurm_conf: The text of Slurm's configuration, if it can be read.
         dask: The name of Dask's worker.
-        launcher: Names the process that started this one as one of several, and no other process of the host.
-        visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
+        rank: Of this process, among those that see the same GPUs.
         is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
-        launcher_is_rank: The launcher is rank 0 itself and has its GPU: the others choose theirs by their numbers.
     """
 
     slurm_conf: str | None = None
     ray: RayTask | None = None
     dask: str = ""
-    launcher: str = ""
-    visible_of_launcher: str | None = None
+    rank: LocalRank | None = None
     is_given: bool = False
-    launcher_is_rank: bool = False
-    namespace: str = ""
 
 
 @frozen
@@ -99,16 +94,13 @@ NO_ENGINE = Grant()
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
-    if rank is not None:
-        rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
-        sharers = 1 if _has_own_gpus(environ, facts) else rank.sharers
-        rank = replace(rank, sharers=sharers, job=rank.job or facts.launcher)
     task = coordinating_task(environ)
     if task:
         why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"
         return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
-    grant = _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
+    rank, grant = facts.rank, _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
+    if rank is not None and _has_own_gpus(environ, facts):
+        rank = replace(rank, sharers=1)
     return replace(grant, rank=rank)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled
-from autogpu.selection.ranks import LocalRank
+from autogpu.selection.ranks import TF_CONFIG, LocalRank, among_same_gpus, local_rank
 
 CONF = """
 GresTypes=gpu,shard
@@ -135,10 +133,6 @@ def test_a_task_that_coordinates_needs_none():
     assert "a ps beside parameter servers" in grant.why
 
 
-def tf_config(size):
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"] * size}, "task": {"type": "worker", "index": 1}})}
-
-
 DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1
 
 
@@ -157,14 +151,15 @@ DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1
     ],
 )
 def test_what_an_engines_worker_was_given_is_its_own(environ, facts, expected):
-    rank = granted({**environ, **tf_config(2)}, EngineFacts(**facts)).rank
+    rank = granted(environ, EngineFacts(rank=LocalRank(1, 2, TF_CONFIG), **facts)).rank
     assert (rank.rank, rank.sharers) == (1, expected)
 
 
 def test_ranks_inside_a_grant():
     environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    grant = granted(environ, EngineFacts(slurm_conf=CONF))
-    rank = LocalRank(1, 2, "Slurm", sharers=1, job=grant.rank.job)
+    rank = among_same_gpus(local_rank(environ), environ)
+    assert (rank.rank, rank.size, rank.launcher, rank.sharers) == (1, 2, "Slurm", 1)
+    grant = granted(environ, EngineFacts(slurm_conf=CONF, rank=rank))
     assert grant == Grant("Slurm", counts_by_bus=True, rank=rank)
     assert not grant.is_first
     assert granted({}).is_first
