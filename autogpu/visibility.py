@@ -114,8 +114,7 @@ class VisibleDevices:
         self.order = Order.GIVEN
         self._listed_before = self.pool
         self.pool = self.candidates = ()
-        if inventory is not None:
-            self.grant = settled(self.grant, len(instances.takeable(inventory.devices)))
+        self.grant = settled(self.grant, inventory)
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
             before = self._environ.get(CUDA_VISIBLE_DEVICES)
@@ -130,7 +129,7 @@ class VisibleDevices:
     def refresh(self, inventory: Inventory | None, grant: Grant) -> bool:
         """Follow what the script or its engine, with its grant of now, has written; whether there is a new pool."""
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
-        grant = grant if inventory is None else settled(grant, len(instances.takeable(inventory.devices)))
+        grant = settled(grant, inventory)
         if now == self._written and grant == self.grant:
             return False
         self.grant = grant

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Mapping
 
+from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
+from autogpu.selection.instances import takeable
 from autogpu.selection.ranks import LocalRank, coordinating_task
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
@@ -104,13 +106,14 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     return replace(grant, rank=rank)
 
 
-def settled(grant: Grant, gpu_count: int) -> Grant:
-    """The grant where an engine says how many GPUs and not which: the ``gpu_count`` that the driver shows, or none."""
-    if grant.unnamed is None:
+def settled(grant: Grant, inventory: Inventory | None) -> Grant:
+    """The grant where an engine says how many GPUs and not which: those that the driver shows, or none."""
+    if grant.unnamed is None or inventory is None:
         return grant
-    if gpu_count <= grant.unnamed:
+    count = len(takeable(inventory.devices))
+    if count <= grant.unnamed:
         return replace(grant, unnamed=None)
-    why = f"{grant.engine} granted {counted(grant.unnamed, 'GPU')} of {gpu_count} here and does not say which"
+    why = f"{grant.engine} granted {counted(grant.unnamed, 'GPU')} of {count} here and does not say which"
     return replace(grant, why=why, remedy="leave --gpu-bind=none out", is_none=True, unnamed=None)
 
 

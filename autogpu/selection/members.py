@@ -14,7 +14,6 @@ from autogpu.policy.model import Policy
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
-from autogpu.selection.instances import takeable
 from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
@@ -188,7 +187,7 @@ def request_for_new_process(
     count_is_set: bool = False,
 ) -> SelectionRequest:
     """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order."""
-    grant = settled(grant, len(takeable(inventory.devices)))
+    grant = settled(grant, inventory)
     spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
     count = len(uuids or ())

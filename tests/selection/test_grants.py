@@ -6,6 +6,7 @@ import pytest
 
 from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled
 from autogpu.selection.ranks import TF_CONFIG, LocalRank, among_same_gpus, local_rank
+from tests.support.values import cut, gpu, inventory
 
 CONF = """
 GresTypes=gpu,shard
@@ -86,10 +87,11 @@ def test_a_cluster_that_manages_no_gpus_is_in_charge_of_none(environ, conf):
 
 def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
     grant = Grant("Slurm", unnamed=2)
-    assert settled(grant, 2) == Grant("Slurm")
-    none = settled(grant, 4)
+    assert settled(grant, inventory(gpu(0), gpu(1))) == settled(grant, inventory(*cut(0, 5, 5))) == Grant("Slurm")
+    none = settled(grant, inventory(*map(gpu, range(4))))
     assert (none.is_none, none.why) == (True, "Slurm granted 2 GPUs of 4 here and does not say which")
-    assert settled(NO_ENGINE, 4) is NO_ENGINE
+    assert settled(grant, None) is grant, "as long as nothing is read"
+    assert settled(NO_ENGINE, inventory(gpu(0))) is NO_ENGINE
 
 
 NONE_FROM_RAY = none_of("Ray", "to have one: num_gpus=1", "{} assigned no GPU to this task")
