@@ -17,20 +17,17 @@ from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import (
     Family,
     by_scripts_list,
     decide_as_member,
+    decide_beside,
     family_of,
     job_of_ranks,
-    promised_to,
-    ranks_of,
     request_of_all,
-    rivals,
 )
 from autogpu.selection.memory import demand_of
-from autogpu.selection.model import Cap, Claim, Decision, IsAwaited, SelectionRequest, Verdict
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 
 OnWait = Callable[[QueueState, Decision], None]
@@ -239,35 +236,12 @@ class _Process:
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         request = replace(self._request, waited_s=self._waited_s)
-        if self._family is not None:  # a process below a job's own lease never waits for its parent
-            request = replace(request, policy=replace(request.policy, wait_s=0.0))
-        ranks = ranks_of(self._job, request.own_uid, holders)
-        inventory = request.inventory
         # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
-        processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
-        others = [each for each in rivals(holders, self._family, processes, inventory) if each not in ranks]
-        claims_on = claims_by_gpu(jobs_of(others, processes, inventory, unix_s()))
-        is_awaited = is_awaited_by(waiters, claims_on)
-        if self._job:
-            return self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited) or None
-        self.decision = decide(request, claims_on, is_awaited)
-        return self.decision.claims or None
-
-    def _choose_as_rank(
-        self,
-        request: SelectionRequest,
-        promised: Mapping[str, int],
-        claims_on: Mapping[str, Sequence[Claim]],
-        is_awaited: IsAwaited,
-    ) -> Mapping[str, int]:
-        """This rank's part of what the ranks of its job were promised; each keeps that for all until its own end."""
-        if not promised:
-            self.decision = decide(request_of_all(request), claims_on, is_awaited)
-            if self.decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
-                return {}
-            promised = self.decision.claims
-        self.decision = decide(replace(request, promised=promised or None), claims_on)
-        return {**promised, **self.decision.claims}
+        processes = lease.processes_of(holders, compute_pids(request.inventory) - {os.getpid()})
+        self.decision, claims = decide_beside(
+            request, holders, waiters, processes, unix_s(), family=self._family, job=self._job
+        )
+        return claims or None
 
     def _wait(self, wanted: Lease) -> Lease:
         from autogpu.lease.queue import wait_for_lease  # most processes never wait

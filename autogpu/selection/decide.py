@@ -14,14 +14,13 @@ from typing import Mapping, Sequence
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.selection import explain, instances, memory
-from autogpu.selection.jobs import gpus_of_user
+from autogpu.selection.jobs import gpus_of_user, is_awaited_by
 from autogpu.selection.model import (
     Candidate,
     Cap,
     Cause,
     Claim,
     Decision,
-    IsAwaited,
     MemoryDemand,
     SelectionRequest,
     Tier,
@@ -31,6 +30,10 @@ from autogpu.selection.occupancy import tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 from autogpu.selection.ranks import WORKERS, LocalRank
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.lease import Waiter
+
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
 
@@ -38,7 +41,7 @@ _ALL_BYTES = 1 << 50
 def decide(
     request: SelectionRequest,
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
-    is_awaited: IsAwaited = lambda candidate: False,
+    waiters: Sequence[Waiter] = (),
 ) -> Decision:
     """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
     none = why_none(request)
@@ -48,13 +51,13 @@ def decide(
     if obstacle:
         # Let others see what a framework takes by itself.
         return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(request.named_uuids, _ALL_BYTES))
-    pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
+    pool, rank = _Pool(request, claims_on, waiters), request.grant.dividing_rank
     if request.chosen is not None:
         decision = _respect_choice(pool, request.chosen)
     elif rank is not None:
         decision = _take_slice(pool, rank)
     else:
-        decision = _take_best(pool, is_awaited)
+        decision = _take_best(pool)
     # Those that are taken before others of their standing.
     ranked = sorted(pool.ranking.candidates, key=lambda each: (standing(each), each.device.uuid not in decision.claims))
     return replace(
@@ -92,10 +95,12 @@ def _obstacle(request: SelectionRequest) -> str:
 class _Pool:
     """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them."""
 
-    def __init__(self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> None:
+    def __init__(
+        self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]], waiters: Sequence[Waiter]
+    ) -> None:
         known = by_uuid(request.inventory.devices if request.inventory else ())
         devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
-        self.request, self.claims_on, self.visible = request, claims_on, tuple(devices)
+        self.request, self.claims_on, self.waiters, self.visible = request, claims_on, waiters, tuple(devices)
         self.demand = memory.demand_of(request)
         self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
@@ -220,9 +225,9 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
     return is_first_come and pool.unclaimed_bytes(device, demand) < demand.on(device)
 
 
-def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
+def _take_best(pool: _Pool) -> Decision:
     request, wanted, least = pool.request, pool.request.wanted_count, pool.request.least_count
-    candidates = _in_order(pool, is_awaited)
+    candidates = _in_order(pool)
     allowed = best_connected_first(_takeable(candidates, request), min(wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
@@ -234,7 +239,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
 
-def _in_order(pool: _Pool, is_awaited: IsAwaited) -> list[Candidate]:
+def _in_order(pool: _Pool) -> list[Candidate]:
     """The candidates in the order in which this process takes them."""
     request, uuids = pool.request, pool.request.uuids or ()
     named = {uuids[position] for position in request.positions}
@@ -249,6 +254,7 @@ def _in_order(pool: _Pool, is_awaited: IsAwaited) -> list[Candidate]:
         return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
 
     # A GPU that a waiter could have now is as good as taken.
+    is_awaited = is_awaited_by(pool.waiters, pool.claims_on)
     awaited = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
     candidates = [replace(each, **awaited) if is_awaited(each) else each for each in pool.ranking.candidates]
     return sorted(candidates, key=order)

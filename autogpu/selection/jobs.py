@@ -7,11 +7,11 @@ without a claim stands for one that it claims and does not use; beyond that it c
 from __future__ import annotations
 
 import sys
-from typing import Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.frozen import frozen
-from autogpu.selection.model import SETTLED_S, Candidate, Claim, IsAwaited, Tier
+from autogpu.selection.model import SETTLED_S, Candidate, Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
@@ -120,7 +120,7 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
     return frozenset(uuid for uuid, claims in claims_on.items() if any(claim.uid == uid for claim in claims))
 
 
-def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
+def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> Callable[[Candidate], bool]:
     """Tell whether another process that waits could use a GPU now, as far as its user may hold it."""
     others = [
         (waiter.demand, gpus_of_user(claims_on, waiter.uid) if waiter.demand.per_user else frozenset())

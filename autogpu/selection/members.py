@@ -6,7 +6,7 @@ A process that was started by one that has a lease belongs to that one's job, an
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, Mapping, TypeVar
+from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
@@ -14,7 +14,7 @@ from autogpu.policy.model import Policy
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
@@ -24,7 +24,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.lease import Holder, LeaseSnapshot, Processes
+    from autogpu.lease import Holder, LeaseSnapshot, Processes, Waiter
 
     Size = TypeVar("Size", bound=int)
 
@@ -196,6 +196,35 @@ def request_for_new_process(
     )
 
 
+def decide_beside(
+    request: SelectionRequest,
+    holders: Sequence[Holder],
+    waiters: Sequence[Waiter],
+    processes: Processes,
+    now_s: float,
+    *,
+    family: Family | None,
+    job: str = "",
+) -> tuple[Decision, Mapping[str, int]]:
+    """Decide beside the jobs and the queue of now, for a process that goes by itself or with the ranks of ``job``.
+
+    Also returns what to claim: a rank keeps what all ranks of its job were promised until its own end.
+    """
+    if family is not None:  # a process below a job's own lease never waits for its parent
+        request = replace(request, policy=replace(request.policy, wait_s=0.0))
+    ranks = ranks_of(job, request.own_uid, holders)
+    others = [each for each in rivals(holders, family, processes, request.inventory) if each not in ranks]
+    claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, now_s))
+    promised = promised_to(ranks, request)
+    if job and not promised:
+        decision = decide(request_of_all(request), claims_on, waiters)
+        if decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
+            return decision, {}
+        promised = decision.claims
+    decision = decide(replace(request, promised=promised or None), claims_on, waiters)
+    return decision, {**promised, **decision.claims}
+
+
 def preview(
     request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
 ) -> Decision:
@@ -206,11 +235,5 @@ def preview(
         return Decision(Verdict.CPU, none)
     if request.uuids is None and inventory is not None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
-    if family is not None:
-        shared = decide_as_member(request, family)
-        if shared is not None:
-            return shared
-        request = replace(request, policy=replace(request.policy, wait_s=0.0))
-    others = rivals(leases.holders, family, processes, inventory)
-    claims_on = claims_by_gpu(jobs_of(others, processes, inventory, now_s))
-    return decide(request, claims_on, is_awaited_by(leases.queue, claims_on))
+    shared = decide_as_member(request, family) if family else None
+    return shared or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]

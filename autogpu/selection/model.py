@@ -5,16 +5,12 @@ from __future__ import annotations
 import enum
 import sys
 from types import MappingProxyType
-from typing import Callable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.policy.model import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
-
-# Tells whether a waiter is ahead of this process for a GPU and could use it now.
-IsAwaited = Callable[["Candidate"], bool]
-
 
 # A job that has run for so long has most of the memory that it will take, and what is free then may be taken: in
 # replayed days (benchmarks/lab_day.py) no job is killed by a later one after one minute, and two are no better.
