@@ -246,7 +246,7 @@ class VisibleDevices:
         A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
         """
         is_place = self.order in (Order.OURS, Order.PARENTS)
-        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.shared_job)
+        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.dividing_job)
         return bool(named) and (is_place or is_ranks)
 
     @property

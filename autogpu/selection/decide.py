@@ -300,15 +300,15 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = tuple(map(pool.visible.index, devices))
     moved = gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
+    beside = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps(shared, request.own_pid),
-        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
+        soft_caps=memory.best_effort_caps(beside, request.own_pid),
+        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
     )

@@ -228,7 +228,7 @@ def after_wait(decision: Decision, waited_s: float) -> Decision:
 
 def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
     """Why a local rank takes its GPUs, which so many of all ``ranks`` have."""
-    count = rank.size if rank.sharers is not None else max(ranks, rank.rank + 1)
+    count = rank.size if rank.dividers is not None else max(ranks, rank.rank + 1)
     why = f"local rank {rank.rank} of {count} ({rank.launcher})"
     return why if sharers == 1 else f"{why}, {sharers} ranks share it"
 

@@ -84,10 +84,10 @@ class Grant:
     @property
     def dividing_rank(self) -> LocalRank | None:
         """The rank of a process that divides what it sees with the others of its job; ``None`` for every other one."""
-        return None if self.rank is None or self.rank.sharers == 1 else self.rank
+        return None if self.rank is None or self.rank.dividers == 1 else self.rank
 
     @property
-    def shared_job(self) -> str:
+    def dividing_job(self) -> str:
         """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
         return "" if self.dividing_rank is None or self.engine else self.dividing_rank.job
 
@@ -102,7 +102,7 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
         return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
     rank, grant = facts.rank, _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
     if rank is not None and _has_own_gpus(environ, facts):
-        rank = replace(rank, sharers=1)
+        rank = replace(rank, dividers=1)
     return replace(grant, rank=rank)
 
 

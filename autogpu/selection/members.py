@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def job_of_ranks(request: SelectionRequest) -> str:
     """The job whose ranks choose together; ``""`` where the process goes by itself."""
-    return request.grant.shared_job if request.chosen is None else ""
+    return request.grant.dividing_job if request.chosen is None else ""
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
@@ -45,11 +45,11 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
     """The request of all ranks that see the same GPUs, of which none has chosen, as if they were one process."""
     rank, policy = request.grant.rank, request.policy
-    sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
-    count = policy.count if policy.count == "all" else policy.count * sharers
+    processes = 1 if rank is None else rank.at_most(len(request.uuids or ()))
+    count = policy.count if policy.count == "all" else policy.count * processes
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
     policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
-    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, positions=())
+    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=processes, positions=())
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
@@ -152,8 +152,8 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids, shared = decide(request), request.uuids or (), family.held
-    claims = {uuid: shared[uuid] for uuid in uuids if uuid in shared}
+    alone, uuids, held = decide(request), request.uuids or (), family.held
+    claims = {uuid: held[uuid] for uuid in uuids if uuid in held}
     ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
@@ -235,5 +235,5 @@ def preview(
         return Decision(Verdict.CPU, none)
     if request.uuids is None and inventory is not None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
-    shared = decide_as_member(request, family) if family else None
-    return shared or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]
+    as_member = decide_as_member(request, family) if family else None
+    return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]

@@ -127,7 +127,7 @@ def best_connected_first(
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:
-    """So many of ``group`` that are nearest to each other and to what the process takes; of the same, by rank.
+    """So many of ``group`` that are nearest to each other and to what the process takes; of the same, the first.
 
     Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
     """

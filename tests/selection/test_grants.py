@@ -154,13 +154,13 @@ DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1
 )
 def test_what_an_engines_worker_was_given_is_its_own(environ, facts, expected):
     rank = granted(environ, EngineFacts(rank=LocalRank(1, 2, TF_CONFIG), **facts)).rank
-    assert (rank.rank, rank.sharers) == (1, expected)
+    assert (rank.rank, rank.dividers) == (1, expected)
 
 
 def test_ranks_inside_a_grant():
     environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
     rank = among_same_gpus(local_rank(environ), environ)
-    assert (rank.rank, rank.size, rank.launcher, rank.sharers) == (1, 2, "Slurm", 1)
+    assert (rank.rank, rank.size, rank.launcher, rank.dividers) == (1, 2, "Slurm", 1)
     grant = granted(environ, EngineFacts(slurm_conf=CONF, rank=rank))
     assert grant == Grant("Slurm", counts_by_bus=True, rank=rank)
     assert not grant.is_first
