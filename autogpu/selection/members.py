@@ -10,7 +10,7 @@ from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
-from autogpu.policy.model import Policy
+from autogpu.policy.model import Resolved
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
@@ -177,23 +177,20 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
 
 
 def request_for_new_process(
-    policy: Policy,
+    resolved: Resolved,
     environ: Mapping[str, str],
     inventory: Inventory,
     grant: Grant,
     *,
     own_uid: int,
     own_pid: int | None = None,
-    count_is_set: bool = False,
 ) -> SelectionRequest:
     """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order."""
-    grant = settled(grant, inventory)
+    policy, grant = resolved.policy, settled(grant, inventory)
     spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
-    count = len(uuids or ())
-    return SelectionRequest(
-        policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=count_is_set, grant=grant
-    )
+    count, is_set = len(uuids or ()), resolved.settings["select.count"].overrides is not None
+    return SelectionRequest(policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=is_set, grant=grant)
 
 
 def decide_beside(

@@ -55,7 +55,7 @@ def ranking_of(
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
     candidates, rejected, demand, devices = [], [], demand or memory_demand(policy), tuple(devices)
-    barred = {device.uuid: _excluded(device, policy, spec) or _unsuitable(device) for device in devices}
+    barred = {device.uuid: _barred(device, policy, spec) for device in devices}
     has_larger = any(not device.is_small and barred[device.uuid] is None for device in devices)
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
@@ -155,23 +155,19 @@ def _best_connected(
     return max(sets, key=worth)
 
 
-def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
-    why = ""
-    if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
-        why = explain.NOT_AMONG
-    elif spec.admits("select.exclude", policy) and matches(device, policy.exclude):
-        why = explain.EXCLUDED
-    elif policy.faulty == "never" and spec.admits("select.faulty", policy) and memory_faults(device):
-        why = f"refused by select.faulty: {listed(memory_faults(device))}"
-    return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
-
-
-def _unsuitable(device: Device) -> Rejection | None:
-    if device.mig_enabled:
-        return Rejection(device, "in MIG mode, and has no instance here", Cause.UNSUITABLE)
-    if device.compute_mode == "prohibited":
-        return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
-    return None
+def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
+    """The policy, or the GPU's mode, keeps every job of this process from it."""
+    admitted = {name for name in ("devices", "exclude", "faulty") if spec.admits(f"select.{name}", policy)}
+    only_among, faults = policy.devices if "devices" in admitted else (), memory_faults(device)
+    refuses_faults = policy.faulty == "never" and "faulty" in admitted
+    reasons = (
+        (only_among and not matches(device, only_among), explain.NOT_AMONG, Cause.EXCLUDED_BY_POLICY),
+        ("exclude" in admitted and matches(device, policy.exclude), explain.EXCLUDED, Cause.EXCLUDED_BY_POLICY),
+        (refuses_faults and faults, f"refused by select.faulty: {listed(faults)}", Cause.EXCLUDED_BY_POLICY),
+        (device.mig_enabled, "in MIG mode, and has no instance here", Cause.UNSUITABLE),
+        (device.compute_mode == "prohibited", "its compute mode is PROHIBITED", Cause.UNSUITABLE),
+    )
+    return next((Rejection(device, why, cause) for is_so, why, cause in reasons if is_so), None)
 
 
 def _taken_alone(candidate: Candidate, own_pid: int | None) -> Rejection | None:

@@ -73,10 +73,8 @@ def request_here(
     resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
 ) -> SelectionRequest:
     """The request of this user's process that would be started here with ``environ``."""
-    grant, is_set = engines.granted_here(environ), resolved.settings["select.count"].overrides is not None
-    return request_for_new_process(
-        resolved.policy, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid, count_is_set=is_set
-    )
+    grant = engines.granted_here(environ)
+    return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
 
 
 @frozen

@@ -44,9 +44,8 @@ def host(machine, holders=(), waiters=(), pids=None, parent=None, has_hook=True,
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
     family = family_of(parent, leases.holders, has_parents_list=True)
-    is_set = resolved.settings["select.count"].overrides is not None
     grant = granted(environ, EngineFacts(rank=local_rank(environ)))
-    request = request_for_new_process(resolved.policy, environ, machine, grant, own_uid=1000, count_is_set=is_set)
+    request = request_for_new_process(resolved, environ, machine, grant, own_uid=1000)
     return host_status(
         machine,
         LeasesHere(None, leases, processes, family),
