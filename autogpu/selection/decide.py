@@ -18,7 +18,6 @@ from autogpu.selection.jobs import gpus_of_user, is_awaited_by
 from autogpu.selection.model import (
     Candidate,
     Cap,
-    Cause,
     Claim,
     Decision,
     MemoryDemand,
@@ -185,9 +184,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
 
 def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     """The GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
-    apart = (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL)
-    excluded = [r.device for r in pool.ranking.rejected if r.cause in apart]
-    usable = [device for device in pool.visible if device and device not in excluded]
+    usable = [device for device in pool.visible if device in pool.ranking.pool]
     if pool.request.promised is not None:
         promised = pool.request.promised
         held = [device for device in usable if device.uuid in promised]

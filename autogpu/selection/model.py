@@ -318,8 +318,16 @@ class Ranking:
     @property
     def suitable(self) -> tuple[Device, ...]:
         """The GPUs that could serve the job if none were in use."""
-        in_use = [rejection.device for rejection in self.rejected if rejection.cause is Cause.IN_USE]
-        return (*(candidate.device for candidate in self.candidates), *in_use)
+        return self._and_rejected_as(Cause.IN_USE)
+
+    @property
+    def pool(self) -> tuple[Device, ...]:
+        """All GPUs, apart from those that the policy excludes and small cards."""
+        return self._and_rejected_as(Cause.IN_USE, Cause.UNSUITABLE)
+
+    def _and_rejected_as(self, *causes: Cause) -> tuple[Device, ...]:
+        rejected = [rejection.device for rejection in self.rejected if rejection.cause in causes]
+        return (*(candidate.device for candidate in self.candidates), *rejected)
 
 
 @frozen

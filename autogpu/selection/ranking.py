@@ -70,7 +70,7 @@ def ranking_of(
 
     def order(candidate: Candidate) -> tuple[object, ...]:
         device = candidate.device
-        is_preferred = [matches(device, (entry,)) for entry in policy.prefer]
+        is_preferred = [_matches(device, entry) for entry in policy.prefer]
         # Of equals the last: people and desktops sit on GPU 0.
         return standing(candidate), [*is_preferred, True].index(True), -device.index, -(device.instance or 0)
 
@@ -194,10 +194,11 @@ def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
     """One of ``entries`` (index, range, UUID prefix or name pattern) means this GPU, or the card of this instance."""
-    return any(_matches(device, entry.strip().lower()) for entry in entries)
+    return any(_matches(device, entry) for entry in entries)
 
 
 def _matches(device: Device, entry: str) -> bool:
+    entry = entry.strip().lower()
     indices = re.fullmatch("([0-9]+)(?:-([0-9]+))?", entry)
     if indices:
         return int(indices.group(1)) <= device.index <= int(indices.group(2) or indices.group(1))
@@ -221,17 +222,13 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():
-        unmatched = [entry for entry in entries if not _is_of_any(entry, devices)]
+        unmatched = [entry for entry in entries if not any(_matches(device, entry) for device in devices)]
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             written = ", ".join(printable(entry, 64) for entry in unmatched)
             what = f"{key} = {written} ({resolved.settings[key].origin}) matches none of the GPUs here"
             found[key] = f"{what}; {_what_there_is(unmatched, inventory)}"
     return found
-
-
-def _is_of_any(entry: str, devices: Sequence[Device]) -> bool:
-    return any(matches(device, (entry,)) for device in devices)
 
 
 def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
@@ -241,7 +238,7 @@ def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
         return explain.unreadable(lost)
     for entry in map(str.strip, entries):
         # "9" is no part of "RTX 3090".
-        if not entry.replace("-", "").isdecimal() and _is_of_any(f"*{entry}*", devices):
+        if not entry.replace("-", "").isdecimal() and any(_matches(device, f"*{entry}*") for device in devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
     known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
     return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"
