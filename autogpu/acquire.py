@@ -125,13 +125,6 @@ def _as_problem(error: Exception) -> LeaseUnavailable:
     return lease.LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
 
 
-def _family(environ: Mapping[str, str], folder: lease.Folder) -> Family | None:
-    """The job that has started this process; ``None`` where there is none."""
-    parent = lease.ancestor_lease(environ, folder)
-    holders = lease.snapshot(folder).holders if parent else ()
-    return family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
-
-
 class _NothingToWaitFor(Exception):
     """The GPUs that the process waited for can't be had any more: the decision says what becomes of it."""
 
@@ -158,7 +151,9 @@ class _Process:
     def acquire(self, environ: Mapping[str, str]) -> Taken:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
         self._folder = folder = lease.find_folder(environ)
-        self._family = _family(environ, folder)
+        parent = lease.ancestor_lease(environ, folder)
+        holders = lease.snapshot(folder).holders if parent else ()
+        self._family = family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group

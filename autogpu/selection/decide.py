@@ -106,7 +106,7 @@ class _Pool:
         # How many GPUs the process could have if none were in use.
         suitable = self.ranking.suitable
         together = len(instances.cards(suitable)) or min(len(suitable), request.processes)
-        self.suitable = len(suitable) if request.takes_one else together
+        self.suitable_count = len(suitable) if request.takes_one else together
         # The GPUs that the user's jobs hold already, and how many more the user may lease; what was named is counted.
         self.held = gpus_of_user(claims_on, request.own_uid)
         has_cap = policy.per_user and not request.names_cards
@@ -117,7 +117,7 @@ class _Pool:
         """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
         request = self.request
         waits_for = request.wanted_count if request.policy.busy == "wait" else request.least_count
-        return min(waits_for, self.suitable, max(self.quota, 1))
+        return min(waits_for, self.suitable_count, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
@@ -337,8 +337,8 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
         why = explain.none_taken(candidates, ranking)
     if not waits or not ranking.suitable:
         return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
-    if pool.suitable < wanted < sys.maxsize:
-        why += f"; {wanted} are asked for, there are no more than {pool.suitable}"
+    if pool.suitable_count < wanted < sys.maxsize:
+        why += f"; {wanted} are asked for, there are no more than {pool.suitable_count}"
     if policy.busy == "share":
         left_s = policy.wait_s - pool.request.waited_s
         why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole, at_cap=pool.quota <= 0)

@@ -82,7 +82,7 @@ class Family:
 
     parent: Holder
     members: tuple[Holder, ...]
-    has_parents_list: bool = True
+    has_parents_list: bool
 
     @property
     def held(self) -> Mapping[str, int]:

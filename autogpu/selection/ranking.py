@@ -241,4 +241,4 @@ def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
         if not entry.replace("-", "").isdecimal() and any(_matches(device, f"*{entry}*") for device in devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
     known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
-    return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"
+    return f"there are the indices 0 to {devices[-1].index}: {known}"

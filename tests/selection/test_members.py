@@ -35,6 +35,12 @@ def test_what_a_parent_holds_counts_for_its_children_unless_nothing_uses_it(devi
     assert (PARENT in rivals([PARENT], family, processes, inventory(*devices))) is is_rival
 
 
+def test_a_parent_that_begins_to_compute_while_its_child_waits_counts_from_then_on():
+    family, looks = family_of(PARENT, [PARENT], has_parents_list=True), [gpu(0), gpu(0, pids=[7])]
+    found = [rivals([PARENT], family, Processes({"a": (7,)}), inventory(device)) for device in looks]
+    assert found == [[], [PARENT]]
+
+
 SIZES = ((4, 6), (6, 4))
 
 
