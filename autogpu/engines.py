@@ -55,25 +55,25 @@ def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
     return before
 
 
-def _slurm_conf(environ: Mapping[str, str]) -> str | None:
+def _slurm_conf(environ: Mapping[str, str]) -> str:
     if "SLURM_JOB_ID" not in environ:
-        return None
+        return ""
     named = environ.get("SLURM_CONF")
     for path in (named,) if named else _SLURM_CONFS:
         text = _text(path)
-        if text is not None:
+        if text:
             files = [Path(path).parent / file for file in included_files(text)[:_MOST_INCLUDED]]
-            return "\n".join([text, *(_text(file) or "" for file in files)])
-    return None
+            return "\n".join([text, *map(_text, files)])
+    return ""
 
 
-def _text(path: str | Path) -> str | None:
-    """The text of a plain file; ``None`` where it can't be read, and for a pipe, which could block."""
+def _text(path: str | Path) -> str:
+    """The text of a plain file; ``""`` where it can't be read, and for a pipe, which could block."""
     try:
         with open(path, errors="replace", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+            return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
     except (OSError, ValueError):  # a process that has ended since; a NUL in the name
-        return None
+        return ""
 
 
 def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
@@ -85,7 +85,7 @@ def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
         gpus = float(context.get_assigned_resources().get("GPU", 0))
         ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
         # In a thread that the task has started, as in Ray Train, only the title of the process names it.
-        title = (_text("/proc/self/cmdline") or "").partition("\0")[0].partition("ray::")[2]
+        title = _text("/proc/self/cmdline").partition("\0")[0].partition("ray::")[2]
         name = str(context.get_actor_name() or context.get_task_name() or title)
         return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")), printable(name, _LONGEST_NAME))
     except Exception:  # not connected yet, or a Ray that has none of this: the variables are all there is
@@ -151,7 +151,7 @@ def _launcher(rank: LocalRank) -> int | None:
 def _is_shell_of_one_rank(pid: int, group: int) -> bool:
     """One that sets a rank's variables has one child, and belongs to the launcher's group as that does."""
     try:
-        children = " ".join(_text(thread / "children") or "" for thread in Path(f"/proc/{pid}/task").iterdir())
+        children = " ".join(_text(thread / "children") for thread in Path(f"/proc/{pid}/task").iterdir())
         return os.getpgid(pid) == group and len(children.split()) == 1
     except OSError:  # it has ended
         return False
@@ -159,5 +159,5 @@ def _is_shell_of_one_rank(pid: int, group: int) -> bool:
 
 def _environ_of(pid: int) -> Mapping[str, str]:
     """The variables that a process was started with; none where they are another user's."""
-    pairs = (pair.partition("=") for pair in (_text(f"/proc/{pid}/environ") or "").split("\0"))
+    pairs = (pair.partition("=") for pair in _text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name}

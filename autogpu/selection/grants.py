@@ -37,13 +37,13 @@ class EngineFacts:
     """All that is known of an engine beside the variables.
 
     Attributes:
-        slurm_conf: The text of Slurm's configuration, if it can be read.
+        slurm_conf: The text of Slurm's configuration, as far as it can be read.
         dask: The name of Dask's worker.
         rank: Of this process, among those that see the same GPUs.
         is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
     """
 
-    slurm_conf: str | None = None
+    slurm_conf: str = ""
     ray: RayTask | None = None
     dask: str = ""
     rank: LocalRank | None = None
@@ -173,20 +173,20 @@ def _is_slurms(visible: str, numbers: str) -> bool:
     return is_counted_anew or entries <= set(numbers.split(","))
 
 
-def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
+def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None
-    on_node = _gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
+    on_node = _gres_of_node(conf, environ.get("SLURMD_NODENAME", ""))
     if not on_node.get("shard"):
         return None
     part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
 
 
-def _manages_gpus(conf: str | None) -> bool:
+def _manages_gpus(conf: str) -> bool:
     """GPUs are among the generic resources that the cluster grants. Source of this and the rest: slurm.conf(5)."""
-    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf or "")
+    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf)
     return types is not None and "gpu" in types.group(1).strip().lower().split(",")
 
 

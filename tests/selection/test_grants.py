@@ -79,7 +79,7 @@ def test_slurm(environ, expected):
     assert on_slurm(environ) == expected
 
 
-@pytest.mark.parametrize("conf", [WITHOUT_GPUS, "", None], ids=["no-gres-types", "empty", "unreadable"])
+@pytest.mark.parametrize("conf", [WITHOUT_GPUS, ""], ids=["no-gres-types", "empty-or-unreadable"])
 @pytest.mark.parametrize("environ", [STEP, BATCH, JOB], ids=["step", "batch", "salloc"])
 def test_a_cluster_that_manages_no_gpus_is_in_charge_of_none(environ, conf):
     assert on_slurm(environ, conf) == Grant()
