@@ -14,7 +14,7 @@ from typing import Mapping, Sequence
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.selection import explain, instances, memory
-from autogpu.selection.jobs import gpus_of_user, is_awaited_by
+from autogpu.selection.jobs import awaited, gpus_of_user
 from autogpu.selection.model import (
     Candidate,
     Cap,
@@ -251,10 +251,10 @@ def _in_order(pool: _Pool) -> list[Candidate]:
         return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
 
     # A GPU that a waiter could have now is as good as taken.
-    is_awaited = is_awaited_by(pool.waiters, pool.claims_on)
-    awaited = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
-    candidates = [replace(each, **awaited) if is_awaited(each) else each for each in pool.ranking.candidates]
-    return sorted(candidates, key=order)
+    candidates = pool.ranking.candidates
+    theirs = awaited(candidates, pool.waiters, pool.claims_on)
+    as_taken = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
+    return sorted((replace(each, **as_taken) if each.device.uuid in theirs else each for each in candidates), key=order)
 
 
 def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:

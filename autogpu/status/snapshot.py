@@ -19,7 +19,7 @@ from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import Job, awaited, claims_by_gpu, jobs_of
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
 from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import compute_pids, health_problems, spare_bytes, tier
@@ -158,7 +158,6 @@ def _gpus(
     inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
     claims = claims_by_gpu(jobs)
-    is_awaited = is_awaited_by(queue, claims)
     too_small = {each.device.uuid for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL}
     for device in inventory.devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
@@ -171,7 +170,7 @@ def _gpus(
             "no_instance": device.mig_enabled,
             "prohibited": device.compute_mode == "prohibited",
             "too_small": device.uuid in too_small,
-            "awaited": device_tier is Tier.FREE and is_awaited(candidate),
+            "awaited": device_tier is Tier.FREE and awaited([candidate], queue, claims),
         }
         yield model.GpuStatus(
             **{name: getattr(device, name) for name in _READINGS},
