@@ -113,7 +113,7 @@ def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy
     "grant",
     [
         pytest.param(Grant("Slurm", rank=LocalRank(0, 2, "Slurm", job=JOB["group"])), id="granted-by-an-engine"),
-        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", sharers=1, job=JOB["group"])), id="gpus-of-its-own"),
+        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", dividers=1, job=JOB["group"])), id="gpus-of-its-own"),
         pytest.param(Grant(rank=LocalRank(0, 2, "Open MPI")), id="launcher-unknown"),
     ],
 )

@@ -65,7 +65,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
         resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
-        grant=settled(engines.granted_here(environ), len(inventory.devices)),
+        grant=settled(engines.granted_here(environ), inventory),
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=importlib.util.find_spec("pip") is not None,
         sudo=sudo(),

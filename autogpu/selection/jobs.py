@@ -7,11 +7,11 @@ without a claim stands for one that it claims and does not use; beyond that it c
 from __future__ import annotations
 
 import sys
-from typing import Iterable, Mapping, Sequence
+from typing import Collection, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.frozen import frozen
-from autogpu.selection.model import SETTLED_S, Candidate, Claim, IsAwaited, Tier
+from autogpu.selection.model import SETTLED_S, Candidate, Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
@@ -120,25 +120,20 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
     return frozenset(uuid for uuid, claims in claims_on.items() if any(claim.uid == uid for claim in claims))
 
 
-def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
-    """Tell whether another process that waits could use a GPU now, as far as its user may hold it."""
+def awaited(
+    candidates: Iterable[Candidate], waiters: Iterable[Waiter], claims_on: Mapping[str, Sequence[Claim]]
+) -> frozenset[str]:
+    """The UUIDs of those that another process which waits could use now, as far as its user may hold them."""
     others = [
         (waiter.demand, gpus_of_user(claims_on, waiter.uid) if waiter.demand.per_user else frozenset())
         for waiter in waiters
         if not waiter.is_mine
     ]
-
-    def is_awaited(candidate: Candidate) -> bool:
-        return any(
-            _could_have(demand, candidate)
-            and (not demand.per_user or len(held) < demand.per_user or candidate.device.uuid in held)
-            for demand, held in others
-        )
-
-    return is_awaited
+    return frozenset(each.device.uuid for each in candidates if any(_could_have(*other, each) for other in others))
 
 
-def _could_have(demand: Demand, candidate: Candidate) -> bool:
-    joins = demand.joins and candidate.is_joinable
+def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> bool:
+    uuid, joins = candidate.device.uuid, demand.joins and candidate.is_joinable
     is_open = joins or candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
-    return is_open and demand.could_use(candidate.device.uuid, candidate.usable_bytes(may_join=joins))
+    is_at_cap = 0 < demand.per_user <= len(held) and uuid not in held
+    return is_open and not is_at_cap and demand.could_use(uuid, candidate.usable_bytes(may_join=joins))

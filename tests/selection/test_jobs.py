@@ -8,7 +8,7 @@ from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.lease import Demand, Holder, Processes, Waiter
 from autogpu.reporting.text import GIB
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import awaited, claims_by_gpu, jobs_of
 from autogpu.selection.model import Candidate, Claim, Tier
 from autogpu.selection.occupancy import spare_bytes, unmanaged_processes
 from tests.support.values import gpu, inventory
@@ -144,7 +144,7 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     candidate = Candidate(
         replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
     )
-    assert is_awaited_by([waiter], claims_on)(candidate) is expected
+    assert awaited([candidate], [waiter], claims_on) == ({uuid} if expected else set())
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
     here = (claim(24, age_s=age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)
-    assert is_awaited_by([waiter], {})(candidate) is expected
+    assert bool(awaited([candidate], [waiter], {})) is expected
