@@ -338,11 +338,10 @@ class VisibleDevices:
     def counts_places(self, named: Sequence[int]) -> bool:
         """These numbers of a script are places in an order that is autogpu's.
 
-        A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
+        A rank's are places among the GPUs of its job, unless there is a list for all of them.
         """
-        is_place = self.listed.order in (Order.OURS, Order.PARENTS)
-        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.dividing_job)
-        return bool(named) and (is_place or is_ranks)
+        is_ranks = self.spec.value is None and bool(self.grant.dividing_job)
+        return bool(named) and (self.listed.order in (Order.OURS, Order.PARENTS) or is_ranks)
 
     @property
     def names_none(self) -> bool:

@@ -165,7 +165,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
-    mine = [usable[number] for number in request.positions if number < len(usable)] or mine
+    named = [usable[number] if number < len(usable) else mine[0] for number in request.positions]
+    mine = list(dict.fromkeys(named)) or mine
     ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
     claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
@@ -173,7 +174,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=ordinals,
-        moved=dict(zip(request.positions, ordinals)),
+        moved=dict(zip(request.positions, map(pool.visible.index, named))),
         claims=claims,
         soft_caps=soft_caps,
         why_capped=why_capped,

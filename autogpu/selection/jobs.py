@@ -1,7 +1,8 @@
 """Jobs, of leases and of what the driver shows: for decisions, ``status`` and the metrics alike. Pure.
 
 The processes of one user that share a lease's group are one job, with every process below them. A GPU that it uses
-without a claim stands for one that it claims and does not use; beyond that it counts there by what it uses.
+without a claim stands for one that it claims and does not use; beyond that it counts there by what it uses. A bare
+context is no use.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ class _Gpus:
         self.listing = {device.uuid for device in devices if device.compute_processes is not None}
         self._used: dict[int | None, dict[str, int]] = {}
         for device in devices:
+            bare = {process.pid for process in device.compute_processes or () if process.is_bare}
             # A card in MIG mode lists those on its instances as well.
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
-                self._used.setdefault(pid, {})[device.uuid] = size
+                if pid not in bare:
+                    self._used.setdefault(pid, {})[device.uuid] = size
 
     def move_to_used(self, sizes: dict[str, int], pids: Iterable[int]) -> None:
         """Let GPUs that are used without a claim stand for those claimed and not used, the most used ones first."""

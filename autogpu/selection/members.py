@@ -46,9 +46,10 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     """The request of all ranks that see the same GPUs, of which none has chosen, as if they were one process."""
     rank, policy = request.grant.rank, request.policy
     processes = 1 if rank is None else rank.at_most(len(request.uuids or ()))
-    count = policy.count if policy.count == "all" else policy.count * processes
+    wait_s = 0.0 if request.joins_at_once else policy.wait_s
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
-    policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
+    policy = replace(policy, count=request.least_count * processes, per_user=0, wait_s=wait_s)
+    grant = replace(request.grant, rank=None)
     return replace(request, policy=policy, grant=grant, count_is_set=True, processes=processes, positions=())
 
 

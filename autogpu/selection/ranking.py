@@ -25,7 +25,7 @@ from autogpu.selection.model import (
     Tier,
     VisibleSpec,
 )
-from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier, unmanaged_processes
+from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | No
 def _taken_alone(candidate: Candidate, own_pid: int | None) -> Rejection | None:
     device = candidate.device
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (candidate.claims or unmanaged_processes(device, (), own_pid)):
+    if is_exclusive and (candidate.claims or any(each.pid != own_pid for each in device.compute_processes or ())):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
     return None
 

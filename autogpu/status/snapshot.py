@@ -177,7 +177,7 @@ def _gpus(
             name=printable(device.name, 64),
             state=next((state for state, holds in states.items() if holds), device_tier.name.lower()),
             jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-            unmanaged_processes=tuple(_unmanaged(device, instances, here, names)),
+            unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
             # Of a card in MIG mode all of it is used by its instances.
             unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
             health_problems=() if device.parent else health_problems(device),
