@@ -1,4 +1,4 @@
-"""The frameworks that autogpu knows. Only this file, diagnosis.py and the start-up hook name them elsewhere."""
+"""The frameworks that autogpu knows: only this file, diagnosis.py and the hook name them outside of their packages."""
 
 from __future__ import annotations
 

@@ -14,10 +14,15 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, Callable, Iterator, Mapping
 
-from autogpu.frameworks.base import GpuListing, caller_named, put_back
-from autogpu.frameworks.tensorflow.names import named_gpu
+from autogpu.frameworks.base import GpuListing, caller_named
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, asked_count, has_invalid_list, listed_ordinals
+from autogpu.frameworks.tensorflow.settings import (
+    DevicePlacement,
+    asked_count,
+    has_invalid_list,
+    listed_ordinals,
+    named_gpu,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +54,6 @@ def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
 def ensure_initialized(original: Any, resolver: PlacementResolver, context: Any) -> None:
     """Tell of the first context, after ``Context.ensure_initialized``."""
     original(context)
-    # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
-    put_back(type(context), "ensure_initialized", original)
     resolver.on_context()
 
 
@@ -197,6 +200,12 @@ def mirrored(
     if devices is None:
         with resolver.allocator.guard():
             resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))
+
+
+def naming(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
+    """Hook of a function that is told devices by name, and makes the first context before it looks at them."""
+    resolver.named.note_arguments(*args, **kwargs)
+    return original(*args, **kwargs)
 
 
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:

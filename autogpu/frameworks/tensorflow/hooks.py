@@ -6,8 +6,8 @@ import sys
 from functools import partial
 from typing import Any, Callable, Mapping
 
-from autogpu.frameworks.base import Hooks, hooked, is_hooked, put_back
-from autogpu.frameworks.tensorflow import entry_points, names
+from autogpu.frameworks.base import Hooks, hooked, is_hooked
+from autogpu.frameworks.tensorflow import entry_points
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 TYPE_CHECKING = False
@@ -28,10 +28,6 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
         "a script that makes every GPU visible gets the policy's choice",
     ),
     "eager.context.Context._initialize_physical_devices": (entry_points.initialize_physical_devices, ""),
-    "eager.context.Context.ensure_initialized": (
-        entry_points.ensure_initialized,
-        "the lease says what was assigned, not what the driver shows",
-    ),
     "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
     "client.session.BaseSession.list_devices": (
         entry_points.list_devices,
@@ -54,13 +50,15 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
 }
 
-# Functions that take devices by name. Not every version has each, and a name that is not seen is placed softly.
-_NAMING = (
-    "eager.context.device",
-    "distribute.mirrored_strategy.MirroredExtended.__init__",
-    "distribute.one_device_strategy.OneDeviceExtended.__init__",
-    "distribute.central_storage_strategy.CentralStorageStrategy.__init__",
-    "distribute.central_storage_strategy.CentralStorageStrategyV1.__init__",
+# Eager code comes through these at each operation: they are themselves again after the first context. But for the first
+# they take devices by name. Not every version has each, and a name that is not seen is placed softly.
+_UNTIL_CONTEXT = (
+    ("eager.context.Context.ensure_initialized", entry_points.ensure_initialized),
+    ("eager.context.device", entry_points.naming),
+    ("distribute.mirrored_strategy.MirroredExtended.__init__", entry_points.naming),
+    ("distribute.one_device_strategy.OneDeviceExtended.__init__", entry_points.naming),
+    ("distribute.central_storage_strategy.CentralStorageStrategy.__init__", entry_points.naming),
+    ("distribute.central_storage_strategy.CentralStorageStrategyV1.__init__", entry_points.naming),
 )
 
 
@@ -94,24 +92,16 @@ def install_hooks(allocator: Allocator) -> Hooks:
     if isinstance(placement, property) and placement.fset is not None:
         setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
         module.Context.soft_device_placement = placement.setter(setter)
-    # Eager code comes through ``context.device`` at each operation: it is itself again after the first context.
-    naming = [(*_place(path), _hook(path, names.noted, resolver.named)) for path in _NAMING]
-
-    def on_context() -> None:
-        resolver.on_context = lambda: None  # what others put there from now on is theirs
-        for holder, name, original in naming:
-            if original:
-                put_back(holder, name, original)
-
-    resolver.on_context = on_context
+    originals = [(*_place(path), _hook(path, hook, resolver)) for path, hook in _UNTIL_CONTEXT]
+    resolver.until_context = [each for each in originals if each[-1]]
     return hooks
 
 
-def _hook(path: str, hook: Callable[..., Any], state: object) -> Any:
+def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> Any:
     """Hook into a function; its original, ``None`` where this TensorFlow has none such."""
     original = _original(path)
     if original:
-        setattr(*_place(path), hooked(original, hook, state))
+        setattr(*_place(path), hooked(original, hook, resolver))
     return original
 
 
