@@ -115,10 +115,7 @@ def _config_property() -> Any:
 
 
 def _module(path: str) -> Any:
-    for root in _ROOTS:
-        if f"{root}.python.{path}" in sys.modules:
-            return sys.modules[f"{root}.python.{path}"]
-    return None
+    return next(filter(None, (sys.modules.get(f"{root}.python.{path}") for root in _ROOTS)), None)
 
 
 def _short(path: str) -> str:
