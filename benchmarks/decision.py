@@ -196,7 +196,8 @@ def frameworks_start(names: list[str], runs: int) -> dict[str, dict[str, float]]
                 say(f"{name}'s start, run {turn} of {runs}")
                 for switch in sorted(seconds, reverse=bool(turn % 2)):
                     environ = {"AUTOGPU": switch, "AUTOGPU_LEASE_DIR": folder}
-                    done = server.run([str(python), "-W", "ignore", "-c", program], environ=environ, timeout=300)
+                    command = [str(python), "-W", "ignore", "-c", program]
+                    done = server.run(command, environ=environ, timeout=300, cwd=folder)
                     words = done.stdout.split()
                     if done.returncode or words[:1] != ["seconds"]:
                         raise SystemExit(f"{name} failed:\n{done.stderr}")
