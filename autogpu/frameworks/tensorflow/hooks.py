@@ -50,8 +50,8 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
 }
 
-# Eager code comes through these at each operation: they are themselves again after the first context. But for the first
-# they take devices by name. Not every version has each, and a name that is not seen is placed softly.
+# Until the first context, as eager code comes through some of them at each operation. All but one take devices by name:
+# not every version has each, and a name that is not seen is placed softly.
 _UNTIL_CONTEXT = (
     ("eager.context.Context.ensure_initialized", entry_points.ensure_initialized),
     ("eager.context.device", entry_points.naming),
