@@ -48,13 +48,8 @@ def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
         if placement is not None:
             with allocator.guard():
                 resolver.apply(placement, proto)
+        resolver.on_context()
         return proto
-
-
-def ensure_initialized(original: Any, resolver: PlacementResolver, context: Any) -> None:
-    """Tell of the first context, after ``Context.ensure_initialized``."""
-    original(context)
-    resolver.on_context()
 
 
 def initialize_physical_devices(
@@ -202,14 +197,8 @@ def mirrored(
             resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))
 
 
-def naming(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
-    """Hook of a function that is told devices by name, and makes the first context before it looks at them."""
-    resolver.named.note_arguments(*args, **kwargs)
-    return original(*args, **kwargs)
-
-
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
-    """A function that is told by name where its result is to be, which TensorFlow does not place softly."""
+    """A function that is told devices by name, and makes the first context only then, or does not place softly."""
     resolver.named.note_arguments(*args, **kwargs)
     existing = resolver.existing
     return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})

@@ -50,15 +50,14 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
 }
 
-# Until the first context, as eager code comes through some of them at each operation. All but one take devices by name:
-# not every version has each, and a name that is not seen is placed softly.
-_UNTIL_CONTEXT = (
-    ("eager.context.Context.ensure_initialized", entry_points.ensure_initialized),
-    ("eager.context.device", entry_points.naming),
-    ("distribute.mirrored_strategy.MirroredExtended.__init__", entry_points.naming),
-    ("distribute.one_device_strategy.OneDeviceExtended.__init__", entry_points.naming),
-    ("distribute.central_storage_strategy.CentralStorageStrategy.__init__", entry_points.naming),
-    ("distribute.central_storage_strategy.CentralStorageStrategyV1.__init__", entry_points.naming),
+# Functions that take devices by name, until the first context: eager code comes through ``context.device`` at each
+# operation. Not every version has each, and a name that is not seen is placed softly.
+_NAMING = (
+    "eager.context.device",
+    "distribute.mirrored_strategy.MirroredExtended.__init__",
+    "distribute.one_device_strategy.OneDeviceExtended.__init__",
+    "distribute.central_storage_strategy.CentralStorageStrategy.__init__",
+    "distribute.central_storage_strategy.CentralStorageStrategyV1.__init__",
 )
 
 
@@ -92,7 +91,7 @@ def install_hooks(allocator: Allocator) -> Hooks:
     if isinstance(placement, property) and placement.fset is not None:
         setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
         module.Context.soft_device_placement = placement.setter(setter)
-    originals = [(*_place(path), _hook(path, hook, resolver)) for path, hook in _UNTIL_CONTEXT]
+    originals = [(*_place(path), _hook(path, entry_points.on_named_device, resolver)) for path in _NAMING]
     resolver.until_context = [each for each in originals if each[-1]]
     return hooks
 

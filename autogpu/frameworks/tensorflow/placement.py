@@ -169,7 +169,7 @@ class PlacementResolver:
         self.allocator.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
     def on_context(self) -> None:
-        """TensorFlow has made its devices."""
+        """TensorFlow has made its devices, or is about to: names that come later have no say in them."""
         # Once: what others put there from now on is theirs.
         hooked, self.until_context = self.until_context, []
         for holder, name, original in hooked:
