@@ -13,24 +13,21 @@ from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout, is_scripts, where_raised
 from autogpu.frozen import frozen, replace
-from autogpu.lease import Holder, Lease, LeaseUnavailable, Processes, QueueState, Waiter
+from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
 from autogpu.selection.members import (
     Family,
     by_scripts_list,
     decide_as_member,
+    decide_beside,
     family_of,
     job_of_ranks,
-    promised_to,
-    ranks_of,
     request_of_all,
-    rivals,
 )
 from autogpu.selection.memory import demand_of
-from autogpu.selection.model import Cap, Claim, Decision, IsAwaited, SelectionRequest, Verdict
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 
 OnWait = Callable[[QueueState, Decision], None]
@@ -128,20 +125,6 @@ def _as_problem(error: Exception) -> LeaseUnavailable:
     return lease.LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
 
 
-def _family(environ: Mapping[str, str], folder: lease.Folder, inventory: Inventory | None) -> Family | None:
-    """The job that has started this process; ``None`` where there is none."""
-    parent = lease.ancestor_lease(environ, folder)
-    if parent is None:
-        return None
-    holders, has_list = lease.snapshot(folder).holders, lease.has_parents_list(environ)
-    processes = _processes_of_others(holders, inventory)
-    return family_of(parent, holders, processes, inventory, has_parents_list=has_list)
-
-
-def _processes_of_others(holders: Sequence[Holder], inventory: Inventory | None) -> Processes:
-    return lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
-
-
 class _NothingToWaitFor(Exception):
     """The GPUs that the process waited for can't be had any more: the decision says what becomes of it."""
 
@@ -168,7 +151,9 @@ class _Process:
     def acquire(self, environ: Mapping[str, str]) -> Taken:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
         self._folder = folder = lease.find_folder(environ)
-        self._family = _family(environ, folder, self._request.inventory)
+        parent = lease.ancestor_lease(environ, folder)
+        holders = lease.snapshot(folder).holders if parent else ()
+        self._family = family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group
@@ -246,34 +231,12 @@ class _Process:
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         request = replace(self._request, waited_s=self._waited_s)
-        if self._family is not None:  # a process below a job's own lease never waits for its parent
-            request = replace(request, policy=replace(request.policy, wait_s=0.0))
-        ranks = ranks_of(self._job, request.own_uid, holders)
-        others = [holder for holder in rivals(holders, self._family) if holder not in ranks]
         # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
-        processes = _processes_of_others(holders, request.inventory)
-        claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, unix_s()))
-        is_awaited = is_awaited_by(waiters, claims_on)
-        if self._job:
-            return self._choose_as_rank(request, promised_to(ranks, request), claims_on, is_awaited) or None
-        self.decision = decide(request, claims_on, is_awaited)
-        return self.decision.claims or None
-
-    def _choose_as_rank(
-        self,
-        request: SelectionRequest,
-        promised: Mapping[str, int],
-        claims_on: Mapping[str, Sequence[Claim]],
-        is_awaited: IsAwaited,
-    ) -> Mapping[str, int]:
-        """This rank's part of what the ranks of its job were promised; each keeps that for all until its own end."""
-        if not promised:
-            self.decision = decide(request_of_all(request), claims_on, is_awaited)
-            if self.decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
-                return {}
-            promised = self.decision.claims
-        self.decision = decide(replace(request, promised=promised or None), claims_on)
-        return {**promised, **self.decision.claims}
+        processes = lease.processes_of(holders, compute_pids(request.inventory) - {os.getpid()})
+        self.decision, claims = decide_beside(
+            request, holders, waiters, processes, unix_s(), family=self._family, job=self._job
+        )
+        return claims or None
 
     def _wait(self, wanted: Lease) -> Lease:
         from autogpu.lease.queue import wait_for_lease  # most processes never wait

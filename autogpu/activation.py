@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 allocation: Allocation | None = None
 
 # By the top-level module of the framework.
-allocators: dict[str, Allocator] = {}
+allocators: dict[str, Allocator | _Later] = {}
 
 _has_begun = False
 
@@ -77,26 +77,26 @@ def before_import(framework: str, started_with: str | None) -> None:
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
         if framework in frameworks.LATE:
-            _late[framework] = _Later(framework, started_with)
+            allocators[framework] = _Later(framework, started_with)
             return
         _begin(started_with)
-        if allocation:
-            _allocator_of(framework)
+        if allocation and framework not in allocators:
+            allocators[framework] = _allocator_of(framework, allocation)
 
 
 def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
-        if framework in allocators:
+        allocator = allocators.get(framework)
+        if isinstance(allocator, _Later):
+            obstacle = frameworks.load(framework).install_hooks(allocator).obstacle
+            if obstacle and not _has_begun:
+                allocator.begun()  # which says so
+        elif allocator is not None:
             try:
-                allocators[framework].imported()
+                allocator.imported()
             except NoEligibleDevice:  # where the policy asks for this, the first use raises it again
                 pass
-        elif framework in _late:
-            later: Any = _late[framework]
-            obstacle = frameworks.load(framework).install_hooks(later).obstacle
-            if obstacle and not _has_begun:
-                later.allocator()  # which says so
 
 
 def _begin(started_with: str | None) -> None:
@@ -129,23 +129,13 @@ def _read_and_resolve(started_with: str | None) -> None:
     if not resolved.policy.enabled:
         reading.close()
         return
-    allocation = Allocation(
-        resolved,
-        os.environ,
-        guard,
-        grant=grant,
-        started_with=started_with,
-        first_reading=reading,
-    )
+    allocation = Allocation(resolved, os.environ, guard, grant=grant, started_with=started_with, first_reading=reading)
 
 
-def _allocator_of(framework: str) -> Allocator:
+def _allocator_of(framework: str, allocation: Allocation) -> Allocator:
     from autogpu.allocator import Allocator
 
-    if framework not in allocators:
-        assert allocation is not None
-        allocators[framework] = Allocator(allocation, frameworks.load(framework))
-    return allocators[framework]
+    return Allocator(allocation, frameworks.load(framework))
 
 
 class _Later:
@@ -156,26 +146,22 @@ class _Later:
     def __init__(self, framework: str, started_with: str | None) -> None:
         self._framework = framework
         self._started_with = started_with
+        self._begun: Allocator | None = None
 
-    def allocator(self) -> Allocator:
+    def begun(self) -> Allocator:
         """Do now what is done for others at their import."""
         with _lock:
-            if self._framework not in allocators:
+            if self._begun is None:
                 _begin(self._started_with)
                 if allocation is None:
                     raise _SwitchedOff
-                try:
-                    _allocator_of(self._framework).imported()
-                except BaseException:
-                    allocators.pop(self._framework, None)
-                    raise
-            return allocators[self._framework]
+                allocator = _allocator_of(self._framework, allocation)
+                allocator.imported()
+                self._begun = allocator
+            return self._begun
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.allocator(), name)
-
-
-_late: dict[str, _Later] = {}
+        return getattr(self.begun(), name)
 
 
 def _report(error: Exception) -> None:

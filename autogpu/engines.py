@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
+from autogpu.frozen import replace
 from autogpu.process import parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
-from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, local_rank
-from autogpu.selection.visible_devices import initial_visibility
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, WRITTEN_VISIBLE_DEVICES
+from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
+from autogpu.selection.visible_devices import initial_visibility, restore
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -32,56 +33,47 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
         environ: Of the process; what an autogpu wrote there does not count.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
     """
-    value = environ.get(CUDA_VISIBLE_DEVICES)
-    is_list_ours = value is not None and value == environ.get(WRITTEN_VISIBLE_DEVICES)
+    initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
     environ = _before_ours(environ)
-    namespace = (pid_namespace() or "").strip("pid:[]")
-    rank = local_rank(environ, namespace)
-    launcher = None if rank is None or rank.launcher == TF_CONFIG else _launcher(rank)
     return granted(
         environ,
         EngineFacts(
             slurm_conf=_slurm_conf(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
-            is_given=value not in (None, started_with),
-            launcher="" if launcher is None else f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}",
-            visible_of_launcher=_before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES) if launcher else None,
-            launcher_is_rank=is_list_ours and rank is not None and rank.launcher == LONE_RANK and LEASE in environ,
-            namespace=namespace,
+            # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
+            rank=_rank(environ, is_below_rank_0=initial.is_written and LEASE in environ),
+            is_given=initial.value not in (None, started_with),
         ),
     )
 
 
 def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
     """With ``CUDA_VISIBLE_DEVICES`` as it was before the autogpu of an ancestor wrote an order of its own."""
-    value = environ.get(CUDA_VISIBLE_DEVICES)
-    inherited = initial_visibility(environ, value).inherited
-    if inherited == value:
-        return environ
-    others = {name: text for name, text in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    return others if inherited is None else {**others, CUDA_VISIBLE_DEVICES: inherited}
+    before = dict(environ)
+    restore(before, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)).inherited)
+    return before
 
 
-def _slurm_conf(environ: Mapping[str, str]) -> str | None:
+def _slurm_conf(environ: Mapping[str, str]) -> str:
     if "SLURM_JOB_ID" not in environ:
-        return None
+        return ""
     named = environ.get("SLURM_CONF")
     for path in (named,) if named else _SLURM_CONFS:
         text = _text(path)
-        if text is not None:
+        if text:
             files = [Path(path).parent / file for file in included_files(text)[:_MOST_INCLUDED]]
-            return "\n".join([text, *(_text(file) or "" for file in files)])
-    return None
+            return "\n".join([text, *map(_text, files)])
+    return ""
 
 
-def _text(path: str | Path) -> str | None:
-    """The text of a plain file; ``None`` where it can't be read, and for a pipe, which could block."""
+def _text(path: str | Path) -> str:
+    """The text of a plain file; ``""`` where it can't be read, and for a pipe, which could block."""
     try:
         with open(path, errors="replace", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+            return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
     except (OSError, ValueError):  # a process that has ended since; a NUL in the name
-        return None
+        return ""
 
 
 def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
@@ -93,7 +85,7 @@ def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
         gpus = float(context.get_assigned_resources().get("GPU", 0))
         ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
         # In a thread that the task has started, as in Ray Train, only the title of the process names it.
-        title = (_text("/proc/self/cmdline") or "").partition("\0")[0].partition("ray::")[2]
+        title = _text("/proc/self/cmdline").partition("\0")[0].partition("ray::")[2]
         name = str(context.get_actor_name() or context.get_task_name() or title)
         return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")), printable(name, _LONGEST_NAME))
     except Exception:  # not connected yet, or a Ray that has none of this: the variables are all there is
@@ -124,6 +116,20 @@ def on_next_task(environ: Mapping[str, str], tell: Callable[[], None]) -> None:
         utils.set_visible_accelerator_ids = give_and_tell
 
 
+def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | None:
+    """The local rank, among those that see the same GPUs; its launcher names the job where nothing else does."""
+    namespace = (pid_namespace() or "").strip("pid:[]")
+    rank, visible = local_rank(environ, namespace), None
+    if rank is None or (is_below_rank_0 and rank.launcher == LONE_RANK):
+        return None
+    launcher = None if rank.launcher == TF_CONFIG else _launcher(rank)
+    if launcher is not None:
+        # No other process of the host has this name.
+        rank = replace(rank, job=rank.job or f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}")
+        visible = _before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES)
+    return among_same_gpus(rank, environ, visible)
+
+
 def _launcher(rank: LocalRank) -> int | None:
     """The nearest ancestor that is more than a step between its launcher and this one rank; ``None`` if unknown."""
     pid, group, found = os.getppid(), os.getpgrp(), None
@@ -145,7 +151,7 @@ def _launcher(rank: LocalRank) -> int | None:
 def _is_shell_of_one_rank(pid: int, group: int) -> bool:
     """One that sets a rank's variables has one child, and belongs to the launcher's group as that does."""
     try:
-        children = " ".join(_text(thread / "children") or "" for thread in Path(f"/proc/{pid}/task").iterdir())
+        children = " ".join(_text(thread / "children") for thread in Path(f"/proc/{pid}/task").iterdir())
         return os.getpgid(pid) == group and len(children.split()) == 1
     except OSError:  # it has ended
         return False
@@ -153,5 +159,5 @@ def _is_shell_of_one_rank(pid: int, group: int) -> bool:
 
 def _environ_of(pid: int) -> Mapping[str, str]:
     """The variables that a process was started with; none where they are another user's."""
-    pairs = (pair.partition("=") for pair in (_text(f"/proc/{pid}/environ") or "").split("\0"))
+    pairs = (pair.partition("=") for pair in _text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name}

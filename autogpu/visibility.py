@@ -124,8 +124,7 @@ class VisibleDevices:
         self.is_written = True
         environ = self.environ_without_ours()
         self.spec = visible_spec(environ, self._initial, self._policy.script, self.grant)
-        if inventory is not None:
-            self.grant = settled(self.grant, len(instances.takeable(inventory.devices)))
+        self.grant = settled(self.grant, inventory)
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
             self._write(*self._pool(inventory, environ))
@@ -149,7 +148,7 @@ class VisibleDevices:
     def refresh(self, inventory: Inventory | None, grant: Grant) -> bool:
         """Follow what the script or its engine, with its grant of now, has written; whether there is a new pool."""
         now = self._environ.get(CUDA_VISIBLE_DEVICES)
-        grant = grant if inventory is None else settled(grant, len(instances.takeable(inventory.devices)))
+        grant = settled(grant, inventory)
         if self._is_ours and grant == self.grant:
             return False
         self.grant = grant
@@ -339,11 +338,10 @@ class VisibleDevices:
     def counts_places(self, named: Sequence[int]) -> bool:
         """These numbers of a script are places in an order that is autogpu's.
 
-        A rank's one number is that among the GPUs of its job, unless there is a list for all of them.
+        A rank's are places among the GPUs of its job, unless there is a list for all of them.
         """
-        is_place = self.listed.order in (Order.OURS, Order.PARENTS)
-        is_ranks = len(named) == 1 and self.spec.value is None and bool(self.grant.shared_job)
-        return bool(named) and (is_place or is_ranks)
+        is_ranks = self.spec.value is None and bool(self.grant.dividing_job)
+        return bool(named) and (self.listed.order in (Order.OURS, Order.PARENTS) or is_ranks)
 
     @property
     def names_none(self) -> bool:

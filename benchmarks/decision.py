@@ -117,7 +117,7 @@ def main() -> None:
     nvitop = environments.environment(python.resolve(), ["nvitop"])
     with tempfile.TemporaryDirectory() as folder, Server([Gpu()] * 8, folder=Path(folder)) as server:
         decision = decisions(server, nvitop, folder, options.runs)
-        start = tensorflow_start(server, python, options.runs)
+        start = tensorflow_start(server, python, folder, options.runs)
     report({**decision, **start}, as_json=options.json)
 
 
@@ -146,7 +146,7 @@ def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str,
     }
 
 
-def tensorflow_start(server: Server, python: Path, runs: int) -> dict[str, dict[str, float]]:
+def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
     """Inside the process: the import, then the first tensor, which makes the context.
 
     Plain TensorFlow prepares to manage the whole GPU, which growth spares it; the last row takes that advantage away.
@@ -165,7 +165,8 @@ def tensorflow_start(server: Server, python: Path, runs: int) -> dict[str, dict[
     for turn in range(runs + 1):
         say(f"TensorFlow's start, run {turn} of {runs}")
         for name in sorted(variants, reverse=bool(turn % 2)):
-            done = server.run([str(python), "-c", TENSORFLOW], environ=variants[name], timeout=300)
+            # Not in the checkout, whose pyproject.toml names autogpu and would be read for a policy.
+            done = server.run([str(python), "-c", TENSORFLOW], environ=variants[name], timeout=300, cwd=folder)
             words = done.stdout.split()
             if done.returncode or words[:1] != ["seconds"]:
                 raise SystemExit(f"TensorFlow failed:\n{done.stderr}")
@@ -195,7 +196,8 @@ def frameworks_start(names: list[str], runs: int) -> dict[str, dict[str, float]]
                 say(f"{name}'s start, run {turn} of {runs}")
                 for switch in sorted(seconds, reverse=bool(turn % 2)):
                     environ = {"AUTOGPU": switch, "AUTOGPU_LEASE_DIR": folder}
-                    done = server.run([str(python), "-W", "ignore", "-c", program], environ=environ, timeout=300)
+                    command = [str(python), "-W", "ignore", "-c", program]
+                    done = server.run(command, environ=environ, timeout=300, cwd=folder)
                     words = done.stdout.split()
                     if done.returncode or words[:1] != ["seconds"]:
                         raise SystemExit(f"{name} failed:\n{done.stderr}")

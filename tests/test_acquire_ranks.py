@@ -67,6 +67,38 @@ def test_ranks_with_another_list_choose_for_themselves(acquired, other):
     assert acquired(rank_of(0, gpu(2), gpu(3))).lease.claims.keys() == set(bytes_on({2: 24, 3: 24}))
 
 
+POOL = (BUSY, gpu(1), gpu(2, pids=[8], used_gib=20, busy=90), gpu(3), gpu(4), gpu(5))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "the-second-first"])
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        pytest.param([(0, 1), (2, 3)], [{0: 1, 1: 3}, {2: 4, 3: 5}], id="two-each"),
+        pytest.param([(0, 2), (1, 3)], [{0: 1, 2: 4}, {1: 3, 3: 5}], id="every-second-one"),
+        pytest.param([(0,), (2,)], [{0: 4}, {2: 5}], id="the-first-of-two-each"),
+    ],
+)
+def test_numbers_of_a_rank_are_places_among_the_gpus_of_its_job(acquired, order, named, expected):
+    found = {rank: acquired(rank_of(rank, *POOL, positions=named[rank])).decision.moved for rank in order}
+    assert [found[0], found[1]] == expected
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "the-second-first"])
+def test_ranks_that_name_different_numbers_of_gpus_share_none(acquired, order):
+    named, idle = [(0,), (1, 2, 3)], [gpu(index) for index in range(4)]
+    taken = {rank: acquired(rank_of(rank, *idle, positions=named[rank])).decision for rank in order}
+    assert taken[0].claims.keys().isdisjoint(taken[1].claims)
+    # Also those for which there is no GPU more.
+    assert [tuple(taken[rank].moved) for rank in (0, 1)] == named
+
+
+def test_a_rank_that_names_all_gpus_does_not_wait_for_them(acquired):
+    looks, asked = [], rank_of(0, BUSY, gpu(1), busy="share", wait_s=1.0, positions=(0, 1))
+    named = acquired(asked, on_wait=lambda queue, decision: looks.append(decision)).decision
+    assert (named.verdict, named.ordinals, looks) == (Verdict.TAKE, (0, 1), [])
+
+
 SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
 SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
 CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 19.5})}
@@ -113,7 +145,7 @@ def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy
     "grant",
     [
         pytest.param(Grant("Slurm", rank=LocalRank(0, 2, "Slurm", job=JOB["group"])), id="granted-by-an-engine"),
-        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", sharers=1, job=JOB["group"])), id="gpus-of-its-own"),
+        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", dividers=1, job=JOB["group"])), id="gpus-of-its-own"),
         pytest.param(Grant(rank=LocalRank(0, 2, "Open MPI")), id="launcher-unknown"),
     ],
 )

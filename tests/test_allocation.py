@@ -225,8 +225,8 @@ ONE_EACH = ([(1,), (3,)], [{1: ALL, 3: ALL}] * 2)
             of_horovod,
             [(0, 1), (2, 3)],
             [0, 1],
-            ([None] * 2, [{0: ALL, 1: ALL}, {2: ALL, 3: ALL}]),
-            id="two-each-are-certain-ones",
+            ([(1, 3), (0, 2)], [{1: ALL, 3: ALL, 0: 0, 2: 0}] * 2),
+            id="two-each-of-which-two-are-shared",
         ),
     ],
 )

@@ -17,7 +17,7 @@ TELL = """
 import json, os
 from autogpu.engines import granted_here
 rank = granted_here(os.environ).rank
-print(json.dumps([rank.rank, rank.sharers, rank.job]), flush=True)
+print(json.dumps([rank.rank, rank.dividers, rank.job]), flush=True)
 """
 # Starts ranks that each start a child, to which autogpu leaves an order of its own. The last one and its child tell.
 LAUNCHER = """
@@ -46,7 +46,7 @@ for process in started:
 
 
 def launched(*lists, container=()):
-    """What the last rank was told of its rank, its place and the sharers; its child is told the same."""
+    """What the last rank was told of its rank, its place and who divides; its child is told the same."""
     command = [*container, sys.executable, "-c", LAUNCHER, TELL, json.dumps(lists)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (pid, *rank, job), child = map(json.loads, done.stdout.splitlines())

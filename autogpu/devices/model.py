@@ -9,7 +9,7 @@ from autogpu.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Protocol
+    from typing import Iterator, Literal, Protocol
 
     # How near two cards are, by their UUIDs: NVLINK, or by what both hang on of PCI Express, from 60 (one board) and 50
     # (one switch) to 10 (the machine). Two of which the driver tells nothing are missing. Source:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     Topology = Mapping[frozenset[str], int]
 
 NVLINK = 100
+
+# More than any CUDA context takes with what is loaded into it when it is made: 300 to 600 MiB in reports.
+_CONTEXT_BYTES = 1 << 30
 
 
 @frozen
@@ -26,10 +29,13 @@ class Process:
     Attributes:
         pid: As the driver counts it; inside a container it is the host's number and means no process here.
         memory_used_bytes: ``None`` where the driver does not tell (WSL2, another user's process).
+        is_bare: It has more on another GPU, and here a CUDA context in which nothing is computed: frameworks make one
+            on every GPU that they see, some of them at the first copy from one to another.
     """
 
     pid: int
     memory_used_bytes: int | None
+    is_bare: bool = False
 
 
 @frozen
@@ -159,7 +165,7 @@ class Inventory:
         return cls(
             **{
                 **reading,
-                "devices": tuple(_device_from(fields) for fields in reading.get("devices", ())),
+                "devices": tuple(_devices_from(reading.get("devices", ()))),
                 "unreadable": tuple(UnreadableDevice(**fields) for fields in reading.get("unreadable", ())),
                 "topology": MappingProxyType({frozenset(pair): what for pair, what in reading.get("topology", ())}),
             }
@@ -182,12 +188,24 @@ class Inventory:
         return {"pynvml": "`pip install nvidia-ml-py`", "driver": smi}.get(self.failure_cause or "", "")
 
 
-def _device_from(fields: Mapping[str, Any]) -> Device:
-    values = dict(fields)
-    for key in ("compute_processes", "graphics_processes"):
-        if values[key] is not None:
-            values[key] = tuple(Process(pid, used) for pid, used in values[key])
-    return Device(**values)
+def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
+    most: dict[int, int] = {}
+    for pid, used in (process for fields in read for process in fields["compute_processes"] or ()):
+        most[pid] = max(used or 0, most.get(pid, 0))
+    for fields in read:
+        values = dict(fields)
+        for key in ("compute_processes", "graphics_processes"):
+            if values[key] is not None:
+                values[key] = tuple(
+                    Process(pid, used, _is_bare(fields, pid, used or 0, most.get(pid, 0))) for pid, used in values[key]
+                )
+        yield Device(**values)
+
+
+def _is_bare(fields: Mapping[str, Any], pid: int, used_bytes: int, most_bytes: int) -> bool:
+    active = fields["active_pids"]
+    is_at_rest = fields["utilization_percent"] == 0 or (active is not None and pid not in active)
+    return is_at_rest and 0 < used_bytes <= _CONTEXT_BYTES and used_bytes < most_bytes
 
 
 def by_uuid(devices: Sequence[Device]) -> dict[str, Device]:

@@ -8,6 +8,7 @@ from typing import Any, Mapping
 from autogpu import frameworks
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed, warned
+from autogpu.frameworks.diagnosis import JUDGES
 from autogpu.install import TIMED_OUT
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, listed, printable
@@ -53,7 +54,7 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
     if obstacle:
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
-    build = frameworks.load_diagnosis(module).judge(found, facts)
+    build = JUDGES[module](found, facts)
     hooks = passed("autogpu finds all that it hooks into")
     if not found["uses_gpus"]:
         hooks = not_applicable("nothing to hook into")

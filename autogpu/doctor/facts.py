@@ -13,6 +13,7 @@ from typing import Any, Mapping
 from autogpu import engines, frameworks, lease, policy
 from autogpu.devices import cuda, probe
 from autogpu.doctor.model import Cuda, Facts
+from autogpu.frameworks.diagnosis import QUESTIONS
 from autogpu.install import HOOK, STEPS, ask, fresh_start, pip_source, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.leases import LockedFile
@@ -65,7 +66,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         folder_error=folder_error,
         is_in_container=_is_in_container(environ),
         resolved=policy.resolve(environ, script=None, working_directory=policy.working_directory()),
-        grant=settled(engines.granted_here(environ), len(inventory.devices)),
+        grant=settled(engines.granted_here(environ), inventory),
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=importlib.util.find_spec("pip") is not None,
         sudo=sudo(),
@@ -78,7 +79,7 @@ def _answer(program: str, environ: Mapping[str, str], deadline_s: float) -> Any:
 
 
 def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
-    questions = textwrap.indent(frameworks.load_diagnosis(module).QUESTIONS.strip(), " " * 8)
+    questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
     return _answer(_FRAMEWORK.format(module=module, questions=questions), {**environ, SWITCH: "0"}, _DEADLINE_S)
 

@@ -1,4 +1,4 @@
-"""The frameworks that autogpu knows. Only this file and the start-up hook name them outside of their packages."""
+"""The frameworks that autogpu knows: only this file, diagnosis.py and the hook name them outside of their packages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from autogpu.frameworks.base import Diagnosis, Framework
+    from autogpu.frameworks.base import Framework
 
 # By the top-level module whose import starts it all, the package that knows the framework.
 FRAMEWORKS = {
@@ -27,13 +25,4 @@ LATE = ("jax",)
 
 def load(module: str) -> Framework:
     """The framework whose top-level module that is."""
-    package: Any = importlib.import_module(FRAMEWORKS[module])
-    framework: Framework = package
-    return framework
-
-
-def load_diagnosis(module: str) -> Diagnosis:
-    """How ``autogpu doctor`` examines that framework. Imported only where it is used."""
-    package: Any = importlib.import_module(FRAMEWORKS[module] + ".diagnosis")
-    diagnosis: Diagnosis = package
-    return diagnosis
+    return importlib.import_module(FRAMEWORKS[module])

@@ -1,8 +1,8 @@
 """The interface between autogpu and a framework's package. Another framework is one more package here.
 
-It provides what :class:`Framework` and :class:`Diagnosis` list. When the framework is about to take GPUs, its hooks
-call an :class:`autogpu.allocator.Allocator`: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage``
-once it has settled what it takes. The other methods, in their order there, and ``certain_gpu_count`` and
+It provides what :class:`Framework` lists. When the framework is about to take GPUs, its hooks call an
+:class:`autogpu.allocator.Allocator`: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it
+has settled what it takes. The other methods, in their order there, and ``certain_gpu_count`` and
 ``hide_where_none_is_taken`` of its ``allocation`` are for one that lists GPUs before, or ends up without them.
 """
 
@@ -20,8 +20,6 @@ from autogpu.selection.model import Cap
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
-
-    from autogpu.doctor.model import Finding
 
 
 @frozen
@@ -216,15 +214,3 @@ if TYPE_CHECKING:
 
         def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
             """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
-
-    class Diagnosis(Protocol):
-        """How ``autogpu doctor`` examines a framework.
-
-        Attributes:
-            QUESTIONS: Python source that puts answers into ``found``, ``uses_gpus`` among them, after the import.
-        """
-
-        QUESTIONS: str
-
-        def judge(self, found: Mapping[str, Any], facts: Any) -> Finding:
-            """Judge the answers, beside what :class:`autogpu.doctor.model.Facts` has."""

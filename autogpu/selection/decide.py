@@ -14,14 +14,12 @@ from typing import Mapping, Sequence
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.selection import explain, instances, memory
-from autogpu.selection.jobs import gpus_of_user
+from autogpu.selection.jobs import awaited, gpus_of_user
 from autogpu.selection.model import (
     Candidate,
     Cap,
-    Cause,
     Claim,
     Decision,
-    IsAwaited,
     MemoryDemand,
     SelectionRequest,
     Tier,
@@ -31,6 +29,10 @@ from autogpu.selection.occupancy import tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 from autogpu.selection.ranks import WORKERS, LocalRank
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.lease import Waiter
+
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
 
@@ -38,7 +40,7 @@ _ALL_BYTES = 1 << 50
 def decide(
     request: SelectionRequest,
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
-    is_awaited: IsAwaited = lambda candidate: False,
+    waiters: Sequence[Waiter] = (),
 ) -> Decision:
     """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
     none = why_none(request)
@@ -48,13 +50,13 @@ def decide(
     if obstacle:
         # Let others see what a framework takes by itself.
         return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(request.named_uuids, _ALL_BYTES))
-    pool, rank = _Pool(request, claims_on), request.grant.dividing_rank
+    pool, rank = _Pool(request, claims_on, waiters), request.grant.dividing_rank
     if request.chosen is not None:
         decision = _respect_choice(pool, request.chosen)
     elif rank is not None:
         decision = _take_slice(pool, rank)
     else:
-        decision = _take_best(pool, is_awaited)
+        decision = _take_best(pool)
     # Those that are taken before others of their standing.
     ranked = sorted(pool.ranking.candidates, key=lambda each: (standing(each), each.device.uuid not in decision.claims))
     return replace(
@@ -92,17 +94,19 @@ def _obstacle(request: SelectionRequest) -> str:
 class _Pool:
     """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them."""
 
-    def __init__(self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]]) -> None:
+    def __init__(
+        self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]], waiters: Sequence[Waiter]
+    ) -> None:
         known = by_uuid(request.inventory.devices if request.inventory else ())
         devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
-        self.request, self.claims_on, self.visible = request, claims_on, tuple(devices)
+        self.request, self.claims_on, self.waiters, self.visible = request, claims_on, waiters, tuple(devices)
         self.demand = memory.demand_of(request)
         self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
         # How many GPUs the process could have if none were in use.
         suitable = self.ranking.suitable
         together = len(instances.cards(suitable)) or min(len(suitable), request.processes)
-        self.suitable = len(suitable) if request.takes_one else together
+        self.suitable_count = len(suitable) if request.takes_one else together
         # The GPUs that the user's jobs hold already, and how many more the user may lease; what was named is counted.
         self.held = gpus_of_user(claims_on, request.own_uid)
         has_cap = policy.per_user and not request.names_cards
@@ -113,7 +117,7 @@ class _Pool:
         """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
         request = self.request
         waits_for = request.wanted_count if request.policy.busy == "wait" else request.least_count
-        return min(waits_for, self.suitable, max(self.quota, 1))
+        return min(waits_for, self.suitable_count, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
         return self.claims_on.get(device.uuid, ())
@@ -161,7 +165,8 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
-    mine = [usable[number] for number in request.positions if number < len(usable)] or mine
+    named = [usable[number] if number < len(usable) else mine[0] for number in request.positions]
+    mine = list(dict.fromkeys(named)) or mine
     ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
     claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
@@ -169,7 +174,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=ordinals,
-        moved=dict(zip(request.positions, ordinals)),
+        moved=dict(zip(request.positions, map(pool.visible.index, named))),
         claims=claims,
         soft_caps=soft_caps,
         why_capped=why_capped,
@@ -180,9 +185,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
 
 def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
     """The GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
-    apart = (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL)
-    excluded = [r.device for r in pool.ranking.rejected if r.cause in apart]
-    usable = [device for device in pool.visible if device and device not in excluded]
+    usable = [device for device in pool.visible if device in pool.ranking.pool]
     if pool.request.promised is not None:
         promised = pool.request.promised
         held = [device for device in usable if device.uuid in promised]
@@ -220,9 +223,9 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
     return is_first_come and pool.unclaimed_bytes(device, demand) < demand.on(device)
 
 
-def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
+def _take_best(pool: _Pool) -> Decision:
     request, wanted, least = pool.request, pool.request.wanted_count, pool.request.least_count
-    candidates = _in_order(pool, is_awaited)
+    candidates = _in_order(pool)
     allowed = best_connected_first(_takeable(candidates, request), min(wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
@@ -234,7 +237,7 @@ def _take_best(pool: _Pool, is_awaited: IsAwaited) -> Decision:
     return _take(pool, taken, attainable=0 if request.positions else len(usable))
 
 
-def _in_order(pool: _Pool, is_awaited: IsAwaited) -> list[Candidate]:
+def _in_order(pool: _Pool) -> list[Candidate]:
     """The candidates in the order in which this process takes them."""
     request, uuids = pool.request, pool.request.uuids or ()
     named = {uuids[position] for position in request.positions}
@@ -249,9 +252,10 @@ def _in_order(pool: _Pool, is_awaited: IsAwaited) -> list[Candidate]:
         return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
 
     # A GPU that a waiter could have now is as good as taken.
-    awaited = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
-    candidates = [replace(each, **awaited) if is_awaited(each) else each for each in pool.ranking.candidates]
-    return sorted(candidates, key=order)
+    candidates = pool.ranking.candidates
+    theirs = awaited(candidates, pool.waiters, pool.claims_on)
+    as_taken = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
+    return sorted((replace(each, **as_taken) if each.device.uuid in theirs else each for each in candidates), key=order)
 
 
 def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
@@ -294,15 +298,15 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     ordinals = tuple(map(pool.visible.index, devices))
     moved = gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
-    shared = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
+    beside = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps(shared, request.own_pid),
-        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if shared else "",
+        soft_caps=memory.best_effort_caps(beside, request.own_pid),
+        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
     )
@@ -334,8 +338,8 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
         why = explain.none_taken(candidates, ranking)
     if not waits or not ranking.suitable:
         return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
-    if pool.suitable < wanted < sys.maxsize:
-        why += f"; {wanted} are asked for, there are no more than {pool.suitable}"
+    if pool.suitable_count < wanted < sys.maxsize:
+        why += f"; {wanted} are asked for, there are no more than {pool.suitable_count}"
     if policy.busy == "share":
         left_s = policy.wait_s - pool.request.waited_s
         why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole, at_cap=pool.quota <= 0)

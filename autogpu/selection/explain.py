@@ -68,7 +68,7 @@ def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int, claimed_byt
 
 def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionRequest) -> str:
     """Why these candidates were taken; the process may have a context of another library on some of them already."""
-    total, count, spec, grant = pool_size(ranking), len(chosen), request.visible_spec, request.grant
+    total, count, spec, grant = len(ranking.pool), len(chosen), request.visible_spec, request.grant
     if not grant.engine or spec.is_scripts:
         pool = _named_by(spec) + granted_part(grant)
     else:
@@ -228,7 +228,7 @@ def after_wait(decision: Decision, waited_s: float) -> Decision:
 
 def slice_taken(rank: LocalRank, sharers: int, ranks: int) -> str:
     """Why a local rank takes its GPUs, which so many of all ``ranks`` have."""
-    count = rank.size if rank.sharers is not None else max(ranks, rank.rank + 1)
+    count = rank.size if rank.dividers is not None else max(ranks, rank.rank + 1)
     why = f"local rank {rank.rank} of {count} ({rank.launcher})"
     return why if sharers == 1 else f"{why}, {sharers} ranks share it"
 
@@ -246,12 +246,6 @@ def each_gpu(
     if inventory is not None:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in inventory.unreadable]
     return [printable(f"  {line}") for line in lines]
-
-
-def pool_size(ranking: Ranking) -> int:
-    """How many GPUs the pool has, apart from those that the policy excludes and small cards."""
-    rejected = sum(rejection.cause not in (Cause.EXCLUDED_BY_POLICY, Cause.TOO_SMALL) for rejection in ranking.rejected)
-    return len(ranking.candidates) + rejected
 
 
 def _holder_name(claim: Claim) -> str:

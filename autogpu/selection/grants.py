@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Mapping
 
+from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.ranks import LocalRank, among_same_gpus, coordinating_task, local_rank
+from autogpu.selection.instances import takeable
+from autogpu.selection.ranks import LocalRank, coordinating_task
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
@@ -35,22 +37,17 @@ class EngineFacts:
     """All that is known of an engine beside the variables.
 
     Attributes:
-        slurm_conf: The text of Slurm's configuration, if it can be read.
+        slurm_conf: The text of Slurm's configuration, as far as it can be read.
         dask: The name of Dask's worker.
-        launcher: Names the process that started this one as one of several, and no other process of the host.
-        visible_of_launcher: ``CUDA_VISIBLE_DEVICES`` with which that was started; ``None`` where it had none.
+        rank: Of this process, among those that see the same GPUs.
         is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
-        launcher_is_rank: The launcher is rank 0 itself and has its GPU: the others choose theirs by their numbers.
     """
 
-    slurm_conf: str | None = None
+    slurm_conf: str = ""
     ray: RayTask | None = None
     dask: str = ""
-    launcher: str = ""
-    visible_of_launcher: str | None = None
+    rank: LocalRank | None = None
     is_given: bool = False
-    launcher_is_rank: bool = False
-    namespace: str = ""
 
 
 @frozen
@@ -87,10 +84,10 @@ class Grant:
     @property
     def dividing_rank(self) -> LocalRank | None:
         """The rank of a process that divides what it sees with the others of its job; ``None`` for every other one."""
-        return None if self.rank is None or self.rank.sharers == 1 else self.rank
+        return None if self.rank is None or self.rank.dividers == 1 else self.rank
 
     @property
-    def shared_job(self) -> str:
+    def dividing_job(self) -> str:
         """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
         return "" if self.dividing_rank is None or self.engine else self.dividing_rank.job
 
@@ -99,26 +96,24 @@ NO_ENGINE = Grant()
 
 
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    rank = None if facts.launcher_is_rank else local_rank(environ, facts.namespace)
-    if rank is not None:
-        rank = among_same_gpus(rank, environ, facts.visible_of_launcher)
-        sharers = 1 if _has_own_gpus(environ, facts) else rank.sharers
-        rank = replace(rank, sharers=sharers, job=rank.job or facts.launcher)
     task = coordinating_task(environ)
     if task:
         why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"
         return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
-    grant = _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
+    rank, grant = facts.rank, _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
+    if rank is not None and _has_own_gpus(environ, facts):
+        rank = replace(rank, dividers=1)
     return replace(grant, rank=rank)
 
 
-def settled(grant: Grant, gpu_count: int) -> Grant:
-    """The grant where an engine says how many GPUs and not which: the ``gpu_count`` that the driver shows, or none."""
-    if grant.unnamed is None:
+def settled(grant: Grant, inventory: Inventory | None) -> Grant:
+    """The grant where an engine says how many GPUs and not which: those that the driver shows, or none."""
+    if grant.unnamed is None or inventory is None:
         return grant
-    if gpu_count <= grant.unnamed:
+    count = len(takeable(inventory.devices))
+    if count <= grant.unnamed:
         return replace(grant, unnamed=None)
-    why = f"{grant.engine} granted {counted(grant.unnamed, 'GPU')} of {gpu_count} here and does not say which"
+    why = f"{grant.engine} granted {counted(grant.unnamed, 'GPU')} of {count} here and does not say which"
     return replace(grant, why=why, remedy="leave --gpu-bind=none out", is_none=True, unnamed=None)
 
 
@@ -178,20 +173,20 @@ def _is_slurms(visible: str, numbers: str) -> bool:
     return is_counted_anew or entries <= set(numbers.split(","))
 
 
-def _fraction_of_shards(environ: Mapping[str, str], conf: str | None, visible: str | None) -> float | None:
+def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None
-    on_node = _gres_of_node(conf or "", environ.get("SLURMD_NODENAME", ""))
+    on_node = _gres_of_node(conf, environ.get("SLURMD_NODENAME", ""))
     if not on_node.get("shard"):
         return None
     part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
 
 
-def _manages_gpus(conf: str | None) -> bool:
+def _manages_gpus(conf: str) -> bool:
     """GPUs are among the generic resources that the cluster grants. Source of this and the rest: slurm.conf(5)."""
-    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf or "")
+    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf)
     return types is not None and "gpu" in types.group(1).strip().lower().split(",")
 
 

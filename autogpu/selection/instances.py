@@ -36,7 +36,7 @@ def as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
     # Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
     split = {device.parent for device in devices}
     whole = tuple(device for device in cards(devices) if not device.mig_enabled)
-    return whole + tuple(device for device in devices if device.mig_enabled and device.uuid in split)
+    return whole + tuple(device for device in devices if device.uuid in split)
 
 
 def shows_several(driver_version: str | None) -> bool:

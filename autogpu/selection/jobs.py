@@ -1,17 +1,18 @@
 """Jobs, of leases and of what the driver shows: for decisions, ``status`` and the metrics alike. Pure.
 
 The processes of one user that share a lease's group are one job, with every process below them. A GPU that it uses
-without a claim stands for one that it claims and does not use; beyond that it counts there by what it uses.
+without a claim stands for one that it claims and does not use; beyond that it counts there by what it uses. A bare
+context is no use.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Iterable, Mapping, Sequence
+from typing import Collection, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.frozen import frozen
-from autogpu.selection.model import SETTLED_S, Candidate, Claim, IsAwaited, Tier
+from autogpu.selection.model import SETTLED_S, Candidate, Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
 TYPE_CHECKING = False
@@ -60,9 +61,11 @@ class _Gpus:
         self.listing = {device.uuid for device in devices if device.compute_processes is not None}
         self._used: dict[int | None, dict[str, int]] = {}
         for device in devices:
+            bare = {process.pid for process in device.compute_processes or () if process.is_bare}
             # A card in MIG mode lists those on its instances as well.
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
-                self._used.setdefault(pid, {})[device.uuid] = size
+                if pid not in bare:
+                    self._used.setdefault(pid, {})[device.uuid] = size
 
     def move_to_used(self, sizes: dict[str, int], pids: Iterable[int]) -> None:
         """Let GPUs that are used without a claim stand for those claimed and not used, the most used ones first."""
@@ -120,25 +123,20 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
     return frozenset(uuid for uuid, claims in claims_on.items() if any(claim.uid == uid for claim in claims))
 
 
-def is_awaited_by(waiters: Sequence[Waiter], claims_on: Mapping[str, Sequence[Claim]]) -> IsAwaited:
-    """Tell whether another process that waits could use a GPU now, as far as its user may hold it."""
+def awaited(
+    candidates: Iterable[Candidate], waiters: Iterable[Waiter], claims_on: Mapping[str, Sequence[Claim]]
+) -> frozenset[str]:
+    """The UUIDs of those that another process which waits could use now, as far as its user may hold them."""
     others = [
         (waiter.demand, gpus_of_user(claims_on, waiter.uid) if waiter.demand.per_user else frozenset())
         for waiter in waiters
         if not waiter.is_mine
     ]
-
-    def is_awaited(candidate: Candidate) -> bool:
-        return any(
-            _could_have(demand, candidate)
-            and (not demand.per_user or len(held) < demand.per_user or candidate.device.uuid in held)
-            for demand, held in others
-        )
-
-    return is_awaited
+    return frozenset(each.device.uuid for each in candidates if any(_could_have(*other, each) for other in others))
 
 
-def _could_have(demand: Demand, candidate: Candidate) -> bool:
-    joins = demand.joins and candidate.is_joinable
+def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> bool:
+    uuid, joins = candidate.device.uuid, demand.joins and candidate.is_joinable
     is_open = joins or candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
-    return is_open and demand.could_use(candidate.device.uuid, candidate.usable_bytes(may_join=joins))
+    is_at_cap = 0 < demand.per_user <= len(held) and uuid not in held
+    return is_open and not is_at_cap and demand.could_use(uuid, candidate.usable_bytes(may_join=joins))

@@ -6,16 +6,15 @@ A process that was started by one that has a lease belongs to that one's job, an
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, Mapping, TypeVar
+from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
-from autogpu.policy.model import Policy
+from autogpu.policy.model import Resolved
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
-from autogpu.selection.instances import takeable
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
@@ -25,14 +24,14 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.lease import Holder, LeaseSnapshot, Processes
+    from autogpu.lease import Holder, LeaseSnapshot, Processes, Waiter
 
     Size = TypeVar("Size", bound=int)
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
     """The job whose ranks choose together; ``""`` where the process goes by itself."""
-    return request.grant.shared_job if request.chosen is None else ""
+    return request.grant.dividing_job if request.chosen is None else ""
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
@@ -46,11 +45,12 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
     """The request of all ranks that see the same GPUs, of which none has chosen, as if they were one process."""
     rank, policy = request.grant.rank, request.policy
-    sharers = 1 if rank is None else rank.at_most(len(request.uuids or ()))
-    count = policy.count if policy.count == "all" else policy.count * sharers
+    processes = 1 if rank is None else rank.at_most(len(request.uuids or ()))
+    wait_s = 0.0 if request.joins_at_once else policy.wait_s
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
-    policy, grant = replace(policy, count=count, per_user=0), replace(request.grant, rank=None)
-    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=sharers, positions=())
+    policy = replace(policy, count=request.least_count * processes, per_user=0, wait_s=wait_s)
+    grant = replace(request.grant, rank=None)
+    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=processes, positions=())
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
@@ -79,13 +79,11 @@ class Family:
         parent: Of the nearest process above this one that has one.
         members: Of every process of that job.
         has_parents_list: This process sees the GPUs that the parent left to it, and no explicit choice of others.
-        unused: By name, the leases of those that the driver lists on no GPU.
     """
 
     parent: Holder
     members: tuple[Holder, ...]
-    has_parents_list: bool = True
-    unused: frozenset[str] = frozenset()
+    has_parents_list: bool
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -98,36 +96,35 @@ class Family:
         return _merged((member.caps for member in self.members), min)
 
 
-def rivals(holders: Iterable[Holder], family: Family | None) -> list[Holder]:
+def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_list: bool) -> Family | None:
+    """The job of ``parent``, the lease above this process; ``None`` where there is none."""
+    if parent is None:
+        return None
+    # A group is its user's word: it can't join the job of another user.
+    job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
+    members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
+    return Family(parent, members, has_parents_list)
+
+
+def rivals(
+    holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory | None
+) -> list[Holder]:
     """The leases that count for a process which chooses for itself.
 
     A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
     """
-    return [holder for holder in holders if family is None or holder.name not in family.unused]
+    members = {member.name for member in family.members} if family else ()
+    return [each for each in holders if each.name not in members or _may_compute(each, processes, inventory)]
 
 
-def family_of(
-    parent: Holder,
-    holders: Iterable[Holder],
-    processes: Processes,
-    inventory: Inventory | None,
-    *,
-    has_parents_list: bool,
-) -> Family:
-    # A group is its user's word: it can't join the job of another user.
-    job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
-    members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
-    unused = frozenset(member.name for member in members if _is_unused(member, processes, inventory))
-    return Family(parent, members, has_parents_list, unused)
-
-
-def _is_unused(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
+def _may_compute(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
+    """The driver lists a process of its job on a GPU, or does not tell all that are on those that it has claimed."""
     claimed = [device for device in inventory.devices if device.uuid in holder.claims] if inventory else []
     # In a container the driver lists the host's pids, or hides every process.
     if inventory is None or not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
-        return False
+        return True
     on_claimed = compute_pids(replace(inventory, devices=tuple(claimed)))
-    return compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown)
+    return not (compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown))
 
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
@@ -156,8 +153,8 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids, shared = decide(request), request.uuids or (), family.held
-    claims = {uuid: shared[uuid] for uuid in uuids if uuid in shared}
+    alone, uuids, held = decide(request), request.uuids or (), family.held
+    claims = {uuid: held[uuid] for uuid in uuids if uuid in held}
     ordinals = request.positions or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
@@ -181,23 +178,49 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
 
 
 def request_for_new_process(
-    policy: Policy,
+    resolved: Resolved,
     environ: Mapping[str, str],
     inventory: Inventory,
     grant: Grant,
     *,
     own_uid: int,
     own_pid: int | None = None,
-    count_is_set: bool = False,
 ) -> SelectionRequest:
     """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order."""
-    grant = settled(grant, len(takeable(inventory.devices)))
+    policy, grant = resolved.policy, settled(grant, inventory)
     spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
-    count = len(uuids or ())
-    return SelectionRequest(
-        policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=count_is_set, grant=grant
-    )
+    count, is_set = len(uuids or ()), resolved.settings["select.count"].overrides is not None
+    return SelectionRequest(policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=is_set, grant=grant)
+
+
+def decide_beside(
+    request: SelectionRequest,
+    holders: Sequence[Holder],
+    waiters: Sequence[Waiter],
+    processes: Processes,
+    now_s: float,
+    *,
+    family: Family | None,
+    job: str = "",
+) -> tuple[Decision, Mapping[str, int]]:
+    """Decide beside the jobs and the queue of now, for a process that goes by itself or with the ranks of ``job``.
+
+    Also returns what to claim: a rank keeps what all ranks of its job were promised until its own end.
+    """
+    if family is not None:  # a process below a job's own lease never waits for its parent
+        request = replace(request, policy=replace(request.policy, wait_s=0.0))
+    ranks = ranks_of(job, request.own_uid, holders)
+    others = [each for each in rivals(holders, family, processes, request.inventory) if each not in ranks]
+    claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, now_s))
+    promised = promised_to(ranks, request)
+    if job and not promised:
+        decision = decide(request_of_all(request), claims_on, waiters)
+        if decision.verdict not in (Verdict.TAKE, Verdict.CANNOT_CHOOSE):
+            return decision, {}
+        promised = decision.claims
+    decision = decide(replace(request, promised=promised or None), claims_on, waiters)
+    return decision, {**promised, **decision.claims}
 
 
 def preview(
@@ -210,10 +233,5 @@ def preview(
         return Decision(Verdict.CPU, none)
     if request.uuids is None and inventory is not None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
-    if family is not None:
-        shared = decide_as_member(request, family)
-        if shared is not None:
-            return shared
-        request = replace(request, policy=replace(request.policy, wait_s=0.0))
-    claims_on = claims_by_gpu(jobs_of(rivals(leases.holders, family), processes, inventory, now_s))
-    return decide(request, claims_on, is_awaited_by(leases.queue, claims_on))
+    as_member = decide_as_member(request, family) if family else None
+    return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import enum
 import sys
 from types import MappingProxyType
-from typing import Callable, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.policy.model import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
-
-# Tells whether a waiter is ahead of this process for a GPU and could use it now.
-IsAwaited = Callable[["Candidate"], bool]
-
 
 # A job that has run for so long has most of the memory that it will take, and what is free then may be taken: in
 # replayed days (benchmarks/lab_day.py) no job is killed by a later one after one minute, and two are no better.
@@ -322,8 +318,16 @@ class Ranking:
     @property
     def suitable(self) -> tuple[Device, ...]:
         """The GPUs that could serve the job if none were in use."""
-        in_use = [rejection.device for rejection in self.rejected if rejection.cause is Cause.IN_USE]
-        return (*(candidate.device for candidate in self.candidates), *in_use)
+        return self._and_rejected_as(Cause.IN_USE)
+
+    @property
+    def pool(self) -> tuple[Device, ...]:
+        """All GPUs, apart from those that the policy excludes and small cards."""
+        return self._and_rejected_as(Cause.IN_USE, Cause.UNSUITABLE)
+
+    def _and_rejected_as(self, *causes: Cause) -> tuple[Device, ...]:
+        rejected = [rejection.device for rejection in self.rejected if rejection.cause in causes]
+        return (*(candidate.device for candidate in self.candidates), *rejected)
 
 
 @frozen

@@ -16,14 +16,15 @@ IDLE_LEASE_S = 30 * 60.0
 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
-    """Free: no process computes on it and no lease claims it. The memory that a desktop takes does not count."""
+    """Free: no process computes on it and no lease claims it. A desktop's memory and bare contexts do not count."""
     if claims:
         return Tier.IDLE_LEASE if _is_idle(device, own_pid, claims) else Tier.BUSY
     if unmanaged_processes(device, (), own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
         return Tier.BUSY
     if device.memory_used_bytes is None or device.memory_total_bytes is None:
         return Tier.FREE
-    used = device.memory_used_bytes - bytes_by_pid(device).get(own_pid, 0)
+    others = [p for p in device.compute_processes or () if p.is_bare or p.pid == own_pid]
+    used = device.memory_used_bytes - sum(process.memory_used_bytes or 0 for process in others)
     return Tier.BUSY if used > _desktop_bytes(device) else Tier.FREE
 
 
@@ -75,7 +76,7 @@ def unmanaged_processes(
 ) -> tuple[Process, ...]:
     """Those that compute on the GPU, apart from this one and the processes of jobs."""
     known = {own_pid, *(pid for claim in claims for pid in claim.pids)}
-    return tuple(process for process in device.compute_processes or () if process.pid not in known)
+    return tuple(p for p in device.compute_processes or () if not p.is_bare and p.pid not in known)
 
 
 def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:

@@ -25,7 +25,7 @@ from autogpu.selection.model import (
     Tier,
     VisibleSpec,
 )
-from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier, unmanaged_processes
+from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def ranking_of(
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
     candidates, rejected, demand, devices = [], [], demand or memory_demand(policy), tuple(devices)
-    barred = {device.uuid: _excluded(device, policy, spec) or _unsuitable(device) for device in devices}
+    barred = {device.uuid: _barred(device, policy, spec) for device in devices}
     has_larger = any(not device.is_small and barred[device.uuid] is None for device in devices)
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
@@ -70,7 +70,7 @@ def ranking_of(
 
     def order(candidate: Candidate) -> tuple[object, ...]:
         device = candidate.device
-        is_preferred = [matches(device, (entry,)) for entry in policy.prefer]
+        is_preferred = [_matches(device, entry) for entry in policy.prefer]
         # Of equals the last: people and desktops sit on GPU 0.
         return standing(candidate), [*is_preferred, True].index(True), -device.index, -(device.instance or 0)
 
@@ -127,7 +127,7 @@ def best_connected_first(
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:
-    """So many of ``group`` that are nearest to each other and to what the process takes; of the same, by rank.
+    """So many of ``group`` that are nearest to each other and to what the process takes; of the same, the first.
 
     Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
     """
@@ -155,29 +155,25 @@ def _best_connected(
     return max(sets, key=worth)
 
 
-def _excluded(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
-    why = ""
-    if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
-        why = explain.NOT_AMONG
-    elif spec.admits("select.exclude", policy) and matches(device, policy.exclude):
-        why = explain.EXCLUDED
-    elif policy.faulty == "never" and spec.admits("select.faulty", policy) and memory_faults(device):
-        why = f"refused by select.faulty: {listed(memory_faults(device))}"
-    return Rejection(device, why, Cause.EXCLUDED_BY_POLICY) if why else None
-
-
-def _unsuitable(device: Device) -> Rejection | None:
-    if device.mig_enabled:
-        return Rejection(device, "in MIG mode, and has no instance here", Cause.UNSUITABLE)
-    if device.compute_mode == "prohibited":
-        return Rejection(device, "its compute mode is PROHIBITED", Cause.UNSUITABLE)
-    return None
+def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
+    """The policy, or the GPU's mode, keeps every job of this process from it."""
+    admitted = {name for name in ("devices", "exclude", "faulty") if spec.admits(f"select.{name}", policy)}
+    only_among, faults = policy.devices if "devices" in admitted else (), memory_faults(device)
+    refuses_faults = policy.faulty == "never" and "faulty" in admitted
+    reasons = (
+        (only_among and not matches(device, only_among), explain.NOT_AMONG, Cause.EXCLUDED_BY_POLICY),
+        ("exclude" in admitted and matches(device, policy.exclude), explain.EXCLUDED, Cause.EXCLUDED_BY_POLICY),
+        (refuses_faults and faults, f"refused by select.faulty: {listed(faults)}", Cause.EXCLUDED_BY_POLICY),
+        (device.mig_enabled, "in MIG mode, and has no instance here", Cause.UNSUITABLE),
+        (device.compute_mode == "prohibited", "its compute mode is PROHIBITED", Cause.UNSUITABLE),
+    )
+    return next((Rejection(device, why, cause) for is_so, why, cause in reasons if is_so), None)
 
 
 def _taken_alone(candidate: Candidate, own_pid: int | None) -> Rejection | None:
     device = candidate.device
     is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (candidate.claims or unmanaged_processes(device, (), own_pid)):
+    if is_exclusive and (candidate.claims or any(each.pid != own_pid for each in device.compute_processes or ())):
         return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
     return None
 
@@ -198,10 +194,11 @@ def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
     """One of ``entries`` (index, range, UUID prefix or name pattern) means this GPU, or the card of this instance."""
-    return any(_matches(device, entry.strip().lower()) for entry in entries)
+    return any(_matches(device, entry) for entry in entries)
 
 
 def _matches(device: Device, entry: str) -> bool:
+    entry = entry.strip().lower()
     indices = re.fullmatch("([0-9]+)(?:-([0-9]+))?", entry)
     if indices:
         return int(indices.group(1)) <= device.index <= int(indices.group(2) or indices.group(1))
@@ -225,17 +222,13 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():
-        unmatched = [entry for entry in entries if not _is_of_any(entry, devices)]
+        unmatched = [entry for entry in entries if not any(_matches(device, entry) for device in devices)]
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             written = ", ".join(printable(entry, 64) for entry in unmatched)
             what = f"{key} = {written} ({resolved.settings[key].origin}) matches none of the GPUs here"
             found[key] = f"{what}; {_what_there_is(unmatched, inventory)}"
     return found
-
-
-def _is_of_any(entry: str, devices: Sequence[Device]) -> bool:
-    return any(matches(device, (entry,)) for device in devices)
 
 
 def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
@@ -245,7 +238,7 @@ def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
         return explain.unreadable(lost)
     for entry in map(str.strip, entries):
         # "9" is no part of "RTX 3090".
-        if not entry.replace("-", "").isdecimal() and _is_of_any(f"*{entry}*", devices):
+        if not entry.replace("-", "").isdecimal() and any(_matches(device, f"*{entry}*") for device in devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
     known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
-    return f"there are the indices 0 to {max(device.index for device in devices)}: {known}"
+    return f"there are the indices 0 to {devices[-1].index}: {known}"

@@ -44,24 +44,24 @@ class LocalRank:
 
     Attributes:
         size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
-        sharers: How many see the same GPUs as this one; ``None`` for all. 1 for a process whose GPUs are its own.
+        dividers: How many of them divide what this one sees; ``None`` for all. 1 for a process whose GPUs are its own.
         job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
     """
 
     rank: int
     size: int
     launcher: str
-    sharers: int | None = None
+    dividers: int | None = None
     job: str = ""
 
     def slice(self, gpu_count: int) -> tuple[range, int]:
         """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
-        sharers = self.at_most(gpu_count)
-        rank, each = self.rank % sharers, gpu_count // sharers
+        dividers = self.at_most(gpu_count)
+        rank, each = self.rank % dividers, gpu_count // dividers
         if each:
             return range(rank * each, rank * each + each), 1
-        number = rank * gpu_count // sharers
-        first, after = (-(-each * sharers // gpu_count) for each in (number, number + 1))
+        number = rank * gpu_count // dividers
+        first, after = (-(-each * dividers // gpu_count) for each in (number, number + 1))
         return range(number, number + 1), after - first
 
     def firsts(self, gpu_count: int) -> list[int]:
@@ -70,8 +70,8 @@ class LocalRank:
 
     def at_most(self, gpu_count: int) -> int:
         """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
-        if self.sharers is not None:
-            return self.sharers
+        if self.dividers is not None:
+            return self.dividers
         return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
 
 
@@ -206,7 +206,7 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
     """``rank`` among those that see the same GPUs: each may have another ``CUDA_VISIBLE_DEVICES`` than its launcher."""
     visible, bound = environ.get(CUDA_VISIBLE_DEVICES), _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
-        return replace(rank, sharers=bound)
+        return replace(rank, dividers=bound)
     return rank if visible in (None, of_launcher) else with_scripts_list(rank, len((visible or "").split(",")))
 
 
@@ -214,7 +214,7 @@ def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
     """``rank`` where its script has listed that many GPUs; with fewer than there are ranks, each has its own."""
     # A size that counts the ranks of other hosts as well tells less.
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
-    return replace(rank, sharers=1 if is_own else None)
+    return replace(rank, dividers=1 if is_own else None)
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:

@@ -19,7 +19,7 @@ from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.jobs import Job, claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import Job, awaited, claims_by_gpu, jobs_of
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
 from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.occupancy import compute_pids, health_problems, spare_bytes, tier
@@ -73,10 +73,8 @@ def request_here(
     resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
 ) -> SelectionRequest:
     """The request of this user's process that would be started here with ``environ``."""
-    grant, is_set = engines.granted_here(environ), resolved.settings["select.count"].overrides is not None
-    return request_for_new_process(
-        resolved.policy, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid, count_is_set=is_set
-    )
+    grant = engines.granted_here(environ)
+    return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
 
 
 @frozen
@@ -107,10 +105,8 @@ def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> Leas
         return LeasesHere()
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
-    holders, has_list, family = leases.holders, lease.has_parents_list(environ), None
-    processes = lease.processes_of(holders, compute_pids(inventory), is_complete=True)
-    if parent is not None:
-        family = family_of(parent, holders, processes, inventory, has_parents_list=has_list)
+    processes = lease.processes_of(leases.holders, compute_pids(inventory), is_complete=True)
+    family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
     return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed)
@@ -162,7 +158,6 @@ def _gpus(
     inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
     claims = claims_by_gpu(jobs)
-    is_awaited = is_awaited_by(queue, claims)
     too_small = {each.device.uuid for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL}
     for device in inventory.devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
@@ -175,14 +170,14 @@ def _gpus(
             "no_instance": device.mig_enabled,
             "prohibited": device.compute_mode == "prohibited",
             "too_small": device.uuid in too_small,
-            "awaited": device_tier is Tier.FREE and is_awaited(candidate),
+            "awaited": device_tier is Tier.FREE and awaited([candidate], queue, claims),
         }
         yield model.GpuStatus(
             **{name: getattr(device, name) for name in _READINGS},
             name=printable(device.name, 64),
             state=next((state for state, holds in states.items() if holds), device_tier.name.lower()),
             jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
-            unmanaged_processes=tuple(_unmanaged(device, instances, here, names)),
+            unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
             # Of a card in MIG mode all of it is used by its instances.
             unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
             health_problems=() if device.parent else health_problems(device),

@@ -18,7 +18,7 @@ from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.processes import Processes
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import Decision, SelectionRequest, Verdict, VisibleSpec
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
@@ -67,7 +67,7 @@ class Autogpu:
         processes = Processes({holder.name: (run.pid,) for holder, run in zip(holders, runs)})
         claims_on = claims_by_gpu(jobs_of(holders, processes, inventory, now_s))
         waiters = [self._waiter(other, place, now_s) for place, other in enumerate(ahead)]
-        return self.answer(decide(request, claims_on, is_awaited_by(waiters, claims_on)), server)
+        return self.answer(decide(request, claims_on, waiters), server)
 
     def answer(self, decision: Decision, server: Server) -> Answer:
         """What the process does by a decision."""

@@ -86,11 +86,8 @@ kept: list[object] = []
 def request(environ: Mapping[str, str], last: Inventory) -> SelectionRequest:
     """What a script asks for that is started with these variables."""
     found = policy.resolve(environ, script=None, working_directory=NOWHERE, system_file=NOWHERE)
-    is_set = found.settings["select.count"].overrides is not None
     granted = engines.granted_here(environ)
-    return request_for_new_process(
-        found.policy, environ, read(last), granted, own_uid=os.getuid(), own_pid=os.getpid(), count_is_set=is_set
-    )
+    return request_for_new_process(found, environ, read(last), granted, own_uid=os.getuid(), own_pid=os.getpid())
 
 
 def read(last: Inventory) -> Inventory:

@@ -195,6 +195,12 @@ def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
     assert (told["failure"], told["name"], told["used"]) == (None, "NVIDIA TITAN RTX", 2 * GIB)
 
 
+def test_a_pynvml_that_uses_more_of_the_standard_library_reads_the_same(tmp_path):
+    more = "from string import Template, digits\nassert Template('$a').substitute(a=digits) == '0123456789'\n"
+    told = read_with(tmp_path, more + "from real_pynvml import *\nfrom real_pynvml import NVMLError\n")
+    assert (told["failure"], told["name"]) == (None, "NVIDIA TITAN RTX")
+
+
 @pytest.mark.parametrize(
     "source",
     [ONLY_V2, FIRST_VERSION],

@@ -13,13 +13,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(90
 
 @pytest.fixture
 def start(tmp_path, lease_folder):
-    """Start a cluster of three workers, of which each takes a GPU, on three GPUs; the script, and what they told."""
+    """Start a cluster whose workers take GPUs; the script, and what they told."""
     started = []
 
-    def start(*requirements, cluster, framework="toyflow", launcher=""):
-        server = Server([Gpu()] * 3, folder=tmp_path).__enter__()
+    def start(*requirements, cluster, gpus=3, framework="toyflow", launcher="", **environ):
+        server = Server([Gpu()] * gpus, folder=tmp_path).__enter__()
         command = [str(python_with(*requirements)), str(JOBS / "on_dask.py"), cluster, framework, launcher]
-        started.append(Script(server, command, tmp_path, {"TF_CPP_MIN_LOG_LEVEL": "3"}))
+        started.append(Script(server, command, tmp_path, {"TF_CPP_MIN_LOG_LEVEL": "3", **environ}))
         return started[-1], started[-1].reports()
 
     yield start
@@ -46,6 +46,12 @@ def test_a_worker_that_was_given_a_gpu_has_all_of_it_whatever_it_is_a_rank_of(st
     script, ran = start("distributed", cluster="one_each", framework=framework, launcher=launcher)
     on = {each["given"]: taken_by(each["pid"], script.server).gpus for each in ran}
     assert on == {str(gpu): {gpu: "whole"} for gpu in range(3)}
+
+
+def test_two_gpus_that_each_of_two_workers_was_given_are_its_own(start):
+    script, ran = start("distributed", cluster="two_each", gpus=4, launcher="TF_CONFIG", AUTOGPU_COUNT="all")
+    on = {each["given"]: taken_by(each["pid"], script.server).gpus for each in ran}
+    assert on == {"0,1": {0: "whole", 1: "whole"}, "2,3": {2: "whole", 3: "whole"}}
 
 
 @pytest.mark.parametrize("launcher", ["", "TF_CONFIG"])

@@ -66,7 +66,7 @@ BUSY = Gpu(processes={5004242: "10GiB"}, utilization=90)
 FOUR = [Gpu()] * 4
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
 OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): this process may take"
-AS_HOROVOD = "export HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
+AS_HOROVOD = "set -m\nexport HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
 
 
 @LAUNCHERS

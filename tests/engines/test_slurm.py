@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -148,6 +149,21 @@ def test_only_the_first_rank_prints_what_autogpu_says(four, environ):
     printed = [line.split(": ", 1) for line in done.stderr.splitlines() if ": autogpu: " in line]
     assert {rank for rank, _ in printed} == {"0"}, printed
     assert sum("AUTOGPU_CUONT" in line for _, line in printed) == len(environ), printed
+
+
+# Holds a GPU of the job while it asks a second time.
+ASKS_TWICE = """
+cd "$1" && mkfifo held end && {autogpu} status
+{autogpu} run --hold -- sh -c 'echo >held; read line <end' &
+read line <held; {autogpu} status; echo >end; wait
+"""
+
+
+def test_status_counts_what_was_granted_to_the_job(four, tmp_path):
+    script = ASKS_TWICE.format(autogpu=f"{four.python} -m autogpu")
+    asked = four.slurm.run(*TWO_GPUS, command=["/bin/sh", "-c", script, "sh", str(tmp_path)])
+    counts = re.findall(r"(\d) of (\d) GPUs granted by Slurm free", asked.stdout)
+    assert counts == [("2", "2"), ("1", "2")], asked
 
 
 def test_a_cluster_that_does_not_manage_gpus_is_a_workstation(clusters):

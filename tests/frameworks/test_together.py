@@ -40,6 +40,17 @@ def test_jobs_of_different_frameworks_get_gpus_of_their_own(together, machine_of
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
+@pytest.mark.parametrize("name", ["tensorflow", "jax"])
+def test_a_program_without_autogpu_keeps_no_job_from_gpus_where_it_has_made_contexts_only(name, together, machine_of):
+    machine = machine_of(together[name], *IDLE, TF_CPP_MIN_LOG_LEVEL="3", TF_FORCE_GPU_ALLOW_GROWTH="true")
+    plain = machine.start(AT_ONCE[name], AUTOGPU="0")
+    all_at_once(plain)
+    assert plain.contexts == [0, 1, 2, 3]
+    job = machine.start(AT_ONCE[name], AUTOGPU_BUSY="error")
+    all_at_once(job)
+    assert machine.claimed_bytes() == {job.pid: {3: 24 * GIB}}
+
+
 FOLLOWED = """
 import sys
 import torch

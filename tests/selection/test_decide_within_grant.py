@@ -23,7 +23,7 @@ NONE = {"grant": Grant("Slurm", "Slurm granted no GPU here", "ask for one", is_n
 HALF = {"grant": Grant("Ray", fraction=0.5)}
 CHIEF = {"grant": Grant("TF_CONFIG", "a chief", "AUTOGPU_COUNT=1", needs_none=True)}
 # Ranks of an engine: one of which each has a list of its own, one that shares a half, one that its job has placed.
-LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2, "Slurm", sharers=1))}
+LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2, "Slurm", dividers=1))}
 SHARING = {"visible_spec": INHERITED, "grant": Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))}
 PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 * GIB, OTHER: 0}}
 

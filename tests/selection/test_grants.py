@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled
-from autogpu.selection.ranks import LocalRank
+from autogpu.selection.ranks import TF_CONFIG, LocalRank, among_same_gpus, local_rank
+from tests.support.values import cut, gpu, inventory
 
 CONF = """
 GresTypes=gpu,shard
@@ -80,7 +79,7 @@ def test_slurm(environ, expected):
     assert on_slurm(environ) == expected
 
 
-@pytest.mark.parametrize("conf", [WITHOUT_GPUS, "", None], ids=["no-gres-types", "empty", "unreadable"])
+@pytest.mark.parametrize("conf", [WITHOUT_GPUS, ""], ids=["no-gres-types", "empty-or-unreadable"])
 @pytest.mark.parametrize("environ", [STEP, BATCH, JOB], ids=["step", "batch", "salloc"])
 def test_a_cluster_that_manages_no_gpus_is_in_charge_of_none(environ, conf):
     assert on_slurm(environ, conf) == Grant()
@@ -88,10 +87,11 @@ def test_a_cluster_that_manages_no_gpus_is_in_charge_of_none(environ, conf):
 
 def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
     grant = Grant("Slurm", unnamed=2)
-    assert settled(grant, 2) == Grant("Slurm")
-    none = settled(grant, 4)
+    assert settled(grant, inventory(gpu(0), gpu(1))) == settled(grant, inventory(*cut(0, 5, 5))) == Grant("Slurm")
+    none = settled(grant, inventory(*map(gpu, range(4))))
     assert (none.is_none, none.why) == (True, "Slurm granted 2 GPUs of 4 here and does not say which")
-    assert settled(NO_ENGINE, 4) is NO_ENGINE
+    assert settled(grant, None) is grant, "as long as nothing is read"
+    assert settled(NO_ENGINE, inventory(gpu(0))) is NO_ENGINE
 
 
 NONE_FROM_RAY = none_of("Ray", "to have one: num_gpus=1", "{} assigned no GPU to this task")
@@ -135,10 +135,6 @@ def test_a_task_that_coordinates_needs_none():
     assert "a ps beside parameter servers" in grant.why
 
 
-def tf_config(size):
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"] * size}, "task": {"type": "worker", "index": 1}})}
-
-
 DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1
 
 
@@ -157,14 +153,15 @@ DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1
     ],
 )
 def test_what_an_engines_worker_was_given_is_its_own(environ, facts, expected):
-    rank = granted({**environ, **tf_config(2)}, EngineFacts(**facts)).rank
-    assert (rank.rank, rank.sharers) == (1, expected)
+    rank = granted(environ, EngineFacts(rank=LocalRank(1, 2, TF_CONFIG), **facts)).rank
+    assert (rank.rank, rank.dividers) == (1, expected)
 
 
 def test_ranks_inside_a_grant():
     environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    grant = granted(environ, EngineFacts(slurm_conf=CONF))
-    rank = LocalRank(1, 2, "Slurm", sharers=1, job=grant.rank.job)
+    rank = among_same_gpus(local_rank(environ), environ)
+    assert (rank.rank, rank.size, rank.launcher, rank.dividers) == (1, 2, "Slurm", 1)
+    grant = granted(environ, EngineFacts(slurm_conf=CONF, rank=rank))
     assert grant == Grant("Slurm", counts_by_bus=True, rank=rank)
     assert not grant.is_first
     assert granted({}).is_first

@@ -8,7 +8,7 @@ from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.lease import Demand, Holder, Processes, Waiter
 from autogpu.reporting.text import GIB
-from autogpu.selection.jobs import claims_by_gpu, is_awaited_by, jobs_of
+from autogpu.selection.jobs import awaited, claims_by_gpu, jobs_of
 from autogpu.selection.model import Candidate, Claim, Tier
 from autogpu.selection.occupancy import spare_bytes, unmanaged_processes
 from tests.support.values import gpu, inventory
@@ -86,6 +86,7 @@ def used(**sizes):
 
 
 CARD, INSTANCE = gpu(0, pids=[7], mig_enabled=True), gpu(1, pids=[7], parent=gpu(0).uuid, instance=1)
+BARE = gpu(2, compute_processes=[Process(7, GIB // 2, is_bare=True)], used_gib=0.5)
 HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
 
 
@@ -100,6 +101,8 @@ HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
         pytest.param(used(gpu1=1, gpu2=5, gpu3=2), {0: 6}, {1: 0, 2: 6, 3: 0}, id="the-most-used-was-meant"),
         pytest.param(used(gpu2=1), {0: 24, 1: 24}, {1: 24, 2: 24}, id="two-were-asked-for"),
         pytest.param(used(gpu1=1), {0: 0}, {1: 0}, id="a-best-effort-job"),
+        pytest.param([*used(gpu0=9, gpu1=1)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="a-bare-context-is-no-use"),
+        pytest.param([*used(gpu0=9)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="nor-before-all-are-used"),
         pytest.param([gpu(0), gpu(1, total_gib=11, pids=[7])], {0: 24}, {1: 11}, id="no-more-than-it-has"),
         pytest.param(HIDDEN, {0: 24}, {0: 24, 1: 0}, id="whether-it-is-used-the-driver-does-not-tell"),
         pytest.param([gpu(0, pids=[99]), gpu(1, pids=[99])], {0: 24}, {0: 24}, id="anothers-processes"),
@@ -144,7 +147,7 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     candidate = Candidate(
         replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
     )
-    assert is_awaited_by([waiter], claims_on)(candidate) is expected
+    assert awaited([candidate], [waiter], claims_on) == ({uuid} if expected else set())
 
 
 @pytest.mark.parametrize(
@@ -164,4 +167,4 @@ def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
     here = (claim(24, age_s=age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)
-    assert is_awaited_by([waiter], {})(candidate) is expected
+    assert bool(awaited([candidate], [waiter], {})) is expected

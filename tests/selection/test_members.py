@@ -31,8 +31,14 @@ STRANGER = gpu(0, pids=[9])
 )
 def test_what_a_parent_holds_counts_for_its_children_unless_nothing_uses_it(devices, listed, is_rival):
     processes = Processes(**{"of_lease": {}, **listed})
-    family = family_of(PARENT, [PARENT], processes, inventory(*devices), has_parents_list=True)
-    assert (PARENT in rivals([PARENT], family)) is is_rival
+    family = family_of(PARENT, [PARENT], has_parents_list=True)
+    assert (PARENT in rivals([PARENT], family, processes, inventory(*devices))) is is_rival
+
+
+def test_a_parent_that_begins_to_compute_while_its_child_waits_counts_from_then_on():
+    family, looks = family_of(PARENT, [PARENT], has_parents_list=True), [gpu(0), gpu(0, pids=[7])]
+    found = [rivals([PARENT], family, Processes({"a": (7,)}), inventory(device)) for device in looks]
+    assert found == [[], [PARENT]]
 
 
 SIZES = ((4, 6), (6, 4))
@@ -48,5 +54,5 @@ def test_ranks_have_what_any_of_them_claims_of_the_gpus_that_this_one_sees(sizes
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_child_is_capped_as_the_process_of_its_job_with_the_smallest_cap(sizes):
     members = [replace(PARENT, name=str(size), caps={gpu(0).uuid: size * GIB}) for size in sizes]
-    family = family_of(members[0], members, Processes({}), inventory(gpu(0)), has_parents_list=True)
+    family = family_of(members[0], members, has_parents_list=True)
     assert family.caps == {gpu(0).uuid: 4 * GIB}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.devices.model import Process
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Tier
 from autogpu.selection.occupancy import own_memory_bytes, spare_bytes, tier, unmanaged_processes
@@ -14,6 +15,11 @@ FREE, BUSY, IDLE = Tier.FREE, Tier.BUSY, Tier.IDLE_LEASE
 HOUR = 3600.0
 NOTEBOOK = {"pids": [7], "used_gib": 20}
 MINE = gpu(pids=[42], used_gib=5)
+
+
+def bare(count, **fields):
+    contexts = tuple(Process(pid, GIB // 2, is_bare=True) for pid in range(count))
+    return gpu(**{"compute_processes": contexts, "used_gib": count / 2, **fields})
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,10 @@ MINE = gpu(pids=[42], used_gib=5)
         pytest.param(gpu(pids=[7, 9], used_gib=20), [claim(24, age_s=HOUR)], BUSY, id="an-unmanaged-process-too"),
         pytest.param(gpu(), [claim(24, age_s=HOUR)], IDLE, id="has-made-no-context"),
         pytest.param(gpu(), [claim(24, age_s=90.0)], BUSY, id="has-made-none-yet"),
+        pytest.param(bare(3), [], FREE, id="three-bare-contexts"),
+        pytest.param(bare(3, busy=50), [], BUSY, id="and-somebody-computes"),
+        pytest.param(bare(3, used_gib=3), [], BUSY, id="and-somebody-hides"),
+        pytest.param(bare(1), [claim(24, age_s=HOUR)], IDLE, id="one-beside-an-idle-lease"),
     ],
 )
 def test_tier(device, claims, expected):

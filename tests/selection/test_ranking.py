@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autogpu import policy
-from autogpu.devices.model import UnreadableDevice
+from autogpu.devices.model import Process, UnreadableDevice
+from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Cause, MemoryDemand, Rejection
@@ -67,6 +68,7 @@ def test_the_preferred_of_equals_come_first(devices, prefer, expected):
 
 
 EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
+EXCLUSIVE_WITH_CONTEXT = replace(EXCLUSIVE_IN_USE, compute_processes=(Process(7, GIB // 2, is_bare=True),))
 TAKEN = "its compute mode is EXCLUSIVE and a process has it"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
 JOINS = {"bytes": 23 * GIB, "may_join": True}
@@ -89,6 +91,7 @@ def no(rule, cause, device, why, rules=None, claims=()):
         no("mig", UNSUITABLE, gpu(mig_enabled=True), "in MIG mode, and has no instance here"),
         no("prohibited", UNSUITABLE, gpu(compute_mode="prohibited"), "its compute mode is PROHIBITED"),
         no("exclusive-and-used", IN_USE, EXCLUSIVE_IN_USE, TAKEN),
+        no("exclusive-and-a-bare-context", IN_USE, EXCLUSIVE_WITH_CONTEXT, TAKEN),
         no("exclusive-and-claimed", IN_USE, EXCLUSIVE, TAKEN, claims=[claim(1)]),
         no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", {"demand": THIRTY}),
         no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, {"demand": {**THIRTY, "is_limit": True}}, [claim(1)]),

@@ -236,8 +236,8 @@ def test_a_rank_whose_gpus_are_not_known_is_not_told_to_take_none():
 )
 def test_a_list_that_a_ranks_script_has_set(size, launcher, gpus, expected):
     # What the others were started with tells nothing of it: at that time they had no list.
-    rank = with_scripts_list(LocalRank(1, size, launcher, sharers=1), gpus)
-    assert rank.sharers == expected
+    rank = with_scripts_list(LocalRank(1, size, launcher, dividers=1), gpus)
+    assert rank.dividers == expected
 
 
 def mpi(rank):
@@ -281,8 +281,8 @@ def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected)
     environ = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node} if of_step else {}
     environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     found = among_same_gpus(rank, environ, of_launcher)
-    assert found.sharers == expected
+    assert found.dividers == expected
 
 
 def test_gpus_of_ones_own_are_all_of_them():
-    assert LocalRank(1, 2, "Slurm", sharers=1).slice(2) == (range(2), 1)
+    assert LocalRank(1, 2, "Slurm", dividers=1).slice(2) == (range(2), 1)

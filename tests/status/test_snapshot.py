@@ -65,6 +65,13 @@ def test_processes_without_a_claim_are_unmanaged():
     assert one.unlisted_bytes == 0
 
 
+def test_a_bare_context_of_a_job_takes_no_gpu_and_is_no_process_without_a_claim():
+    contexts = tuple(Process(pid, GIB // 4, is_bare=True) for pid in (7, 4242))
+    machine = inventory(gpu(0, used_gib=3, pids=[7]), gpu(1, used_gib=0.5, compute_processes=contexts))
+    other = host(machine, [holder("a", (0, 24))]).gpus[1]
+    assert (other.state, other.jobs, [each.pid for each in other.unmanaged_processes]) == ("free", (), [4242])
+
+
 @pytest.mark.parametrize(
     ("user", "left"),
     [

@@ -7,8 +7,9 @@ from pathlib import Path
 from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
 from autogpu.reporting.text import GIB
-from autogpu.selection.grants import granted
+from autogpu.selection.grants import EngineFacts, granted
 from autogpu.selection.members import family_of, request_for_new_process
+from autogpu.selection.ranks import local_rank
 from autogpu.status.snapshot import LeasesHere, Names, host_status
 from tests.support.values import gpu
 
@@ -42,11 +43,9 @@ def host(machine, holders=(), waiters=(), pids=None, parent=None, has_hook=True,
     nowhere = Path("/nowhere")
     resolved = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     leases = LeaseSnapshot(tuple(holders), tuple(waiters))
-    family = parent and family_of(parent, leases.holders, processes, machine, has_parents_list=True)
-    is_set = resolved.settings["select.count"].overrides is not None
-    request = request_for_new_process(
-        resolved.policy, environ, machine, granted(environ), own_uid=1000, count_is_set=is_set
-    )
+    family = family_of(parent, leases.holders, has_parents_list=True)
+    grant = granted(environ, EngineFacts(rank=local_rank(environ)))
+    request = request_for_new_process(resolved, environ, machine, grant, own_uid=1000)
     return host_status(
         machine,
         LeasesHere(None, leases, processes, family),

@@ -6,6 +6,7 @@ import pytest
 
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
+from autogpu.lease import Demand, Waiter
 from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
@@ -43,7 +44,9 @@ def decided(*gpus, held=(), awaited=(), is_seen=True, **asked):
     claims = claims_on(held)
     if is_seen:
         gpus = [_computing(device, claims.get(device.uuid, ())) for device in gpus]
-    return decide(request(*gpus, **asked), claims, lambda candidate: candidate.device.uuid in awaited)
+    demand = Demand(bytes_per_gpu=0, uuids=tuple(awaited))
+    waiters = [Waiter("wait.1", BOB, False, True, 7, demand=demand)] if awaited else []
+    return decide(request(*gpus, **asked), claims, waiters)
 
 
 def _computing(device, claims):

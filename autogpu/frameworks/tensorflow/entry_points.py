@@ -14,10 +14,15 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, Callable, Iterator, Mapping
 
-from autogpu.frameworks.base import GpuListing, caller_named, put_back
-from autogpu.frameworks.tensorflow.names import named_gpu
+from autogpu.frameworks.base import GpuListing, caller_named
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
-from autogpu.frameworks.tensorflow.settings import DevicePlacement, asked_count, has_invalid_list, listed_ordinals
+from autogpu.frameworks.tensorflow.settings import (
+    DevicePlacement,
+    asked_count,
+    has_invalid_list,
+    listed_ordinals,
+    named_gpu,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,15 +48,8 @@ def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
         if placement is not None:
             with allocator.guard():
                 resolver.apply(placement, proto)
+        resolver.on_context()
         return proto
-
-
-def ensure_initialized(original: Any, resolver: PlacementResolver, context: Any) -> None:
-    """Tell of the first context, after ``Context.ensure_initialized``."""
-    original(context)
-    # TensorFlow calls this at every operation that is not compiled: it must be itself again after the first.
-    put_back(type(context), "ensure_initialized", original)
-    resolver.on_context()
 
 
 def initialize_physical_devices(
@@ -200,7 +198,7 @@ def mirrored(
 
 
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
-    """A function that is told by name where its result is to be, which TensorFlow does not place softly."""
+    """A function that is told devices by name, and makes the first context only then, or does not place softly."""
     resolver.named.note_arguments(*args, **kwargs)
     existing = resolver.existing
     return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})

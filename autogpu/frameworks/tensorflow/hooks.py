@@ -6,8 +6,8 @@ import sys
 from functools import partial
 from typing import Any, Callable, Mapping
 
-from autogpu.frameworks.base import Hooks, hooked, is_hooked, put_back
-from autogpu.frameworks.tensorflow import entry_points, names
+from autogpu.frameworks.base import Hooks, hooked, is_hooked
+from autogpu.frameworks.tensorflow import entry_points
 from autogpu.frameworks.tensorflow.placement import PlacementResolver
 
 TYPE_CHECKING = False
@@ -28,10 +28,6 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
         "a script that makes every GPU visible gets the policy's choice",
     ),
     "eager.context.Context._initialize_physical_devices": (entry_points.initialize_physical_devices, ""),
-    "eager.context.Context.ensure_initialized": (
-        entry_points.ensure_initialized,
-        "the lease says what was assigned, not what the driver shows",
-    ),
     "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
     "client.session.BaseSession.list_devices": (
         entry_points.list_devices,
@@ -54,7 +50,8 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
 }
 
-# Functions that take devices by name. Not every version has each, and a name that is not seen is placed softly.
+# Functions that take devices by name, until the first context: eager code comes through ``context.device`` at each
+# operation. Not every version has each, and a name that is not seen is placed softly.
 _NAMING = (
     "eager.context.device",
     "distribute.mirrored_strategy.MirroredExtended.__init__",
@@ -94,24 +91,16 @@ def install_hooks(allocator: Allocator) -> Hooks:
     if isinstance(placement, property) and placement.fset is not None:
         setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
         module.Context.soft_device_placement = placement.setter(setter)
-    # Eager code comes through ``context.device`` at each operation: it is itself again after the first context.
-    naming = [(*_place(path), _hook(path, names.noted, resolver.named)) for path in _NAMING]
-
-    def on_context() -> None:
-        resolver.on_context = lambda: None  # what others put there from now on is theirs
-        for holder, name, original in naming:
-            if original:
-                put_back(holder, name, original)
-
-    resolver.on_context = on_context
+    originals = [(*_place(path), _hook(path, entry_points.on_named_device, resolver)) for path in _NAMING]
+    resolver.until_context = [each for each in originals if each[-1]]
     return hooks
 
 
-def _hook(path: str, hook: Callable[..., Any], state: object) -> Any:
+def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> Any:
     """Hook into a function; its original, ``None`` where this TensorFlow has none such."""
     original = _original(path)
     if original:
-        setattr(*_place(path), hooked(original, hook, state))
+        setattr(*_place(path), hooked(original, hook, resolver))
     return original
 
 
@@ -125,10 +114,7 @@ def _config_property() -> Any:
 
 
 def _module(path: str) -> Any:
-    for root in _ROOTS:
-        if f"{root}.python.{path}" in sys.modules:
-            return sys.modules[f"{root}.python.{path}"]
-    return None
+    return next(filter(None, (sys.modules.get(f"{root}.python.{path}") for root in _ROOTS)), None)
 
 
 def _short(path: str) -> str:

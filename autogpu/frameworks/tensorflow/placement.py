@@ -8,15 +8,17 @@ from types import ModuleType
 from typing import Any, Callable, Iterator
 
 from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Usage
+from autogpu.frameworks.base import Assignment, DeviceRequest, Usage, put_back
 from autogpu.frameworks.tensorflow.merge import merge_settings
-from autogpu.frameworks.tensorflow.names import NamedGpus, named_gpu, on_first_gpu
 from autogpu.frameworks.tensorflow.settings import (
     NOTHING_MADE,
     DevicePlacement,
+    NamedGpus,
     UserSettings,
     asked_count,
     has_invalid_list,
+    named_gpu,
+    on_first_gpu,
     read_user_settings,
     usage_of,
     write_placement,
@@ -35,8 +37,8 @@ SCRIPT_CHOSE = "_autogpu_script_chose"
 class PlacementResolver:
     """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
 
-    ``gpu_count`` is how many it lists, 0 until it was asked. ``on_context`` is called when an entry point has made its
-    devices; after the first time it does nothing.
+    ``gpu_count`` is how many it lists, 0 until it was asked. ``until_context`` are the functions that are hooked until
+    an entry point has made its devices, each by its place and with its original.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class PlacementResolver:
         self.allocator = allocator
         self.named = NamedGpus()
         self.gpu_count = 0
-        self.on_context: Callable[[], None] = lambda: None
+        self.until_context: list[tuple[Any, str, Any]] = []
         self.lock = process.renewed_in_children(self)
         self._context_module: Any = context_module
         self._default_graph = default_graph
@@ -160,20 +162,18 @@ class PlacementResolver:
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
         """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the allocator."""
         write_placement(proto, placement, self.gpu_count)
-        self.place_softly(proto, len(placement.logical))
+        # Later names run on one of the GPUs that there are, where without autogpu there would be more.
+        proto.allow_soft_placement |= len(placement.logical) < self.gpu_count
         if len(placement.logical) > len(self._first.logical):
             self._first = placement
         self.allocator.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
-    def place_softly(self, proto: Any, logical_count: int | None = None) -> None:
-        """Let what names a GPU later run on one of those that there are, where without autogpu there would be more."""
-        if (self._logical_count if logical_count is None else logical_count) < self.gpu_count:
-            proto.allow_soft_placement = True
-
-    @property
-    def _logical_count(self) -> int:
-        """How many logical GPUs TensorFlow has been given; as many as without autogpu where it was given none."""
-        return len(self._first.logical) or self.gpu_count
+    def on_context(self) -> None:
+        """TensorFlow has made its devices, or is about to: names that come later have no say in them."""
+        # Once: what others put there from now on is theirs.
+        hooked, self.until_context = self.until_context, []
+        for holder, name, original in hooked:
+            put_back(holder, name, original)
 
     def softened(self, proto: Any) -> Any:
         """A copy of a ConfigProto for a session on a server of this process; ``None`` stands for the context's."""
@@ -183,7 +183,7 @@ class PlacementResolver:
         copy = self.copied(proto)
         if copy is None:
             return proto
-        self.place_softly(copy)
+        copy.allow_soft_placement |= self.lacks(self.gpu_count - 1)
         return copy
 
     def listed_gpus(self) -> list[Any]:
@@ -194,7 +194,7 @@ class PlacementResolver:
 
     def lacks(self, number: int) -> bool:
         """There would be a logical GPU of that number without autogpu, and is none."""
-        return self._logical_count <= number < self.gpu_count
+        return (len(self._first.logical) or self.gpu_count) <= number < self.gpu_count
 
     def existing(self, name: Any) -> Any:
         """``name``; the first GPU's where it names one that there would be without autogpu, and is not."""

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Callable, Iterator, Mapping, Sequence
@@ -307,20 +308,10 @@ def _part(fraction: str | float) -> float:
     return min(max(float(fraction), 0.0), 1.0)
 
 
-class Numbered:
-    """A worker's function that first tells its process which of the workers it is; pickled like the function.
-
-    ``job`` names this start, and no other of the host.
-    """
-
-    def __init__(self, function: Any, count: int, job: str) -> None:
-        self.function = function
-        self.count = count
-        self.job = job
-
-    def __call__(self, number: int, *args: Any) -> Any:
-        os.environ[WORKER] = worker_of(number, self.count, self.job)
-        return self.function(number, *args)
+def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> Any:
+    """Tell this process which of the workers it is: ``job`` names their start, and no other of the host."""
+    os.environ[WORKER] = worker_of(number, count, job)
+    return function(number, *args)
 
 
 def _start_processes(original: Any, allocator: Allocator, fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -328,7 +319,7 @@ def _start_processes(original: Any, allocator: Allocator, fn: Any, *args: Any, *
         count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
         job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
         if job:
-            fn = Numbered(fn, count, job)
+            fn = partial(_as_worker, fn, count, job)  # pickled like the function
     return original(fn, *args, **kwargs)
 
 

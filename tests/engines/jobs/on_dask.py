@@ -1,7 +1,8 @@
-"""Starts a Dask cluster of three workers, of which each takes a GPU; ``on_dask.py CLUSTER FRAMEWORK [LAUNCHER]``.
+"""Starts a Dask cluster whose workers take GPUs; ``on_dask.py CLUSTER FRAMEWORK [LAUNCHER]``.
 
-The cluster is ``local``, ``rotated``, ``one_each`` or ``dask_cuda``. The worker with the number 0 uses that framework.
-A launcher's variables are set in each worker when it has imported the framework, as a library does that trains there.
+The cluster is ``two_each``, of two workers, or ``local``, ``rotated``, ``one_each`` or ``dask_cuda``, of three. The
+worker with the number 0 uses that framework. A launcher's variables are set in each worker when it has imported the
+framework, as a library does that trains there.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from taking import take, toyflow
 
 ADDRESSES = [f"127.0.0.1:{port}" for port in (29510, 29511, 29512)]
 LAUNCHERS = {
-    "": lambda rank: {},
-    "TF_CONFIG": lambda rank: {
-        "TF_CONFIG": json.dumps({"cluster": {"worker": ADDRESSES}, "task": {"type": "worker", "index": rank}})
+    "": lambda rank, size: {},
+    "TF_CONFIG": lambda rank, size: {
+        "TF_CONFIG": json.dumps({"cluster": {"worker": ADDRESSES[:size]}, "task": {"type": "worker", "index": rank}})
     },
-    "Horovod": lambda rank: {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": "3"},
+    "Horovod": lambda rank, size: {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": str(size)},
 }
 
 
@@ -33,6 +34,10 @@ def rotated():
 
 def one_each():
     return nannies(["1", "2", "0"])
+
+
+def two_each():
+    return nannies(["0,1", "2,3"])
 
 
 def nannies(lists):
@@ -51,14 +56,14 @@ def dask_cuda():
     return dask_cuda.LocalCUDACluster(dashboard_address=None)
 
 
-def compute(framework, launcher):
+def compute(size, framework, launcher):
     given, number = os.environ.get("CUDA_VISIBLE_DEVICES"), distributed.get_worker().name
     mine = framework if number == 0 else "toyflow"
     if mine == "tensorflow":
         import tensorflow  # noqa: F401
     else:
         toyflow()
-    os.environ.update(LAUNCHERS[launcher](number))
+    os.environ.update(LAUNCHERS[launcher](number, size))
     take(22, mine)
     return {"pid": os.getpid(), "given": given}
 
@@ -66,9 +71,10 @@ def compute(framework, launcher):
 # Workers are started by "spawn" and import this file.
 if __name__ == "__main__":
     with globals()[sys.argv[1]]() as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(3, timeout=120)
+        size = len(cluster.worker_spec)
+        client.wait_for_workers(size, timeout=120)
         addresses = client.scheduler_info()["workers"]
-        tasks = [client.submit(compute, *sys.argv[2:], workers=[each], pure=False) for each in addresses]
+        tasks = [client.submit(compute, size, *sys.argv[2:], workers=[each], pure=False) for each in addresses]
         print(json.dumps(client.gather(tasks)), flush=True)
         # The workers keep their GPUs until the test has seen what it wants to see.
         sys.stdin.read()

@@ -31,9 +31,10 @@ def take(gib: float, framework: str = "toyflow", more_gib: float = 0) -> list[in
         return toyflow().take(round(gib * GIB), **({"more": round(more_gib * GIB)} if more_gib else {}))
     import tensorflow as tf
 
-    if framework == "horovods_own_example":
-        mine = tf.config.list_physical_devices("GPU")[int(os.environ["HOROVOD_LOCAL_RANK"])]
-        tf.config.set_visible_devices(mine, "GPU")
+    each = {"horovods_own_example": 1, "two_gpus_for_each_rank": 2}.get(framework)
+    if each:
+        gpus, rank = tf.config.list_physical_devices("GPU"), int(os.environ["HOROVOD_LOCAL_RANK"])
+        tf.config.set_visible_devices(gpus[each * rank : each * (rank + 1)], "GPU")
     gpus = tf.config.list_logical_devices("GPU")
     for gpu in gpus:
         with tf.device(gpu.name):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
-from tests.support.framework_machines import BUSY, Installed
+from tests.support.framework_machines import BUSY, GIB, Installed
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
@@ -127,6 +127,21 @@ def test_a_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
     claimed = list(machine.claimed_bytes().values())
     assert [len(each) for each in claimed] == [2, 2]
     assert sorted(gpu for each in claimed for gpu in each) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("environ", "left"), [({}, {0, 1}), ({"AUTOGPU": "0"}, {2, 3})], ids=["of-a-job", "without-a-claim"]
+)
+def test_contexts_beside_the_gpus_that_a_program_uses_keep_no_later_job_away(environ, left, machine_of):
+    machine = machine_of("torch", *IDLE)
+    script = PARALLEL.replace('print("made"', 'model(torch.ones(4, 2).cuda()).sum().backward()\nprint("made"')
+    for options in (environ, {"AUTOGPU_BUSY": "error"}):
+        job = machine.start(script, **options)
+        assert job.line() == "imported"
+        job.go_on()
+        assert job.line() == "made"
+        assert job.contexts == [0, 1, 2, 3]
+    assert machine.claimed_bytes()[job.pid] == dict.fromkeys(left, 24 * GIB)
 
 
 PLAIN = """

@@ -1,0 +1,41 @@
+"""What one reading of all GPUs tells of a process that is on several of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from autogpu.devices.model import Inventory
+
+MIB = 1 << 20
+
+
+def reading(index, *processes, busy=0, active=None):
+    return {
+        "uuid": f"GPU-{index}",
+        "index": index,
+        "utilization_percent": busy,
+        "active_pids": active,
+        "compute_processes": [(pid, mib and mib * MIB) for pid, mib in processes],
+        "graphics_processes": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "is_bare"),
+    [
+        pytest.param(reading(1, (7, 300)), 9000, True, id="a-context"),
+        pytest.param(reading(1, (7, 300)), 302, True, id="of-one-that-uses-little"),
+        pytest.param(reading(1, (7, 1100)), 9000, False, id="more-than-a-context"),
+        pytest.param(reading(1, (7, 300)), 300, False, id="it-has-no-more-elsewhere"),
+        pytest.param(reading(1, (7, 300)), None, False, id="or-that-is-unknown"),
+        pytest.param(reading(1, (7, None)), 9000, False, id="how-large-it-is-is-unknown"),
+        pytest.param(reading(1, (7, 300), busy=1), 9000, False, id="it-computes"),
+        pytest.param(reading(1, (7, 300), busy=None), 9000, False, id="perhaps-it-does"),
+        pytest.param(reading(1, (7, 300), (8, 500), busy=90, active=[8]), 9000, True, id="another-one-does"),
+        pytest.param(reading(1, (7, 300), (8, 500), busy=90, active=[7, 8]), 9000, False, id="both-do"),
+    ],
+)
+def test_a_process_has_a_bare_context_beside_the_gpu_that_it_uses(here, elsewhere, is_bare):
+    inventory = Inventory.from_reading({"devices": [reading(0, (7, elsewhere), busy=97), here]})
+    used, other = (device.compute_processes[0] for device in inventory.devices)
+    assert (used.pid, used.is_bare, other.pid, other.is_bare) == (7, False, 7, is_bare)
