@@ -131,7 +131,7 @@ class VisibleDevices:
         else:
             before = environ.get(CUDA_VISIBLE_DEVICES)
             self._write(replace(self.listed, pool=(), order=Order.GIVEN, candidates=()), {CUDA_VISIBLE_DEVICES: before})
-            self._written = _NOT_YET
+            self._written = _NOT_YET  # and nothing of that is ours
 
     def _write(self, listed: Listed, variables: _Variables) -> None:
         """The one place that writes the list: ``None`` for a variable that is not to be set."""
