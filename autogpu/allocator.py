@@ -13,6 +13,7 @@ from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, Gpu
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.reporting import messages
+from autogpu.reporting.text import listed
 from autogpu.reports import Reports
 from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
@@ -154,16 +155,17 @@ class Allocator:
             said = self._as_place(said)
         selection = self._selection_request(replace(said, gpu_count=len(pool)))
         if allocation.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
-            self._show_claimed(inventory, said.ordinal or 0)
+            self._show_claimed(inventory, said.places or (said.ordinal or 0,))
 
-    def _show_claimed(self, inventory: Inventory, number: int) -> None:
-        """Let CUDA count the claimed GPUs first, or under the number that the script is about to use."""
+    def _show_claimed(self, inventory: Inventory, places: Sequence[int]) -> None:
+        """Let CUDA count the claimed GPUs first, or under the numbers that the script is about to use."""
         allocation, taken = self.allocation, self.allocation.taken
         assert taken is not None
         decision = taken.decision
-        at = self.visible.show(inventory, decision, number, is_parents=taken.is_parents)
+        at = self.visible.show(inventory, decision, places, is_parents=taken.is_parents)
         if at and not taken.is_parents:
-            decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
+            names = listed([f"cuda:{place}" for place in at])
+            decision = replace(decision, why=f"{decision.why}, as the script's {names}")
         allocation.decided(decision.counted_as(self.visible.pool), is_listed=True)
         allocation.tell_children()
 

@@ -129,6 +129,36 @@ def test_a_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
     assert sorted(gpu for each in claimed for gpu in each) == [0, 1, 2, 3]
 
 
+# What a script does next: its tensors are on the GPUs of that list.
+WORKS = """
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids={ids})
+kept = [torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{{number}}") for number in model.device_ids]
+print("made", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ids", "claimed", "used"),
+    [
+        pytest.param("[2, 3]", {3, 2}, [3, 2], id="the-last"),
+        pytest.param("[1, 3]", {3, 2}, [3, 2], id="with-one-between"),
+        pytest.param("[2, 1]", {3, 2}, [3, 2], id="backwards"),
+        pytest.param("[2]", {3}, [3], id="one"),
+        pytest.param("[0, 0]", {3}, [3], id="one-twice"),
+        pytest.param("[0, 1, 2, 3]", {3}, [3, 2, 1, 0], id="all"),
+    ],
+)
+def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, claimed, used, machine_of):
+    machine = machine_of("torch", BUSY, *IDLE[1:])
+    job = machine.start(WORKS.format(ids=ids))
+    assert job.line() == "made"
+    (shown,) = machine.claimed_bytes().values()
+    assert set(shown) == claimed
+    assert [gpu for gpu, size in job.end().allocated.items() if size] == used
+
+
 PLAIN = """
 import multiprocessing
 import os
