@@ -197,14 +197,16 @@ class VisibleDevices:
         first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
         # A number that the script names is a position, and that of its siblings another one.
         is_place = self.grant.rank is None and len(first) <= len(named) and max(named) < len(pool)
-        at = tuple(named[: len(first)]) if is_place else ()
-        if at == tuple(range(len(at))) or (is_parents and not {pool[place] for place in at} <= set(first)):
-            at = ()  # where they are anyway, or which the parent has not put there
+        at = tuple(named[: len(first)]) if is_place else tuple(range(len(first)))
+        if is_parents and {pool[place] for place in at} == set(first):
+            first = [pool[place] for place in at]  # as the parent has put them
+        elif is_parents:
+            at = tuple(range(len(first)))
         others = self._as_they_rank(decision.ranking, [uuid for uuid in pool if uuid not in first])
-        for place, uuid in sorted(zip(at or range(len(first)), first)):
+        for place, uuid in sorted(zip(at, first)):
             others.insert(place, uuid)
         self._list(inventory, tuple(others))
-        return at
+        return () if at == tuple(range(len(at))) else at
 
     def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:
         """By now, best first; if autogpu did not write the list, its order stays."""

@@ -159,6 +159,27 @@ def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, cla
     assert [gpu for gpu, size in job.end().allocated.items() if size] == used
 
 
+# And the same in a child: a subprocess shares what it has, under the same numbers.
+WITH_A_CHILD = """
+import os
+import subprocess
+import sys
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=[3, 1])
+torch.empty(8, device="cuda:3")
+print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+if "CHILD" not in os.environ:
+    subprocess.run([sys.executable, __file__], env={**os.environ, "CHILD": "1"}, check=True)
+"""
+
+
+def test_a_child_of_a_dataparallel_counts_as_its_parent(machine_of):
+    ran = machine_of("torch", BUSY, *IDLE[1:]).run(WITH_A_CHILD, fresh=True)
+    of_parent, of_child = ran.stdout.splitlines()
+    assert of_parent == of_child
+    assert ran.contexts == [3]
+
+
 PLAIN = """
 import multiprocessing
 import os
