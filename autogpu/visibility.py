@@ -195,18 +195,20 @@ class VisibleDevices:
         pool = self._shown_after_claim(inventory, decision)
         claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
         first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
-        # A number that the script names is a position, and that of its siblings another one.
-        is_place = self.grant.rank is None and len(first) <= len(named) and max(named) < len(pool)
-        at = tuple(named[: len(first)]) if is_place else tuple(range(len(first)))
-        if is_parents and {pool[place] for place in at} == set(first):
-            first = [pool[place] for place in at]  # as the parent has put them
-        elif is_parents:
-            at = tuple(range(len(first)))
+        at = self._places_of(first, named, pool)
+        if at and is_parents:
+            there = [pool[place] for place in at]
+            first, at = (there, at) if set(there) == set(first) else (first, ())  # as the parent has put them
         others = self._as_they_rank(decision.ranking, [uuid for uuid in pool if uuid not in first])
-        for place, uuid in sorted(zip(at, first)):
+        for place, uuid in sorted(zip(at or range(len(first)), first)):
             others.insert(place, uuid)
         self._list(inventory, tuple(others))
         return () if at == tuple(range(len(at))) else at
+
+    def _places_of(self, first: Sequence[str], named: Sequence[int], pool: Sequence[str]) -> tuple[int, ...]:
+        # A number that the script names is a position, and that of its siblings another one.
+        is_place = self.grant.rank is None and len(first) <= len(named) and max(named) < len(pool)
+        return tuple(named[: len(first)]) if is_place else ()
 
     def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:
         """By now, best first; if autogpu did not write the list, its order stays."""
