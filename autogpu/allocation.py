@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import os
-from typing import Any, Callable, ContextManager, Iterable, MutableMapping, TypeVar
+from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence, TypeVar
 
 from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
@@ -19,6 +19,7 @@ from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
+from autogpu.reporting.text import listed
 from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
 from autogpu.selection.grants import Grant, is_engine_worker
@@ -231,16 +232,17 @@ class Allocation:
             said = self._as_place(said)
         selection = self.selection_request(replace(said, gpu_count=len(pool)))
         if self.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
-            self._show_claimed(inventory, said.ordinal or 0)
+            self._show_claimed(inventory, said.places or (said.ordinal or 0,))
 
-    def _show_claimed(self, inventory: Inventory, number: int) -> None:
-        """Let CUDA count the claimed GPUs first, or under the number that the script is about to use."""
+    def _show_claimed(self, inventory: Inventory, places: Sequence[int]) -> None:
+        """Let CUDA count the claimed GPUs first, or under the numbers that the script is about to use."""
         taken = self.taken
         assert taken is not None
         decision = taken.decision
-        at = self.visible.show(inventory, decision, number, is_parents=taken.is_parents)
+        at = self.visible.show(inventory, decision, places, is_parents=taken.is_parents)
         if at and not taken.is_parents:
-            decision = replace(decision, why=f"{decision.why}, as the script's cuda:{at}")
+            names = listed([f"cuda:{place}" for place in at])
+            decision = replace(decision, why=f"{decision.why}, as the script's {names}")
         self.decided(decision.counted_as(self.visible.listed.pool), is_listed=True)
         self.tell_children()
 

@@ -168,25 +168,33 @@ class VisibleDevices:
             if self._pid == os.getpid():
                 self.write(inventory)
 
-    def show(self, inventory: Inventory, decision: Decision, named: int, *, is_parents: bool) -> int:
-        """List what the process has claimed: alone, or before its other GPUs; at which place of the list it begins.
+    def show(
+        self, inventory: Inventory, decision: Decision, named: Sequence[int], *, is_parents: bool
+    ) -> tuple[int, ...]:
+        """List what the process has claimed: alone, or before its other GPUs; or at these places, which are returned.
 
         Args:
             decision: To take these.
-            named: The one GPU that the script is about to use, as it counts them; 0 where none is known.
+            named: The GPUs that the script is about to use, as it counts them; those from 0 on where none is known.
             is_parents: They are of the process that started this one.
         """
         pool = self._shown_after_claim(inventory, decision)
         claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
         first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
-        # A number that the script names is a position, and that of its siblings another one.
-        is_named = 0 < named < len(pool) and len(first) == 1 and self.grant.rank is None
-        if is_parents:
-            is_named = is_named and pool[named] in first  # which the parent has put there
-        at = named if is_named else 0
+        at = self._places_of(first, named, pool)
+        if at and is_parents:
+            there = [pool[place] for place in at]
+            first, at = (there, at) if set(there) == set(first) else (first, ())  # as the parent has put them
         others = self._as_they_rank(decision.ranking, [uuid for uuid in pool if uuid not in first])
-        self._list_in_order(inventory, (*others[:at], *first, *others[at:]))
-        return at
+        for place, uuid in sorted(zip(at or range(len(first)), first)):
+            others.insert(place, uuid)
+        self._list_in_order(inventory, tuple(others))
+        return () if at == tuple(range(len(at))) else at
+
+    def _places_of(self, first: Sequence[str], named: Sequence[int], pool: Sequence[str]) -> tuple[int, ...]:
+        # A number that the script names is a position, and that of its siblings another one.
+        is_place = self.grant.rank is None and len(first) <= len(named) and max(named) < len(pool)
+        return tuple(named[: len(first)]) if is_place else ()
 
     def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:
         """By now, best first; if autogpu did not write the list, its order stays."""

@@ -7,7 +7,9 @@ from typing import Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from autogpu.cli.screen import show as show_line
 from demo.story import GIB, Phase, sentence
 
 
@@ -31,8 +33,10 @@ def show(console: Console, before: Sequence[int], busy: Sequence[int], without: 
     console.print(table)
     console.print("\nWhat autogpu printed:")
     for line in with_.lines:
-        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\n{sentence(without, with_, busy)}\n", style="bold", soft_wrap=True, highlight=False)
+        show_line(console, Text(f"  {line}"))
+    console.print()
+    show_line(console, Text(sentence(without, with_, busy), style="bold"), indent=0)
+    console.print()
 
 
 def _cell(before: int, run: Phase, gpu: int) -> str:

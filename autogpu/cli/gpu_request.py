@@ -45,6 +45,8 @@ def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | 
     request = request_here(resolved, inventory, environ, own_pid)
     if request.grant.is_none:
         raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)
+    if not inventory.devices:
+        raise DriverUnavailable(explain.no_device(inventory), remedy="`nvidia-smi` should report the same")
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"
@@ -54,8 +56,6 @@ def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | 
         else:
             remedy += ", or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         raise AutoGpuError(what, remedy=remedy)
-    if not inventory.devices:
-        raise DriverUnavailable(explain.no_device(inventory), remedy="`nvidia-smi` should report the same")
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
     for line in unmatched_lists(resolved, inventory, request.visible_spec).values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Callable, Mapping, Sequence
 
 import click
@@ -28,11 +29,13 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later v
 
 
 def uid_of(name: str) -> int:
-    """The number of a user of this host, whom an option names."""
+    """The number of a user of this host, whom an option names, or gives by it."""
     import pwd  # not on Windows
 
+    # A user without a name here is called so.
+    number = re.fullmatch("(?:uid )?([0-9]{1,10})", name)
     try:
-        return pwd.getpwnam(name).pw_uid
+        return int(number.group(1)) if number else pwd.getpwnam(name).pw_uid
     except KeyError:
         near = policy.nearest(name, [user.pw_name for user in pwd.getpwall()])
         hint = f"; did you mean {printable(near, 32)}?" if near else ""

@@ -104,9 +104,9 @@ def status(
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
     width = console.width if console.is_terminal else PIPE_WIDTH
+    if user is not None and hosts is None:
+        user = user_name(uid_of(user))
     view = View(width, user_name(os.getuid()) if is_mine else user, is_explained)
-    if user is not None and hosts is None and not user.startswith("uid "):  # as one is called who has no name here
-        uid_of(user)
     ask = _ask_here
     if hosts is not None:
         from autogpu.status import remote

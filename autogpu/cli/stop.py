@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -79,7 +80,7 @@ def stop(
         told["verdict"] = "running"
         if not _ends(job, known, number, grace_s):
             remedy = f"to end it at once: autogpu stop {job.pid} --kill"
-            remedy += f" --user {printable(user)}" if user else ""
+            remedy += f" --user {shlex.quote(printable(user))}" if user else ""
             raise WaitTimeout(
                 f"{name_of(job)} still runs {span(grace_s)} after {number.name}",
                 remedy="`ps` shows what it waits for" if is_killed else remedy,
@@ -107,7 +108,7 @@ def _job_to_stop(name: str | None, gpu: str | None, uid: int, inventory: Invento
 
 def _of_others(what: str, jobs: Sequence[Job]) -> AutoGpuError:
     owners, command = [user_name(job.uid) for job in jobs], f"autogpu stop {jobs[0].pid} --user"
-    seen, roots = f"{name_of(jobs[0])} is a job of {owners[0]}", f"{command} {owners[0]}"
+    seen, roots = f"{name_of(jobs[0])} is a job of {owners[0]}", f"{command} {shlex.quote(owners[0])}"
     if len(jobs) > 1:
         seen = f"{len(jobs)} jobs of other users are {what}: {names_of(jobs, with_users=True)}"
         roots = f"say which, as in `{roots}`"

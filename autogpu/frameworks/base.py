@@ -36,6 +36,7 @@ class DeviceRequest:
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
         ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first; ``None`` for
             one of several workers that were told a number each, as long as it is not known.
+        places: The same where the script gives it a list of them, in that order.
     """
 
     gpu_count: int
@@ -46,6 +47,7 @@ class DeviceRequest:
     limits: tuple[int, ...] = ()
     fraction: float = 0.0
     ordinal: int | None = 0
+    places: tuple[int, ...] = ()
 
 
 NOTHING_SAID = DeviceRequest(0)

@@ -19,7 +19,7 @@ from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
-from autogpu.selection.visible_devices import device_order, initial_visibility, named_uuids, visible_spec
+from autogpu.selection.visible_devices import device_order, hides_all, initial_visibility, named_uuids, visible_spec
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
@@ -227,10 +227,14 @@ def preview(
     request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
 ) -> Decision:
     """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
-    inventory = request.inventory
-    none = why_none(request) or (explain.no_device(inventory) if request.uuids == () else "")
+    inventory, spec = request.inventory, request.visible_spec
+    # The framework takes what CUDA still has of them, or fails.
+    is_lost = inventory is not None and inventory.unreadable and not (inventory.devices or hides_all(spec.value))
+    none = why_none(request) or (explain.no_device(inventory) if request.uuids == () and not is_lost else "")
     if none:
         return Decision(Verdict.CPU, none)
+    if is_lost:
+        return Decision(Verdict.CANNOT_CHOOSE, explain.no_device(inventory))
     if request.uuids is None and inventory is not None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
     as_member = decide_as_member(request, family) if family else None

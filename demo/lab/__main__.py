@@ -212,6 +212,8 @@ def _lay_out(fleet: Fleet, folder: Path, tensorflow: Path | None, python: Path) 
         **given,
         **server,
         "AUTOGPU_LEASE_DIR": str(leases),
+        # What a visitor's runs took ends with the server.
+        "XDG_STATE_HOME": str(home),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
 

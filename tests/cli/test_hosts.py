@@ -176,6 +176,8 @@ SHOWN = {
     "health": changed(("gpus", 0), "health_problems", [EVIL]),
     "preview-of-no-gpu": changed(("preview",), "uuids", ["GPU-none"]),
     "verdict": changed(("preview",), "verdict", EVIL),
+    "a-far-year": changed((), "time_s", 2**53 - 1),
+    "a-time-without-a-date": changed((), "time_s", 9e18),
 }
 NOT_SHOWN = {
     "text-for-a-size": changed(("gpus", 0), "memory_used_bytes", EVIL),

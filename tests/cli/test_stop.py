@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -160,6 +161,22 @@ def test_another_users_job_only_root_ends_who_says_whose(path):
         assert (is_running(mine), is_running(theirs)) == (True, False)
     done = stopped("x.py", "--user", "no-such-user", env=environ)
     assert "there is no user no-such-user" in done.stderr
+
+
+@needs_root
+def test_a_user_without_a_name_here_is_meant_by_number(server, path):
+    environ = {"AUTOGPU_LEASE_DIR": str(path)}
+    claims = {server.gpus[0].uuid: 1 << 30}
+    with other_job({**os.environ, **environ}, claims, script="theirs.py", uid=ALICE) as theirs:
+        _, remedy = server.run([*AUTOGPU, "stop", str(theirs.pid)], environ=environ).stderr.splitlines()
+        # As a shell reads it.
+        assert remedy == f"autogpu: autogpu stop {theirs.pid} --user 'uid {ALICE}'"
+        for user in (str(ALICE), f"uid {ALICE}"):
+            page = server.run([*AUTOGPU, "status", "--user", user], environ=environ).stdout
+            assert f"uid {ALICE}  theirs.py (pid {theirs.pid})" in page
+        command = [*shlex.split(remedy)[2:], "--yes"]
+        assert server.run([*AUTOGPU, *command], environ=environ).returncode == 0
+        assert not is_running(theirs)
 
 
 @needs_root

@@ -264,6 +264,27 @@ def test_where_all_cards_are_cut_a_job_that_wants_two_gets_one_and_is_told(train
     assert any("MIG" in line for line in ran.said)
 
 
+LEFT_FREE = "GPU 1:0 is free, but several GPUs are whole cards"
+
+
+@pytest.mark.tensorflow
+def test_a_job_that_wants_two_takes_a_busy_card_only_with_a_word_of_the_free_instance(train, commands):
+    run = train(BUSY_CARD, a100("3g.20gb"))
+    ran = run(USE, AUTOGPU_COUNT="2")
+    assert places(ran.calls) == ["0"]
+    assert ["shared: pid 5004242" in line and LEFT_FREE in line for line in ran.said] == [True], ran.said
+    autogpu = commands(run.server)
+    for command in (["pick"], ["pick", "--explain"], ["run", "--hold"]):
+        said = autogpu(*command, "--count", "2", *(["--", "true"] if command[0] == "run" else [])).stderr
+        assert "shared: pid 5004242" in said
+        assert LEFT_FREE in said
+    # Who does not share gets the instance instead.
+    ran = run(USE, AUTOGPU_COUNT="2", AUTOGPU_BUSY="error")
+    assert places(ran.calls) == ["1:0"]
+    assert picked(autogpu, "--count", "2", "--busy", "error") == ["1:0"]
+    assert "a process can have one MIG instance" in ran.said[0]
+
+
 def test_the_best_connected_whole_cards_of_a_server_that_is_cut(lab):
     autogpu = lab(*FLEETS["a100-mig"].gpus)
     assert sorted(picked(autogpu, "--count", "2")) == ["2", "3"]

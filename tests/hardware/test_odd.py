@@ -1,16 +1,18 @@
 """Servers on which the driver tells less than elsewhere, or something else: what is chosen, claimed and said.
 
-GPUs without a reading of their memory, in exclusive mode, lost, denied or without a matching library are among the
-failure modes (``tests/failure_modes/test_hardware.py``).
+GPUs without a reading of their memory, in exclusive mode, denied or without a matching library, and one of several that
+is lost, are among the failure modes (``tests/failure_modes/test_hardware.py``).
 """
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from tests.gpusim import Gpu
+from tests.gpusim.fleets import A100
 from tests.support.containers import NO_NAMESPACES
 from tests.support.live_jobs import leases
 
@@ -94,3 +96,65 @@ def test_below_mps_an_exclusive_gpu_is_shared(train, commands, mps):
     assert commands(run.server).pick("--need", "2GiB") == [0]
     (mps / "control").unlink()
     assert run(USE, AUTOGPU_BUSY="cpu").contexts == []
+
+
+PROHIBITED = Gpu(compute_mode="prohibited")
+
+
+def cut(*profiles, **fields):
+    return Gpu(**{**vars(A100), "mig": profiles, **fields})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "picked"),
+    [
+        pytest.param([PROHIBITED, Gpu(), PROHIBITED], "1 of 1 GPU free", True, id="beside-one-for-computing"),
+        pytest.param([PROHIBITED, PROHIBITED], "no usable GPU", False, id="all"),
+        pytest.param([cut(*["1g.5gb"] * 4), cut(*["1g.5gb"] * 4)], "8 of 8 GPUs free", True, id="eight-instances"),
+        pytest.param([PROHIBITED, cut("3g.20gb")], "1 of 1 GPU free", True, id="beside-an-instance"),
+        pytest.param([cut(), cut("3g.20gb", compute_mode="prohibited")], "no usable GPU", False, id="no-instance"),
+    ],
+)
+def test_status_counts_as_free_what_a_job_can_have(lab, gpus, free, picked):
+    autogpu = lab(*gpus)
+    head, _, *page = autogpu("status").stdout.splitlines()
+    assert head.endswith(f", {free}")
+    # The number above is that of the rows below, and there is a GPU where it is not 0.
+    rows = [re.split("  +", line)[-1] for line in page if re.match(r"(GPU|   ) [\d:]+ ", line)]
+    assert rows.count("free") == int(free.split()[0].replace("no", "0")), page
+    assert (autogpu("pick").returncode == 0) is picked
+
+
+def test_a_job_beside_prohibited_gpus_gets_the_one_for_computing_or_the_cpu(train):
+    ran = train(PROHIBITED, Gpu(), PROHIBITED)(USE, AUTOGPU_COUNT="2")
+    assert (ran.stdout, ran.contexts) == ("done\n", [1]), ran.stderr
+    ran = train(PROHIBITED, PROHIBITED)(USE)
+    assert (ran.stdout, ran.contexts, len(ran.said)) == ("done\n", [], 1), ran.stderr
+    assert "GPU 0: its compute mode is PROHIBITED" in ran.said[0]
+
+
+WHICH = {"unset": "", "by-index": "0", "by-a-list": "0,1", "by-uuid": "GPU-70fa"}
+
+
+@pytest.mark.parametrize("visible", WHICH.values(), ids=list(WHICH))
+def test_where_every_gpu_is_lost_each_command_says_so_whatever_is_listed(lab, visible):
+    autogpu = lab(*[Gpu(nvml="GPU_IS_LOST")] * 2)
+    listed = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    why = "no GPU can be read (GPU 0: GPU is lost; GPU 1: GPU is lost)"
+    for command in (["pick"], ["pick", "--count", "2"], ["run", "--hold", "--", "true"], ["wait", "--timeout", "1"]):
+        done = autogpu(*command, **listed)
+        told = [f"autogpu: {why}", "autogpu: `nvidia-smi` should report the same"]
+        assert (done.returncode, done.stderr.splitlines()) == (1, told), command
+    page = autogpu("status", **listed).stdout
+    assert "GPU 0  not readable: GPU is lost\nGPU 1  not readable: GPU is lost\n" in page
+    assert f"would get what the framework chooses: {why}; policy: defaults\n" in page
+    assert "would get the CPU: no GPU" in autogpu("status", CUDA_VISIBLE_DEVICES="-1").stdout
+
+
+def test_a_job_says_that_every_gpu_is_lost_before_it_fails_as_without_autogpu(train):
+    run = train(*[Gpu(nvml="GPU_IS_LOST")] * 2)
+    for environ in ({}, {"CUDA_VISIBLE_DEVICES": "1"}):
+        ran = run(USE, exit_status=1, **environ)
+        assert len(ran.said) == 1
+        assert "NVML can't read any of the GPUs (GPU 0: GPU is lost; GPU 1: GPU is lost)" in ran.said[0]
+        assert run(USE, exit_status=1, AUTOGPU="0", **environ).error == ran.error

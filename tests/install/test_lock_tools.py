@@ -1,4 +1,7 @@
-"""The wheel of the start-up files under the real uv, pip-tools, pip and pipx: kept where named, and removed whole."""
+"""The wheel of the start-up files under the real uv, pip-tools, pip and pipx: kept where named, and removed whole.
+
+And ``autogpu install`` in the environments that uvx, uv and pipx make for a tool.
+"""
 
 from __future__ import annotations
 
@@ -167,3 +170,47 @@ def test_pipx_injects_it_beside_an_application(index: Path, tools: Path, tmp_pat
     pipx("uninject", "autogpu", "autogpu-autoload")
     assert not loads_the_hook(python)
     assert files_of_ours(python) == set()
+
+
+# How a person comes to such an environment, and what is said of it.
+UVX = ["uvx", "--quiet", "--python", VERSION, "--no-index", "--find-links", "{index}"]
+PIPX = ["--pip-args=--no-index --find-links {index}", "autogpu"]
+IN_A_CACHE = "is in a cache, and may be gone tomorrow"
+OF_A_TOOL = "is the environment of a tool, which no script runs in"
+OF_TOOLS = {
+    "uvx": ([*UVX, "autogpu"], IN_A_CACHE),
+    "uv-tool-install": (["uv", "tool", "install", *UVX[1:], "autogpu"], OF_A_TOOL),
+    "pipx-run": (["pipx", "run", *PIPX], OF_A_TOOL),
+    "pipx-install": (["pipx", "install", *PIPX], OF_A_TOOL),
+}
+
+
+@pytest.mark.parametrize(("words", "doubt"), OF_TOOLS.values(), ids=list(OF_TOOLS))
+def test_install_in_a_tools_environment_doubts_it_and_serves_the_one_that_is_named(
+    index: Path, tools: Path, tmp_path: Path, words: list, doubt: str
+) -> None:
+    # Of the test alone: the hook would come into an environment that others share.
+    folders = dict.fromkeys(("UV_TOOL_BIN_DIR", "PIPX_BIN_DIR"), str(tmp_path / "bin"))
+    for name in ("UV_CACHE_DIR", "UV_TOOL_DIR", "PIPX_HOME"):
+        folders[name] = str(tmp_path / "a tool" / name.lower())
+    program = {"pipx": tools / "pipx", "uv": Path(UV), "uvx": Path(UV).with_name("uvx")}[words[0]]
+    command = [str(program), *(word.format(index=index) for word in words[1:])]
+    if "install" in words:
+        ended(command, **folders)
+        command = [str(tmp_path / "bin" / "autogpu")]
+
+    installed = ended([*command, "install"], **folders)
+    (said,) = (line for line in installed.stderr.splitlines() if line.startswith("autogpu: "))
+    prefix, _, remedy = said[len("autogpu: ") :].partition(f" {doubt}; ")
+    assert remedy == (
+        "probably it is not the one that you mean; to serve another environment: autogpu install --python PATH"
+    )
+    assert prefix.startswith(str(tmp_path / "a tool"))
+    assert f"wrote {prefix}/" in installed.stdout
+
+    mine = virtual_environment(tmp_path / "mine", index)
+    local = ("--no-index", "--find-links", str(index))
+    ended([str(mine), "-m", "pip", "install", "--quiet", *local, "autogpu"])
+    served = ended([*command, "install", "--python", str(mine)], **folders)
+    assert doubt not in served.stderr
+    assert loads_the_hook(mine)

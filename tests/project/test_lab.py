@@ -97,6 +97,7 @@ def test_the_server_lives_and_others_join(terminals):
     held = second.type("autogpu run --hold -- autogpu status --mine | cat").text
     assert re.search(r"GPU \d for autogpu: the idlest of 7", held), held
     assert re.search("ok +environment", first.type("autogpu doctor").text)
+    assert f"{terminals.folder}/" in first.type('echo "$XDG_STATE_HOME"').text, "of simulated runs"
     first.type("sleep 1000 &")
     first.write("exit\n")
     assert first.process.wait(timeout=PATIENCE_S) == 0

@@ -57,11 +57,18 @@ def surroundings():
 def test_the_demo_shows_two_jobs_in_each_others_way_and_apart(tmp_path, surroundings):
     (commands, _), *_ = blocks("See it")
     folder = a_clone(tmp_path / "autogpu")
+    surroundings["XDG_STATE_HOME"] = str(tmp_path / "state")
     with Terminal(folder, surroundings) as terminal:
+        terminal.type("stty cols 80")
         shown = terminal.type(next(line for line in commands if line == "make demo"), SET_UP_S)
     assert shown.status == 0, shown.text
-    assert "Without autogpu both jobs worked on GPU 0, where a colleague's job was running" in shown.text
-    assert "With it each job had a GPU to itself (GPUs 1 and 3), touched no other GPU" in shown.text
+    # A terminal would break what is longer inside a word.
+    below = shown.lines[shown.lines.index("What autogpu printed:") :]
+    assert max(map(len, below)) <= 80, below
+    words = " ".join(" ".join(below).split())
+    assert "Without autogpu both jobs worked on GPU 0, where a colleague's job was running" in words
+    assert "With it each job had a GPU to itself (GPUs 1 and 3), touched no other GPU" in words
+    assert not (tmp_path / "state").exists(), "the person's own history has no simulated runs"
 
 
 @pytest.fixture

@@ -199,11 +199,12 @@ class CudaStart:
 
             torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
             calls = list(_calls(torch))
-            number, named = number_of_process(calls, arguments, _index_in(torch)), gpus_named(calls)
+            index = _index_in(torch)
+            number, named = number_of_process(calls, arguments, index), gpus_named(calls, index)
             # All of them are named for a script that names none.
-            count = named if named < (self._allocator.gpu_count or 0) else 0
+            named = named if len(named) < (self._allocator.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
-            self._said = DeviceRequest(0, count=count, fraction=fraction, ordinal=number or 0)
+            self._said = DeviceRequest(0, count=len(named), fraction=fraction, ordinal=number or 0, places=named)
             is_unknown = number is None and process.is_worker()
             self._allocator.prepare(replace(self._said, ordinal=None) if is_unknown else self._said)
             self._allocator.allocation.hide_where_none_is_taken()

@@ -7,7 +7,7 @@ CUDA holds in a variable or names itself; else the one that the command line giv
 from __future__ import annotations
 
 import re
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from autogpu.frozen import frozen
 
@@ -49,10 +49,13 @@ def number_of_process(
     return found.pop() if len(found) == 1 else number_of_words(words)
 
 
-def gpus_named(calls: Iterable[Call]) -> int:
-    """How many GPUs a call of the framework names as its ``device_ids``, as ``DataParallel`` has; 0 where none does."""
-    named = (call.variables.get("device_ids") for call in calls if call.is_frameworks)
-    return next((len(each) for each in named if type(each) in (list, tuple)), 0)  # type: ignore[arg-type]
+def gpus_named(calls: Iterable[Call], index_of: Callable[[object], int | None]) -> tuple[int, ...]:
+    """The GPUs that a call of the framework names as its ``device_ids``, as ``DataParallel`` has; each once."""
+    named: Iterable[Any] = (call.variables.get("device_ids") for call in calls if call.is_frameworks)
+    found = next((each for each in named if type(each) in (list, tuple)), ())
+    indices = [each if type(each) is int else _index(each, index_of) for each in found]
+    numbers = dict.fromkeys(index for index in indices if index is not None and index >= 0)
+    return tuple(numbers) if set(indices) == set(numbers) else ()
 
 
 def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:

@@ -119,16 +119,20 @@ def test_no_code_of_the_script_is_run_for_its_variables():
 
 
 @pytest.mark.parametrize(
-    ("calls", "count"),
+    ("calls", "numbers"),
     [
-        pytest.param([framework("_check_balance"), framework("__init__", device_ids=[0, 1])], 2, id="a-list"),
-        pytest.param([framework("__init__", device_ids=(0, 1, 2))], 3, id="a-tuple"),
+        pytest.param([framework("_check_balance"), framework("__init__", device_ids=[2, 3])], (2, 3), id="a-list"),
+        pytest.param([framework("__init__", device_ids=(1, 0, 2))], (1, 0, 2), id="a-tuple"),
+        pytest.param([framework(device_ids=["cuda:1", Device(3)])], (1, 3), id="names-and-devices"),
+        pytest.param([framework(device_ids=[1, 1])], (1,), id="each-once"),
+        pytest.param([framework(device_ids=[1, -1])], (), id="not-with-one-that-is-none"),
+        pytest.param([framework(device_ids=[1, object()])], (), id="not-with-one-that-is-not-known"),
         pytest.param(
-            [framework("__init__", device_ids=None), framework(device_ids=[0, 1])], 2, id="the-first-that-has-one"
+            [framework("__init__", device_ids=None), framework(device_ids=[0, 1])], (0, 1), id="the-first-that-has-one"
         ),
-        pytest.param([script(device_ids=[0, 1])], 0, id="not-the-scripts"),
-        pytest.param([], 0, id="none"),
+        pytest.param([script(device_ids=[0, 1])], (), id="not-the-scripts"),
+        pytest.param([], (), id="none"),
     ],
 )
-def test_gpus_that_a_call_of_the_framework_names(calls, count):
-    assert gpus_named(calls) == count
+def test_gpus_that_a_call_of_the_framework_names(calls, numbers):
+    assert gpus_named(calls, index_of) == numbers

@@ -144,6 +144,57 @@ def test_contexts_beside_the_gpus_that_a_program_uses_keep_no_later_job_away(env
     assert machine.claimed_bytes()[job.pid] == dict.fromkeys(left, 24 * GIB)
 
 
+# What a script does next: its tensors are on the GPUs of that list.
+WORKS = """
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids={ids})
+kept = [torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{{number}}") for number in model.device_ids]
+print("made", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ids", "claimed", "used"),
+    [
+        pytest.param("[2, 3]", {3, 2}, [3, 2], id="the-last"),
+        pytest.param("[1, 3]", {3, 2}, [3, 2], id="with-one-between"),
+        pytest.param("[2, 1]", {3, 2}, [3, 2], id="backwards"),
+        pytest.param("[2]", {3}, [3], id="one"),
+        pytest.param("[0, 0]", {3}, [3], id="one-twice"),
+        pytest.param("[0, 1, 2, 3]", {3}, [3, 2, 1, 0], id="all"),
+    ],
+)
+def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, claimed, used, machine_of):
+    machine = machine_of("torch", BUSY, *IDLE[1:])
+    job = machine.start(WORKS.format(ids=ids))
+    assert job.line() == "made"
+    (shown,) = machine.claimed_bytes().values()
+    assert set(shown) == claimed
+    assert [gpu for gpu, size in job.end().allocated.items() if size] == used
+
+
+# And the same in a child: a subprocess shares what it has, under the same numbers.
+WITH_A_CHILD = """
+import os
+import subprocess
+import sys
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=[3, 1])
+torch.empty(8, device="cuda:3")
+print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+if "CHILD" not in os.environ:
+    subprocess.run([sys.executable, __file__], env={**os.environ, "CHILD": "1"}, check=True)
+"""
+
+
+def test_a_child_of_a_dataparallel_counts_as_its_parent(machine_of):
+    ran = machine_of("torch", BUSY, *IDLE[1:]).run(WITH_A_CHILD, fresh=True)
+    of_parent, of_child = ran.stdout.splitlines()
+    assert of_parent == of_child
+    assert ran.contexts == [3]
+
+
 PLAIN = """
 import multiprocessing
 import os
