@@ -241,9 +241,8 @@ class VisibleDevices:
     def _pool(self, inventory: Inventory, environ: Mapping[str, str]) -> tuple[Listed, _Variables]:
         """The pool as CUDA is to count it, and the variables that say so."""
         spec, known, order = self.spec, by_uuid(inventory.devices), device_order(environ, self.spec, self.grant)
-        variables: _Variables = {CUDA_VISIBLE_DEVICES: environ.get(CUDA_VISIBLE_DEVICES)}
-        if spec.overridden is not None:
-            variables[CUDA_VISIBLE_DEVICES] = spec.value
+        value = environ.get(CUDA_VISIBLE_DEVICES) if spec.overridden is None else spec.value
+        variables: _Variables = {CUDA_VISIBLE_DEVICES: value}
         if spec.value is not None and order is not None:
             variables[CUDA_DEVICE_ORDER] = order
         pool = named_uuids(spec.value, inventory, order)
@@ -254,18 +253,24 @@ class VisibleDevices:
             return listed, {**variables, **self._variables(())}
         if not pool or all(known[uuid].mig_enabled for uuid in pool):
             return listed, variables  # of cards in MIG mode without instances CUDA shows none
-        ranking = ranking_of([known[uuid] for uuid in pool], self._policy, spec, os.getpid())
         # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
         parents = named_uuids(self._initial.value, inventory, order) or () if self.has_parents_list else ()
+        listed, rewritten = self._idlest_first(pool, parents, inventory)
+        return listed, {**variables, **rewritten}
+
+    def _idlest_first(
+        self, pool: tuple[str, ...], parents: tuple[str, ...], inventory: Inventory
+    ) -> tuple[Listed, _Variables]:
+        known = by_uuid(inventory.devices)
+        ranking = ranking_of([known[uuid] for uuid in pool], self._policy, self.spec, os.getpid())
         devices, candidates = self._shown(self._in_order(pool, ranking, parents), parents, inventory)
-        listed = replace(listed, candidates=candidates, hidden=() if devices else pool)
-        if spec.is_scripts and len(devices) == len(pool):
+        if self.spec.is_scripts and len(devices) == len(pool):
             # Leave the script's own value, which it may read back: the framework is told the choice.
-            return replace(listed, pool=pool), variables
-        if devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
-            variables.update(self._variables(devices, inventory))
-        pool = tuple(device.uuid for device in devices)
-        return replace(listed, pool=pool, order=self._order_of(devices)), variables
+            return Listed(pool, candidates=candidates), {}
+        uuids, hidden = tuple(device.uuid for device in devices), () if devices else pool
+        listed = Listed(uuids, self._order_of(devices), candidates, hidden)
+        is_to_say = devices or any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
+        return listed, self._variables(devices, inventory) if is_to_say else {}
 
     def _in_order(self, pool: tuple[str, ...], ranking: Ranking, parents: tuple[str, ...]) -> tuple[Device, ...]:
         rank = self.grant.rank
