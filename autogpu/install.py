@@ -94,7 +94,7 @@ def site_dirs() -> tuple[Path, ...]:
 
 
 def is_site_dir(folder: Path) -> bool:
-    """Whatever it is called; what is written into another is read only with that on PYTHONPATH."""
+    """This Python reads ``.pth`` files there; what is written elsewhere is read only with that folder on PYTHONPATH."""
     return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in site_dirs())
 
 
