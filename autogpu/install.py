@@ -94,7 +94,7 @@ def site_dirs() -> tuple[Path, ...]:
 
 
 def is_site_dir(folder: Path) -> bool:
-    """Whatever it is called; what is written into another is read only with that on PYTHONPATH."""
+    """This Python reads ``.pth`` files there; what is written elsewhere is read only with that folder on PYTHONPATH."""
     return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in site_dirs())
 
 
@@ -172,13 +172,14 @@ def _files_of_ours(folder: Path) -> tuple[Path, ...]:
         found += [folder / name] if is_ours(folder / name) else []
         # What a killed install or uninstall left.
         found += sorted(folder.glob(f".{name}.*.tmp"))
-    for info in distributions(folder):
-        if _installer(info) == OURS:
-            found += sorted(filter(Path.is_file, info.iterdir()), reverse=True)
     for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += sorted((folder / "__pycache__").glob(f"{source.stem}.*.pyc"))
+    # At the end, just before their folder: pip complains of one that is empty.
+    for info in distributions(folder):
+        if _installer(info) == OURS:
+            found += sorted(filter(Path.is_file, info.iterdir()), reverse=True)
     return tuple(found)
 
 

@@ -165,7 +165,7 @@ Examples:
 )
 @click.option("--user", "is_user", is_flag=True, help="Write ~/.config/autogpu/autogpu.toml, for all your projects.")
 def init(is_user: bool) -> None:
-    """Write an autogpu.toml with every key in it and none of them set. Nothing is overwritten."""
+    """Write an autogpu.toml into this folder, with every key and none of them set. Nothing is overwritten."""
     user_file = user_file_of(os.environ)
     file = user_file if is_user else Path(PROJECT_FILE)
     if file is None:

@@ -199,7 +199,12 @@ Examples:
   sudo $(command -v autogpu) host-setup
   autogpu host-setup --check""",
 )
-@click.option("--check", "is_check", is_flag=True, help="Change nothing, as any user; status 0 if all is in place.")
+@click.option(
+    "--check",
+    "is_check",
+    is_flag=True,
+    help="Change nothing, which needs no root; exit status 0 if all is in place, else 1.",
+)
 @click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")
 @click.option("--root", type=click.Path(path_type=Path), default="/", metavar="DIR", help="The top of an image.")
 def host_setup(is_check: bool, is_print: bool, root: Path) -> int:

@@ -34,7 +34,7 @@ _LOCKS = (
 )
 
 TARGET = click.option(
-    "--target", type=click.Path(path_type=Path), metavar="DIR", help="This folder, on PYTHONPATH, not site-packages."
+    "--target", type=click.Path(path_type=Path), metavar="DIR", help="A folder on PYTHONPATH instead of site-packages."
 )
 PYTHON = click.option("--python", metavar="PATH", help="The environment of this Python; it needs autogpu as well.")
 

@@ -79,7 +79,8 @@ class LazyGroup(VerbGroup):
 
 @click.command(
     cls=LazyGroup,
-    help=(product or "").partition("\n")[0],
+    help=(product or "").partition("\n")[0]
+    + "\n\nInstalled once per environment; scripts stay as they are. With AUTOGPU=0 one run goes without it.",
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -146,7 +146,7 @@ def holder_named(descriptor: int, name: str) -> Holder | None:
 def _alive(
     folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool = False
 ) -> Holder | None:
-    """The live lease or ticket of that name, as it is ``known`` or by at most so many bytes of its text."""
+    """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
     opened = locks.opened(folder, name)
     if opened is None:
         return None
@@ -165,8 +165,9 @@ def _alive(
 def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
     try:
-        fields = fields_of(os.read(opened.number, most))
-    except model.MalformedRecord:  # as a part of one is
+        # No part of a longer one: where only blanks are cut off it would count now and then.
+        fields = fields_of(os.read(opened.number, most) if opened.status.st_size <= most else b"")
+    except model.MalformedRecord:
         fields = {}
     return kind(
         name,

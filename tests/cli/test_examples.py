@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 import pytest
 
 from autogpu.cli.main import VERBS, cli
+from autogpu.policy import KEYS
 from tests.gpusim import Gpu, Server
 from tests.support import environments
 
@@ -46,6 +48,14 @@ def test_each_verb_has_examples_that_work_as_they_are_copied():
     assert [verb for verb, text in HELPS if "Examples:\n" not in text] == []
     assert [example for _, example in EXAMPLES if "#" in example] == []
     assert [line for _, text in HELPS for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_what_a_variable_does_in_an_example_is_told_above_it():
+    keys = {key.variable: key.dotted for key in KEYS}
+    parts = [text.partition("Examples:\n") for _, text in HELPS]
+    used = [(name, told) for told, _, examples in parts for name in re.findall(r"\b(AUTOGPU\w*)=", examples)]
+    assert {name for name, _ in used} >= {"AUTOGPU", "AUTOGPU_HISTORY"}
+    assert [name for name, told in used if name not in told and keys.get(name, name) not in told] == []
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,14 @@ def test_uninstall_leaves_the_folder_as_it_was(folder: Path) -> None:
         assert installing.uninstall(target) == ()
 
 
+def test_a_removal_that_is_cut_short_leaves_no_empty_distribution(folder: Path) -> None:
+    installing.install(folder)
+    (folder / "__pycache__" / "_autogpu_hook.cpython-38.pyc").mkdir()
+    with pytest.raises(InstallError, match="can't remove"):
+        installing.uninstall(folder)
+    assert all(any(info.iterdir()) for info in installing.distributions(folder))
+
+
 def test_files_are_readable_for_others(folder: Path) -> None:
     previous = os.umask(0o022)
     try:
