@@ -49,6 +49,8 @@ from tests.support.values import gpu, inventory
 
 __all__ = ["acquired", "other"]  # fixtures
 
+HALF = Grant("Ray", fraction=0.5)
+
 
 class Asked(Exception):
     """Ends a wait."""
@@ -228,7 +230,7 @@ def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired
 
 
 def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(acquired, other, tmp_path):
-    result = acquired(asking(gpu(0), grant=Grant("Ray", fraction=0.5)))
+    result = acquired(asking(gpu(0), grant=HALF))
     (holder,) = leases(tmp_path).holders
     assert holder.caps == {gpu(0).uuid: result.decision.granted[gpu(0).uuid]} != {}
     result.lease.release()
@@ -248,6 +250,20 @@ def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, othe
     other({0: 0}, caps=holder.caps)
     member = acquired(asking(full), **child_of(tmp_path))
     assert [cap.cause for cap in caps(Policy(), member.decision).values()] == ["share"]
+
+
+@pytest.mark.parametrize(
+    ("device", "grant"),
+    [
+        pytest.param(gpu(0, pids=[7], used_gib=16, busy=90), HALF, id="beside-others"),
+        pytest.param(gpu(0), replace(HALF, rank=LocalRank(1, 2, "torchrun")), id="of-two-ranks"),
+    ],
+)
+def test_a_job_that_has_less_than_was_granted_tells_so_to_its_children_and_to_others(acquired, tmp_path, device, grant):
+    taken = acquired(asking(device, grant=grant)).decision
+    (holder,) = leases(tmp_path).holders
+    (told,), (own,) = holder.caps.values(), caps(Policy(), taken).values()
+    assert (told, told.cause) == (own, own.cause) < (taken.granted[device.uuid],)
 
 
 @pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])
