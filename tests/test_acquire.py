@@ -22,8 +22,8 @@ from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.explain import AWAITED
 from autogpu.selection.grants import Grant
-from autogpu.selection.memory import caps
-from autogpu.selection.model import Verdict
+from autogpu.selection.memory import caps, within_context
+from autogpu.selection.model import Cap, Verdict
 from autogpu.selection.ranks import LocalRank
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE_DIR
@@ -264,6 +264,13 @@ def test_a_job_that_has_less_than_was_granted_tells_so_to_its_children_and_to_ot
     (holder,) = leases(tmp_path).holders
     (told,), (own,) = holder.caps.values(), caps(Policy(), taken).values()
     assert (told, told.cause) == (own, own.cause) < (taken.granted[device.uuid],)
+
+
+@pytest.mark.parametrize("rank", [None, LocalRank(1, 2, "torchrun")], ids=["alone", "as-a-rank"])
+def test_a_part_that_is_granted_below_a_job_is_the_most_that_its_holder_may_take(acquired, other, tmp_path, rank):
+    other({0: 24}, caps={gpu(0).uuid: Cap(20 * GIB, "share")})
+    member = acquired(asking(gpu(0), grant=replace(HALF, rank=rank)), **child_of(tmp_path)).decision
+    assert member.granted == {gpu(0).uuid: within_context(12 * GIB)}
 
 
 @pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])

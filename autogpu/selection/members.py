@@ -140,7 +140,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
         return _decide_as_child(request, family)
     decision = decide(replace(request, promised=family.held))
     is_taken = decision.verdict is Verdict.TAKE
-    return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
+    return replace(decision, granted=merged((decision.granted, family.caps), min)) if is_taken else None
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
@@ -171,7 +171,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         claims=claims,
         soft_caps=soft_caps,
         why_capped=explain.BEST_EFFORT if soft_caps else "",
-        granted=family.caps,
+        granted=merged((alone.granted, family.caps), min),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
