@@ -24,6 +24,7 @@ from autogpu.selection.members import (
     decide_beside,
     family_of,
     job_of_ranks,
+    merged,
     request_of_all,
 )
 from autogpu.selection.memory import demand_of
@@ -226,8 +227,8 @@ class _Process:
 
     def _caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
-        decision, claims = self.decision, self.decision.claims
-        return {uuid: most for uuid, most in {**decision.soft_caps, **decision.granted}.items() if uuid in claims}
+        caps = merged((self.decision.soft_caps, self.decision.granted), min)
+        return {uuid: most for uuid, most in caps.items() if uuid in self.decision.claims}
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         request = replace(self._request, waited_s=self._waited_s)

@@ -22,8 +22,8 @@ from autogpu.policy import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.explain import AWAITED
 from autogpu.selection.grants import Grant
-from autogpu.selection.memory import caps
-from autogpu.selection.model import Verdict
+from autogpu.selection.memory import caps, within_context
+from autogpu.selection.model import Cap, Verdict
 from autogpu.selection.ranks import LocalRank
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE_DIR
@@ -48,6 +48,8 @@ from tests.support.holders import let_age, waiting_job
 from tests.support.values import gpu, inventory
 
 __all__ = ["acquired", "other"]  # fixtures
+
+HALF = Grant("Ray", fraction=0.5)
 
 
 class Asked(Exception):
@@ -228,7 +230,7 @@ def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired
 
 
 def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(acquired, other, tmp_path):
-    result = acquired(asking(gpu(0), grant=Grant("Ray", fraction=0.5)))
+    result = acquired(asking(gpu(0), grant=HALF))
     (holder,) = leases(tmp_path).holders
     assert holder.caps == {gpu(0).uuid: result.decision.granted[gpu(0).uuid]} != {}
     result.lease.release()
@@ -248,6 +250,27 @@ def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, othe
     other({0: 0}, caps=holder.caps)
     member = acquired(asking(full), **child_of(tmp_path))
     assert [cap.cause for cap in caps(Policy(), member.decision).values()] == ["share"]
+
+
+@pytest.mark.parametrize(
+    ("device", "grant"),
+    [
+        pytest.param(gpu(0, pids=[7], used_gib=16, busy=90), HALF, id="beside-others"),
+        pytest.param(gpu(0), replace(HALF, rank=LocalRank(1, 2, "torchrun")), id="of-two-ranks"),
+    ],
+)
+def test_a_job_that_has_less_than_was_granted_tells_so_to_its_children_and_to_others(acquired, tmp_path, device, grant):
+    taken = acquired(asking(device, grant=grant)).decision
+    (holder,) = leases(tmp_path).holders
+    (told,), (own,) = holder.caps.values(), caps(Policy(), taken).values()
+    assert (told, told.cause) == (own, own.cause) < (taken.granted[device.uuid],)
+
+
+@pytest.mark.parametrize("rank", [None, LocalRank(1, 2, "torchrun")], ids=["alone", "as-a-rank"])
+def test_a_part_that_is_granted_below_a_job_is_the_most_that_its_holder_may_take(acquired, other, tmp_path, rank):
+    other({0: 24}, caps={gpu(0).uuid: Cap(20 * GIB, "share")})
+    member = acquired(asking(gpu(0), grant=replace(HALF, rank=rank)), **child_of(tmp_path)).decision
+    assert member.granted == {gpu(0).uuid: within_context(12 * GIB)}
 
 
 @pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])

@@ -60,11 +60,12 @@ def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
-    held = _merged((rank.claims for rank in ranks), max)
+    held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
 
-def _merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
+def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
+    """One size for each UUID: what ``choose`` makes of those that several tell."""
     found: dict[str, Size] = {}
     for each in sizes:
         found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
@@ -88,12 +89,12 @@ class Family:
     @property
     def held(self) -> Mapping[str, int]:
         """By UUID, what the job has claimed."""
-        return _merged((member.claims for member in self.members), max)
+        return merged((member.claims for member in self.members), max)
 
     @property
     def caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that each of the job's processes may allocate there."""
-        return _merged((member.caps for member in self.members), min)
+        return merged((member.caps for member in self.members), min)
 
 
 def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_list: bool) -> Family | None:
@@ -139,7 +140,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
         return _decide_as_child(request, family)
     decision = decide(replace(request, promised=family.held))
     is_taken = decision.verdict is Verdict.TAKE
-    return replace(decision, granted={**decision.granted, **family.caps}) if is_taken else None
+    return replace(decision, granted=merged((decision.granted, family.caps), min)) if is_taken else None
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
@@ -170,7 +171,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         claims=claims,
         soft_caps=soft_caps,
         why_capped=explain.BEST_EFFORT if soft_caps else "",
-        granted=family.caps,
+        granted=merged((alone.granted, family.caps), min),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
