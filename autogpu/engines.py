@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from autogpu.frozen import replace
-from autogpu.process import parent_and_start, pid_namespace, start_time
+from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
@@ -50,7 +50,7 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
 
 def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
     """With ``CUDA_VISIBLE_DEVICES`` as it was before the autogpu of an ancestor wrote an order of its own."""
-    before = dict(environ)
+    before = copy_of(environ)
     restore(before, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)).inherited)
     return before
 

@@ -15,7 +15,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import Any, Callable, Iterable, Iterator
+    from typing import Any, Callable, Iterable, Iterator, Mapping
 
 SUBORDINATE_IDS = "/etc/subuid"
 
@@ -34,6 +34,12 @@ monotonic_s = _clock("CLOCK_MONOTONIC", time.monotonic)
 unix_s = _clock("CLOCK_REALTIME", time.time)
 # Of the calling thread, the kernel's work for it included.
 thread_cpu_s = _clock("CLOCK_THREAD_CPUTIME_ID", time.process_time)
+
+
+def copy_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables, also while another thread sets and deletes some, where ``dict`` raises."""
+    values = ((name, environ.get(name)) for name in tuple(environ))
+    return {name: value for name, value in values if value is not None}
 
 
 def threads_are_real() -> bool:

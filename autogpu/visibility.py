@@ -10,6 +10,7 @@ from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.policy.model import Policy
+from autogpu.process import copy_of
 from autogpu.selection import instances
 from autogpu.selection.grants import Grant, settled
 from autogpu.selection.model import Cause, Decision, Ranking, VisibleSpec
@@ -328,7 +329,7 @@ class VisibleDevices:
 
         Whose process this is shows in what it was started with, and in what its engine or script has set since.
         """
-        environ = dict(self._environ)
+        environ = copy_of(self._environ)
         if self._is_ours:
             restore(environ, self._replaced)
             if self._replaced == self._initial.value is not None and self.has_parents_list:

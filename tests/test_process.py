@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import types
 
-from autogpu.process import renewed_in_children
+from autogpu.process import copy_of, renewed_in_children
+
+
+class Changing(type(os.environ)):
+    """An environment of which another thread deletes a variable whenever its names are listed."""
+
+    def __init__(self, **values):
+        super().__init__(values, str, str, str, str)
+
+    def __iter__(self):
+        names = list(self._data)
+        self._data.pop("GONE", None)
+        return iter(names)
+
+
+def test_the_environment_is_copied_while_another_thread_changes_it():
+    assert copy_of(Changing(GONE="1", HOME="/")) == {"HOME": "/"}
 
 
 def test_a_lock_is_of_the_kind_that_the_script_has_put_in_the_place_of_threadings(monkeypatch):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
+from autogpu.process import copy_of
 
 _CUDA_SUCCESS = 0
 
@@ -68,7 +69,7 @@ def count_elsewhere(environ: Mapping[str, str]) -> int | None:
     try:
         done = subprocess.run(
             command,
-            env=dict(environ),
+            env=copy_of(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

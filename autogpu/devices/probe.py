@@ -11,7 +11,7 @@ import sys
 import time
 
 from autogpu import process
-from autogpu.process import monotonic_s
+from autogpu.process import copy_of, monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
         import subprocess
 
         nothing = subprocess.DEVNULL
-        child = subprocess.Popen(command, stdin=nothing, stdout=stdout, stderr=nothing, env=dict(environ))
+        child = subprocess.Popen(command, stdin=nothing, stdout=stdout, stderr=nothing, env=copy_of(environ))
         child.returncode = 0  # it is waited for by its pid, and not by the object
         return child.pid
     # Not subprocess: what it imports delays the reading by as long as the reading takes.
