@@ -77,7 +77,7 @@ def before_import(framework: str, started_with: str | None) -> None:
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
         if framework in frameworks.LATE:
-            allocators[framework] = _Later(framework, started_with)
+            allocators.setdefault(framework, _Later(framework, started_with))
             return
         _begin(started_with)
         if allocation and framework not in allocators:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu import activation
 from autogpu.allocation import Moment, claim_moment
 from autogpu.errors import NoEligibleDevice
 from autogpu.frameworks.base import Hooks
@@ -107,3 +108,13 @@ def test_a_list_of_the_policy_that_matches_nothing_is_said_at_the_import(started
     refused = started(gpu(0), counted=(), AUTOGPU_DEVICES="*A100*", AUTOGPU_BUSY="error")
     with pytest.raises(NoEligibleDevice, match=r"not among select\.devices.*`autogpu status --explain` shows"):
         refused.framework.take()
+
+
+def test_a_framework_whose_import_is_tried_again_keeps_its_allocator():
+    try:
+        activation.before_import("jax", None)
+        first = activation.allocators["jax"]
+        activation.before_import("jax", None)
+        assert activation.allocators["jax"] is first
+    finally:
+        activation.allocators.pop("jax", None)
