@@ -126,6 +126,15 @@ def test_a_link_leads_somewhere():
     assert dead == []
 
 
+def test_a_module_that_is_named_is_there():
+    folders = ("autogpu", "sitecustomize_template", "tests", "benchmarks", "docs", "demo")
+    there = [f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    found = INLINE.findall((ROOT / "CONTRIBUTING.md").read_text())
+    named = [text for text in found if re.fullmatch(r"[\w/]+\.py", text)]
+    assert named
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
+
+
 def test_every_page_is_in_the_site_and_can_be_found_from_its_first():
     site, first = (ROOT / "mkdocs.yml").read_text(), (ROOT / "docs" / "index.md").read_text()
     names = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS if page.name != "index.md"]
