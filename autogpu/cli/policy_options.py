@@ -37,7 +37,7 @@ def uid_of(name: str) -> int:
     try:
         return int(number.group(1)) if number else pwd.getpwnam(name).pw_uid
     except KeyError:
-        near = policy.nearest(name, [user.pw_name for user in pwd.getpwall()])
+        near = policy.most_similar(name, [user.pw_name for user in pwd.getpwall()])
         hint = f"; did you mean {printable(near, 32)}?" if near else ""
         raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
 

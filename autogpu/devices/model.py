@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NVLINK = 100
 
 # More than any CUDA context takes with what is loaded into it when it is made: 300 to 600 MiB in reports.
-_CONTEXT_BYTES = 1 << 30
+_MOST_OF_A_CONTEXT_BYTES = 1 << 30
 
 
 @frozen
@@ -205,7 +205,7 @@ def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
 def _is_bare(fields: Mapping[str, Any], pid: int, used_bytes: int, most_bytes: int) -> bool:
     active = fields["active_pids"]
     is_at_rest = fields["utilization_percent"] == 0 or (active is not None and pid not in active)
-    return is_at_rest and 0 < used_bytes <= _CONTEXT_BYTES and used_bytes < most_bytes
+    return is_at_rest and 0 < used_bytes <= _MOST_OF_A_CONTEXT_BYTES and used_bytes < most_bytes
 
 
 def by_uuid(devices: Sequence[Device]) -> dict[str, Device]:

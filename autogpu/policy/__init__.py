@@ -167,7 +167,7 @@ def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
     verb = "can't be" if refused.element is None else "can't hold"
     hint = str(refused) or _for_another(key, value, origin)
     if not hint and isinstance(value, str):
-        near = nearest(value, key.kind.words)
+        near = most_similar(value, key.kind.words)
         hint = f'nearest is "{near}"' if near else ""
     seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
     return f"{key.dotted} {verb} {seen}; allowed: {key.kind.allowed}"
@@ -295,7 +295,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
 def _nearest_section(name: str, table: object) -> str:
     """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
     inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
-    return inside[0] if inside and inside[0] else nearest(name, _TABLES)
+    return inside[0] if inside and inside[0] else most_similar(name, _TABLES)
 
 
 def nearest_name(name: str, names: Collection[str]) -> str:
@@ -305,10 +305,11 @@ def nearest_name(name: str, names: Collection[str]) -> str:
         if plain == own or plain.endswith("_" + own):
             return own
     also = _ALSO_CALLED.get(plain, "")
-    return also if also in names else nearest(plain, names)
+    return also if also in names else most_similar(plain, names)
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def most_similar(name: str, known: Collection[str]) -> str:
+    """Of ``known``; ``""`` if none is similar. A name may be of any length."""
     import difflib
 
     return "".join(difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1))

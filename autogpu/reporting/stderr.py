@@ -5,6 +5,10 @@ from __future__ import annotations
 import io
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # How long a stderr of the script's own may take; it goes on beside the script after that.
 _PATIENCE_S = 1.0
 
@@ -33,7 +37,7 @@ def forget() -> None:
     _printed.clear()
 
 
-def _write(stderr: io.TextIOBase, line: str) -> None:
+def _write(stderr: Any, line: str) -> None:
     try:
         # One write: two jobs in one terminal must not tear each other's lines.
         for begin in range(0, len(line) + 1, _MOST_AT_ONCE):
@@ -45,7 +49,7 @@ def _write(stderr: io.TextIOBase, line: str) -> None:
         pass
 
 
-def _is_read(stderr: io.TextIOBase) -> bool:
+def _is_read(stderr: Any) -> bool:
     """A write would neither end the script by SIGPIPE, which it may not ignore, nor wait for who never reads."""
     global _patience_s
     try:
@@ -61,7 +65,7 @@ def _is_read(stderr: io.TextIOBase) -> bool:
     return events == [select.POLLOUT]
 
 
-def _said_beside(stderr: io.TextIOBase, line: str) -> bool:
+def _said_beside(stderr: Any, line: str) -> bool:
     """Write in a thread: what a script has put there may do anything, even use the framework that waits for us."""
     # The script's own kind of stderr is the exception.
     import atexit
