@@ -10,6 +10,7 @@ from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequ
 from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
+from autogpu.devices.enumeration import cards, counted_by_framework
 from autogpu.devices.model import Inventory, by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
@@ -20,14 +21,13 @@ from autogpu.policy.model import Policy, Resolved
 from autogpu.process import renewed_in_children
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import listed
-from autogpu.selection import instances
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import demand_of_script
 from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.ranks import told_of_siblings
-from autogpu.selection.visible_devices import counted_by_framework, restore
+from autogpu.selection.visible_devices import restore
 from autogpu.variables import LEASE
 from autogpu.visibility import Order, VisibleDevices
 
@@ -464,7 +464,7 @@ class Allocation:
         known = by_uuid(inventory.devices if inventory else ())
         pool = [known[uuid] for uuid in self.uuids or () if uuid in known]
         # One list names cards or instances, and each worker counts by its list up to its own number.
-        return len(instances.cards(pool) or pool)
+        return len(cards(pool) or pool)
 
     def _granted_by_now(self) -> Grant:
         return engines.granted_here(self.visible.environ_without_ours(), self.visible.started_with)

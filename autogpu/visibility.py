@@ -7,23 +7,24 @@ import os
 import sys
 from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 
+from autogpu.devices.enumeration import has_instances, hides_all, named_by_nvml, named_uuids, shows_several
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import frozen, replace
 from autogpu.policy.model import Policy
 from autogpu.process import copy_of
-from autogpu.selection import instances
 from autogpu.selection.grants import Grant, settled
 from autogpu.selection.model import Cause, Decision, Ranking, VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.selection.visible_devices import (
+    best_kind_first,
     device_order,
     environment_for,
-    hides_all,
     initial_visibility,
-    named_uuids,
+    listed_before_claim,
     pool_in_order,
     restore,
+    to_list,
     visible_spec,
 )
 from autogpu.variables import (
@@ -214,8 +215,7 @@ class VisibleDevices:
             known = by_uuid(inventory.devices)
             is_all = self._policy.visible == "pool" or self.grant.rank is not None
             beside = [known[uuid] for uuid in candidates if uuid in known] if is_all else devices
-            shows_several = instances.shows_several(inventory.driver_version)
-            devices = instances.to_list(devices, decision.of_ranks, beside, shows_several=shows_several)
+            devices = to_list(devices, decision.of_ranks, beside, shows_several=shows_several(inventory))
         return tuple(device.uuid for device in devices)
 
     def _list_in_order(self, inventory: Inventory, pool: tuple[str, ...]) -> None:
@@ -276,8 +276,8 @@ class VisibleDevices:
     def _in_order(self, pool: tuple[str, ...], ranking: Ranking, parents: tuple[str, ...]) -> tuple[Device, ...]:
         rank = self.grant.rank
         if rank is None and not self._is_worker:
-            has_instances = instances.are_among(each.device for each in ranking.candidates)
-            return pool_in_order(ranking, count=None if has_instances else self._listed_count, kept_order=parents)
+            is_all = has_instances(each.device for each in ranking.candidates)
+            return pool_in_order(ranking, count=None if is_all else self._listed_count, kept_order=parents)
         # Those of one job count alike: as the parent does, which may have listed only what it claimed. If this process
         # is a rank among its own children, it counts as they do.
         before = self.listed.pool if rank is not None and rank.launcher in (LONE_RANK, WORKERS) else ()
@@ -289,14 +289,14 @@ class VisibleDevices:
     ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
         """Of these what CUDA shows a process, and the UUIDs of those among which it has to claim before."""
         devices = tuple(device for device in devices if not device.mig_enabled)
-        shows_several, is_rank = instances.shows_several(inventory.driver_version), self.grant.rank is not None
-        if len(devices) < 2 or not instances.are_among(devices):
+        are_several, is_rank = shows_several(inventory), self.grant.rank is not None
+        if len(devices) < 2 or not has_instances(devices):
             return devices, ()
         # Before R570 CUDA shows one instance, or cards. Ranks count what they divide, on any driver.
-        if shows_several and not is_rank:
-            return instances.best_kind_first(devices), ()
+        if are_several and not is_rank:
+            return best_kind_first(devices), ()
         of_parent = tuple(device for device in devices if device.uuid in parents) or devices
-        shown = instances.listed_before_claim(of_parent, is_rank=is_rank, shows_several=shows_several and bool(parents))
+        shown = listed_before_claim(of_parent, is_rank=is_rank, shows_several=are_several and bool(parents))
         return shown[: self._listed_count], tuple(device.uuid for device in devices)
 
     @property
@@ -347,7 +347,7 @@ class VisibleDevices:
         uuids = self._cuda.visible_uuids()
         if uuids is None or inventory is None:
             return uuids
-        return instances.named_by_nvml(uuids, inventory.devices)
+        return named_by_nvml(uuids, inventory.devices)
 
     def counts_places(self, named: Sequence[int]) -> bool:
         """These numbers of a script are places in an order that is autogpu's.

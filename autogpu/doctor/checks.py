@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from autogpu import frameworks
+from autogpu.devices.enumeration import cards, takeable
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed, warned
 from autogpu.frameworks.diagnosis import JUDGES
 from autogpu.install import TIMED_OUT
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, listed, printable
-from autogpu.selection import explain, instances
+from autogpu.selection import explain
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.occupancy import health_problems, memory_faults
 from autogpu.selection.ranking import unmatched_lists
@@ -126,13 +127,13 @@ def driver(facts: Facts) -> Finding:
         return failed(printable(inventory.failure), remedy)
     if lost:
         return failed(f"not every GPU can be read: {lost}", xid)
-    gpus = counted(len(instances.cards(inventory.devices)), "GPU")
+    gpus = counted(len(cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
 def health(facts: Facts) -> Finding:
-    devices = instances.cards(facts.inventory.devices)
+    devices = cards(facts.inventory.devices)
     if not devices:
         return not_applicable("no GPU to examine")
     bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
@@ -143,7 +144,7 @@ def health(facts: Facts) -> Finding:
         remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
     if any(device.is_too_hot for device in devices):
         remedies.append("see to the cooling")
-    uncut = [device.label for device in instances.takeable(facts.inventory.devices) if device.mig_enabled]
+    uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
         bad.append(
             f"{explain.gpu_names(uncut)}: in MIG mode, and no instance can be read here, so that no job can use it"

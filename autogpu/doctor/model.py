@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Mapping, NamedTuple
 
+from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.install import FreshStart, pip_command
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.selection.visible_devices import named_uuids
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 PASSED, WARNING, FAILED, NOT_APPLICABLE = "passed", "warning", "failed", "not applicable"

@@ -11,9 +11,10 @@ from itertools import chain, cycle
 from types import MappingProxyType
 from typing import Mapping, Sequence
 
+from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
-from autogpu.selection import explain, instances, memory
+from autogpu.selection import explain, memory
 from autogpu.selection.jobs import awaited, gpus_of_user
 from autogpu.selection.model import (
     Candidate,
@@ -105,7 +106,7 @@ class _Pool:
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
         # How many GPUs the process could have if none were in use.
         suitable = self.ranking.suitable
-        together = len(instances.cards(suitable)) or min(len(suitable), request.processes)
+        together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
         # The GPUs that the user's jobs hold already, and how many more the user may lease; what was named is counted.
         self.held = gpus_of_user(claims_on, request.own_uid)
@@ -161,7 +162,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         return Decision(Verdict.CPU, explain.none_taken(pool.ranking.candidates, pool.ranking))
     numbers, sharers = rank.slice(len(usable))
     # Cards together, but no two instances.
-    mine = list(instances.cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
+    mine = list(cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
@@ -193,7 +194,7 @@ def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
         has_several = len(held) >= 2 * rank.at_most(len(held))
         return sorted(held, key=lambda device: not promised[device.uuid]) if has_several else held
     # Where there is a whole card for each of them, none has to do with an instance.
-    whole = list(instances.cards(usable))
+    whole = list(cards(usable))
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
 
 
@@ -322,7 +323,7 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
         # Of what an engine granted there is no other GPU to have.
         if not request.grant.engine and (spec.value is not None or request.in_use):
             why += explain.idle_alternative(idle)
-    is_instance = request.processes == 1 and instances.are_among(candidate.device for candidate in taken)
+    is_instance = request.processes == 1 and has_instances(candidate.device for candidate in taken)
     why += explain.shortfall(request, len(taken), pool.quota, is_instance=is_instance)
     why += explain.instances_left(pool.ranking, taken) if request.wanted_count > 1 else ""
     return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Mapping
 
+from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
 from autogpu.reporting.text import counted
-from autogpu.selection.instances import takeable
 from autogpu.selection.ranks import LocalRank, coordinating_task
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
+from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.frozen import frozen, replace
 from autogpu.policy.model import Resolved
@@ -19,7 +20,7 @@ from autogpu.selection.memory import best_effort_caps
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
-from autogpu.selection.visible_devices import device_order, hides_all, initial_visibility, named_uuids, visible_spec
+from autogpu.selection.visible_devices import device_order, initial_visibility, visible_spec
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False

@@ -8,11 +8,12 @@ from itertools import combinations, groupby
 from types import MappingProxyType
 from typing import Callable, Collection, Iterable, Mapping, Sequence
 
+from autogpu.devices.enumeration import is_called
 from autogpu.devices.model import NVLINK, Device, Inventory
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy, Resolved
 from autogpu.reporting.text import GIB, listed, printable
-from autogpu.selection import explain, instances
+from autogpu.selection import explain
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import (
     Candidate,
@@ -205,7 +206,7 @@ def _matches(device: Device, entry: str) -> bool:
     if entry.startswith("gpu-"):
         return (device.parent or device.uuid).lower().startswith(entry)
     if entry.startswith("mig-"):
-        return instances.is_called(device, entry)
+        return is_called(device, entry)
     # "0:1" is an instance's label, and no GPU's name.
     name = device.name.lower()
     try:

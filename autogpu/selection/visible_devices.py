@@ -5,13 +5,11 @@ The GPUs that it names are the pool: choosing happens inside it, and it is never
 
 from __future__ import annotations
 
-import re
-from itertools import takewhile
 from typing import Mapping, MutableMapping, Sequence
 
-from autogpu.devices.model import Device, Inventory, by_uuid
+from autogpu.devices.enumeration import cards, has_instances, hides_all
+from autogpu.devices.model import Device, Inventory
 from autogpu.frozen import frozen
-from autogpu.selection import instances
 from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
 from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.variables import (
@@ -21,8 +19,6 @@ from autogpu.variables import (
     PCI_ORDER,
     WRITTEN_VISIBLE_DEVICES,
 )
-
-_PREFIXES = ("GPU-", "MIG-")
 
 
 @frozen
@@ -66,82 +62,12 @@ def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) ->
     return PCI_ORDER if grant.counts_by_bus and not spec.is_scripts else environ.get(CUDA_DEVICE_ORDER)
 
 
-def hides_all(value: str | None) -> bool:
-    """A value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
-    first = "0" if value is None else value.split(",")[0].strip()
-    return first[:4].upper() not in _PREFIXES and _index(first) < 0
-
-
 def restore(environ: MutableMapping[str, str], value: str | None, name: str = CUDA_VISIBLE_DEVICES) -> None:
     """Put a variable back to ``value``; ``None`` for one that was not set."""
     if value is None:
         environ.pop(name, None)
     else:
         environ[name] = value
-
-
-def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> tuple[str, ...] | None:
-    """The UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order; ``None`` if only the driver can tell.
-
-    The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
-    entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed. A card in
-    MIG mode stands for its instances. A prefix in lower case is left to the driver.
-
-    Args:
-        value: ``None`` means every GPU.
-        order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
-            is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
-    """
-    if value is None:
-        return tuple(device.uuid for device in instances.takeable(inventory.devices))
-    entries = [entry.strip() for entry in value.split(",")]
-    is_by_uuid = entries[0][:4].upper() in _PREFIXES
-    named = _named_by_uuid(entries, inventory.devices) if is_by_uuid else _named_by_index(entries, inventory, order)
-    return None if named is None else tuple(device.uuid for device in instances.as_cuda_shows(named, inventory))
-
-
-def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[Device] | None:
-    found: list[Device] = []
-    for entry in entries:
-        called = _called(entry, devices)
-        if called is None:
-            return None
-        if len(called) != 1:
-            break
-        if called[0] in found:
-            return []
-        found += called
-    return found
-
-
-def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
-    if not entry.startswith(_PREFIXES):
-        return None if entry[:4].upper() in _PREFIXES else []
-    called = [device for device in devices if instances.is_called(device, entry)]
-    # The instances of a card may be those that could not be read; and drivers read also an older kind of name.
-    is_unread = entry.startswith("MIG-") and any(device.mig_enabled for device in instances.takeable(devices))
-    return None if (is_unread or entry.startswith("MIG-GPU-")) and not called else called
-
-
-def _index(entry: str) -> int:
-    """The index that C's ``strtol`` makes of it; -1 where it can be none of a GPU."""
-    number = re.match("[+]?0*([0-9]+)|-0+(?![0-9])", entry)
-    digits = (number.group(1) or "0") if number else "-1"
-    return int(digits) if len(digits) < 10 else -1
-
-
-def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
-    devices = instances.as_cuda_counts(inventory.devices)
-    known = range(len(devices) + len(inventory.unreadable))
-    found = list(takewhile(lambda index: index in known, map(_index, entries)))
-    if not found or len(set(found)) < len(found):
-        return []
-    is_one_model = len({device.name for device in devices}) == 1
-    # How CUDA numbers the instances that it shows since R570 is nowhere said.
-    is_uncertain = instances.are_among(inventory.devices) and instances.shows_several(inventory.driver_version)
-    if inventory.unreadable or is_uncertain or not (order == PCI_ORDER or is_one_model):
-        return None
-    return [devices[index] for index in found]
 
 
 def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Sequence[str] = ()) -> tuple[Device, ...]:
@@ -159,13 +85,6 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     # What a framework leaves out comes last, so that it counts the others as CUDA does.
     small = [r.device for r in ranking.rejected if r.cause is Cause.TOO_SMALL]
     return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
-
-
-def counted_by_framework(uuids: Sequence[str], count: int, devices: Sequence[Device]) -> Sequence[str]:
-    """Of the GPUs that CUDA counts those of a framework that has ``count`` of them: all before the small cards."""
-    known = by_uuid(devices)
-    behind = [known.get(uuid) for uuid in uuids[count:]]
-    return uuids[:count] if count and all(device and device.is_small for device in behind) else uuids
 
 
 def _has_cudas_indices(inventory: Inventory) -> bool:
@@ -188,3 +107,27 @@ def environment_for(
     if spec.value is not None:
         written[ORIGINAL_VISIBLE_DEVICES] = spec.value
     return written
+
+
+def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Whole cards before instances, or behind them, as the best one is."""
+    return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
+
+
+def listed_before_claim(devices: Sequence[Device], *, is_rank: bool, shows_several: bool) -> tuple[Device, ...]:
+    """The GPUs of a process, best first, that its list names until it claims one of them: cards, else an instance."""
+    if devices[0].parent is None or (is_rank and cards(devices)):
+        return cards(devices)
+    return tuple(devices if shows_several else devices[:1])
+
+
+def to_list(
+    taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
+) -> tuple[Device, ...]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process, or the ranks of one job, that has claimed."""
+    known = {device.uuid: device for device in pool}
+    ranks = [known[uuid] for uuid in of_ranks if uuid in known]
+    if shows_several and has_instances(ranks):
+        # Each of them has to count the others' as well, also where some have a card and some an instance.
+        return tuple(ranks)
+    return tuple(taken[:1]) if has_instances(taken) else cards(pool)

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from autogpu.devices import probe
+from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
-from autogpu.selection.visible_devices import named_uuids
 from tests.gpu.conftest import answer, needs_driver
 
 pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.xdist_group("gpu")]

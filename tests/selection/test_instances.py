@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from autogpu.devices.enumeration import named_by_nvml, named_uuids, shows_several, takeable
 from autogpu.devices.model import Process
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
-from autogpu.selection import instances
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
 from autogpu.selection.members import request_of_all
 from autogpu.selection.model import Tier, Verdict
 from autogpu.selection.ranking import matches, ranking_of
 from autogpu.selection.ranks import LocalRank
-from autogpu.selection.visible_devices import environment_for, named_uuids
+from autogpu.selection.visible_devices import best_kind_first, environment_for, to_list
 from tests.support.selections import UNSET, case, claim, decided, fields, request
 from tests.support.values import cut, gpu, instance, inventory
 
@@ -38,7 +38,7 @@ def labels(devices):
 
 def choice(machine, **asked):
     """The decision of a process that may have all that can be had of these cards and instances."""
-    return decided(*instances.takeable(machine), inventory=inventory(*machine, driver_version=R535), **asked)
+    return decided(*takeable(machine), inventory=inventory(*machine, driver_version=R535), **asked)
 
 
 def held(*devices):
@@ -46,8 +46,8 @@ def held(*devices):
 
 
 def test_a_card_is_replaced_by_its_instances_and_stays_without_any():
-    assert labels(instances.takeable(MIXED)) == ["0:0", "0:1", "0:2", "1", "2"]
-    assert labels(instances.takeable(CUT)) == ["0:0", "0:1", "1"]
+    assert labels(takeable(MIXED)) == ["0:0", "0:1", "0:2", "1", "2"]
+    assert labels(takeable(CUT)) == ["0:0", "0:1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_no_two_ranks_have_one_gpu_while_others_are_free(devices, size, each, to
     def grant(number):
         return Grant(rank=LocalRank(number, size, "torchrun", job="x"))
 
-    pool, machine = instances.takeable(devices), inventory(*devices)
+    pool, machine = takeable(devices), inventory(*devices)
     alone = [labels(decided(*pool, inventory=machine, grant=grant(number)).devices) for number in range(size)]
     assert each is None or alone == [[label] for label in each]
     at_once = decide(request_of_all(request(*pool, inventory=machine, grant=grant(0))))
@@ -188,8 +188,8 @@ def test_what_a_list_means(value, before_r570, since):
 )
 def test_what_is_listed_is_one_instance_whole_cards_or_what_the_ranks_have(mine, ranks, version, expected):
     mine, ranks = [BY_LABEL[label] for label in mine], [BY_LABEL[label].uuid for label in ranks]
-    shows_several = instances.shows_several(version)
-    listed = instances.to_list(mine, ranks, instances.takeable(MIXED), shows_several=shows_several)
+    are_several = shows_several(inventory(driver_version=version))
+    listed = to_list(mine, ranks, takeable(MIXED), shows_several=are_several)
     assert labels(listed) == expected
 
 
@@ -199,7 +199,7 @@ def test_what_is_listed_is_one_instance_whole_cards_or_what_the_ranks_have(mine,
     ids=["a-card-is-best", "an-instance-is-best"],
 )
 def test_since_r570_all_are_listed_the_kind_of_the_best_one_first(ranked, listed):
-    assert labels(instances.best_kind_first([BY_LABEL[label] for label in ranked])) == listed
+    assert labels(best_kind_first([BY_LABEL[label] for label in ranked])) == listed
 
 
 def test_an_instance_is_written_as_its_uuid_whatever_the_policy_wants():
@@ -209,7 +209,7 @@ def test_an_instance_is_written_as_its_uuid_whatever_the_policy_wants():
 
 def test_what_cuda_counts_has_the_names_of_nvml():
     of_cuda = "GPU-" + SECOND[4:]
-    assert instances.named_by_nvml([of_cuda, gpu(1).uuid, "GPU-other"], MIXED) == (SECOND, gpu(1).uuid, "GPU-other")
+    assert named_by_nvml([of_cuda, gpu(1).uuid, "GPU-other"], MIXED) == (SECOND, gpu(1).uuid, "GPU-other")
 
 
 def test_of_an_instance_that_a_card_does_not_tell_of_only_the_driver_knows():

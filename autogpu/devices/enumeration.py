@@ -1,0 +1,148 @@
+"""How CUDA counts a process's GPUs: what ``CUDA_VISIBLE_DEVICES`` names, and what it shows of MIG instances. Pure.
+
+For instances the rules are those of NVIDIA's MIG user guide (docs.nvidia.com/datacenter/tesla/mig-user-guide, CUDA
+Device Enumeration): before driver R570 CUDA shows a process one instance, the first of its list, and no whole card
+beside it; from R570 on it shows one compute instance of each GPU instance, and whole cards as well, so that a script
+counts on them. Whether one list may name both is nowhere said.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import Iterable, Sequence
+
+from autogpu.devices.model import Device, Inventory, by_uuid
+from autogpu.variables import PCI_ORDER
+
+_PREFIXES = ("GPU-", "MIG-")
+
+
+def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> tuple[str, ...] | None:
+    """The UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order; ``None`` if only the driver can tell.
+
+    The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
+    entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed. A card in
+    MIG mode stands for its instances. A prefix in lower case is left to the driver.
+
+    Args:
+        value: ``None`` means every GPU.
+        order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
+            is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
+    """
+    if value is None:
+        return tuple(device.uuid for device in takeable(inventory.devices))
+    entries = [entry.strip() for entry in value.split(",")]
+    is_by_uuid = entries[0][:4].upper() in _PREFIXES
+    named = _named_by_uuid(entries, inventory.devices) if is_by_uuid else _named_by_index(entries, inventory, order)
+    return None if named is None else tuple(device.uuid for device in _as_cuda_shows(named, inventory))
+
+
+def _named_by_uuid(entries: Sequence[str], devices: Sequence[Device]) -> list[Device] | None:
+    found: list[Device] = []
+    for entry in entries:
+        called = _called(entry, devices)
+        if called is None:
+            return None
+        if len(called) != 1:
+            break
+        if called[0] in found:
+            return []
+        found += called
+    return found
+
+
+def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
+    if not entry.startswith(_PREFIXES):
+        return None if entry[:4].upper() in _PREFIXES else []
+    called = [device for device in devices if is_called(device, entry)]
+    # The instances of a card may be those that could not be read; and drivers read also an older kind of name.
+    is_unread = entry.startswith("MIG-") and any(device.mig_enabled for device in takeable(devices))
+    return None if (is_unread or entry.startswith("MIG-GPU-")) and not called else called
+
+
+def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:
+    devices = _as_cuda_counts(inventory.devices)
+    known = range(len(devices) + len(inventory.unreadable))
+    found = list(takewhile(lambda index: index in known, map(_index, entries)))
+    if not found or len(set(found)) < len(found):
+        return []
+    is_one_model = len({device.name for device in devices}) == 1
+    # How CUDA numbers the instances that it shows since R570 is nowhere said.
+    is_uncertain = has_instances(inventory.devices) and shows_several(inventory)
+    if inventory.unreadable or is_uncertain or not (order == PCI_ORDER or is_one_model):
+        return None
+    return [devices[index] for index in found]
+
+
+def _index(entry: str) -> int:
+    """The index that C's ``strtol`` makes of it; -1 where it can be none of a GPU."""
+    number = re.match("[+]?0*([0-9]+)|-0+(?![0-9])", entry)
+    digits = (number.group(1) or "0") if number else "-1"
+    return int(digits) if len(digits) < 10 else -1
+
+
+def _as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances."""
+    # Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
+    split = {device.parent for device in devices}
+    whole = tuple(device for device in cards(devices) if not device.mig_enabled)
+    return whole + tuple(device for device in devices if device.uuid in split)
+
+
+def _as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device, ...]:
+    """The GPUs that a list of these means: of a card in MIG mode its instances, which before R570 hide whole cards."""
+    shown: dict[str, Device] = {}
+    for device in named:
+        of_card = [each for each in inventory.devices if each.parent == device.uuid]
+        shown.update({each.uuid: each for each in of_card or [device]})
+    if has_instances(shown.values()) and not shows_several(inventory):
+        return tuple(device for device in shown.values() if device.parent is not None)
+    return tuple(shown.values())
+
+
+def hides_all(value: str | None) -> bool:
+    """A value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
+    first = "0" if value is None else value.split(",")[0].strip()
+    return first[:4].upper() not in _PREFIXES and _index(first) < 0
+
+
+def takeable(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The GPUs that a process can have: instances instead of the card that they are of."""
+    devices = tuple(devices)
+    split = {device.parent for device in devices}
+    return tuple(device for device in devices if device.uuid not in split)
+
+
+def cards(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Those that are no instances."""
+    return tuple(device for device in devices if device.parent is None)
+
+
+def has_instances(devices: Iterable[Device]) -> bool:
+    """One of them is an instance."""
+    return any(device.parent is not None for device in devices)
+
+
+def is_called(device: Device, name: str) -> bool:
+    """``name``, ``GPU-...`` or ``MIG-...``, is the beginning of its UUID."""
+    return bool(name) and device.uuid.lower().startswith(name.lower())
+
+
+def shows_several(inventory: Inventory) -> bool:
+    """CUDA shows a process more than one instance, and whole cards beside them."""
+    major = re.match("[0-9]{1,9}", inventory.driver_version or "")
+    return major is not None and int(major.group()) >= 570
+
+
+def named_by_nvml(counted: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
+    """The GPUs that CUDA counts, by NVML's UUIDs: that of an instance has no prefix of its own in the CUDA driver."""
+    names = {"GPU-" + device.uuid[4:]: device.uuid for device in devices if device.parent is not None}
+    return tuple(names.get(uuid, uuid) for uuid in counted)
+
+
+def counted_by_framework(uuids: Sequence[str], count: int, devices: Sequence[Device]) -> Sequence[str]:
+    """Of the GPUs that CUDA counts those of a framework that has ``count`` of them: all before the small cards."""
+    known = by_uuid(devices)
+    behind = [known.get(uuid) for uuid in uuids[count:]]
+    return uuids[:count] if count and all(device and device.is_small for device in behind) else uuids
